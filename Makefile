@@ -17,6 +17,8 @@ PG_CONFIG := /usr/lib/postgresql/$(PG)/bin/pg_config
 EXT_BUILD := build/pg$(PG)/ext
 STAGE := build/pg$(PG)/stage
 BINARY := build/target/release/lockstep
+LAB := build/target/release/lockstep-lab
+LAB_QUICK := build/target/debug/lockstep-lab
 
 export PG
 export CARGO_TARGET_DIR := $(CURDIR)/build/target
@@ -30,17 +32,18 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
-	setup build-extension build-release check-pg
+	setup build-extension build-release build-lab check-pg
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p; s/^\(bench\)-%:[^#]*## /\1-NAME|/p' $(MAKEFILE_LIST) \
 		| awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 	@echo "  PG=N chooses the PostgreSQL major (here: $(or $(PG),none by default))"
 
-demo: build ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
-	@$(BINARY) demo $(ARGS)
+demo: build-extension ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
+	@scripts/cargo build --locked --package lockstep-lab-cli --bin lockstep-lab
+	@$(LAB_QUICK) demo $(ARGS)
 
-build: build-extension build-release ## the extension and the lockstep program
+build: build-extension build-release build-lab ## the extension and the programs lockstep and lockstep-lab
 
 test: check-pg ## every test; T=t/001_name.pl, T=sql/name, T=unit/name or T=rust_name runs only that
 	@scripts/test $(T)
@@ -89,10 +92,10 @@ BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
 unexport BENCH_RECORDINGS
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
-	@$(BINARY) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
+	@$(LAB) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
 
-measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
-	@$(BINARY) bench measurements
+measurements: build-lab ## docs/measurements.md and README's table of claims, from bench/results
+	@$(LAB) bench measurements
 
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
@@ -146,5 +149,9 @@ build-extension: setup
 	$(PGXS) install DESTDIR=$(CURDIR)/$(STAGE) >build/pg$(PG)/stage.log
 
 build-release: setup
-	@scripts/cargo build --locked --release --bin lockstep
+	@scripts/cargo build --locked --release --package lockstep-cli --bin lockstep
 	@touch $(BINARY)
+
+build-lab: setup
+	@scripts/cargo build --locked --release --package lockstep-lab-cli --bin lockstep-lab
+	@touch $(LAB)

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, MonitorState, Settings};
+use lockstep_service::output::Output;
 
-use crate::args::Output;
 use crate::doctor::verdict;
 use crate::nodes::NodesArgs;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_lag::monitor::{Monitor, MonitorState};
+use lockstep_service::output::Output;
 
 use super::Samples;
 use super::figures::{bytes, left, one_line, right, time, timestamp, width};
 use super::rows::{TopRow, headline, rows};
-use crate::args::Output;
 
 /// How long one wait for a sample takes at most.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! `lockstep wal random`: runs the random workload against a server of the user.
+//! `lockstep-lab wal random`: runs the random workload against a server of the user.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args, value_parser};
 use lockstep_lab::package::{Major, Package};
 use lockstep_verify::random::{self, RandomWorkload, Size, Summary};
 
-/// `lockstep wal random`
+/// `lockstep-lab wal random`
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true))]
 pub struct RandomArgs {

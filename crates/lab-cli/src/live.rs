@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_bench::audience::{Phase, Trials};
 use lockstep_bench::trial::{Stage, Tick};
-
-use crate::args::Output;
-use crate::text;
+use lockstep_service::output::Output;
+use lockstep_service::text;
 
 /// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -231,9 +230,4 @@ impl Live {
         );
         self.show(&status, false);
     }
-}
-
-/// Prints one line of a result. It is no error if nobody reads the output any more.
-pub fn print(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
 }

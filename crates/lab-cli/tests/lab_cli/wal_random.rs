@@ -1,4 +1,4 @@
-//! `lockstep wal random` as users call it.
+//! `lockstep-lab wal random` as users call it.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_verify::random;
 
 fn wal_random(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"));
     command.args(["wal", "random"]).args(args);
     for name in [
         "PGHOST",

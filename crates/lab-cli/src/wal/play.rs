@@ -1,4 +1,4 @@
-//! `lockstep wal play`: serves a recording to standbys, as a primary would.
+//! `lockstep-lab wal play`: serves a recording to standbys, as a primary would.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -13,11 +13,10 @@ use clap::{Args, value_parser};
 use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
+use lockstep_service::output::{self, Output};
+use lockstep_service::text;
+use lockstep_wire::Lsn;
 use serde_json::json;
-
-use crate::args::Output;
-use crate::live;
-use crate::text;
 
 /// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);
@@ -25,7 +24,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often the status is shown.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
-/// `lockstep wal play`
+/// `lockstep-lab wal play`
 #[derive(Debug, Args)]
 pub struct PlayArgs {
     /// The recording's folder
@@ -127,10 +126,10 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     let status = player.finish();
     view.end(&status);
     match args.output {
-        Output::Json => live::print(&result(&status).to_string()),
+        Output::Json => output::print(&result(&status).to_string()),
         Output::Text => {
             for line in text::table(&table(&status)) {
-                live::print(&line);
+                output::print(&line);
             }
         }
     }
@@ -193,8 +192,7 @@ impl View {
             (published - before) as f64 / 1e6 / (at - then).as_secs_f64().max(0.001)
         });
         self.before = Some((at, published));
-        let behind =
-            |lsn: lockstep_wire::Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
+        let behind = |lsn: Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
         let sessions: Vec<String> = status
             .sessions
             .iter()

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::live;
-use crate::text;
+use lockstep_service::output;
+use lockstep_service::text;
 
 /// Says what runs and how long the rest may take.
 pub struct Steps {
@@ -34,7 +34,7 @@ impl Steps {
         self.done += 1;
         let each = self.started.elapsed() / u32::try_from(self.done).unwrap_or(u32::MAX);
         let left = each * u32::try_from(self.total.saturating_sub(self.done)).unwrap_or(0);
-        live::print(&format!(
+        output::print(&format!(
             "{}/{} {}: {result}, about {} left",
             self.done,
             self.total,

@@ -1,4 +1,4 @@
-//! `lockstep wal record` and `play` as people run them, against private servers.
+//! `lockstep-lab wal record` and `play` as people run them, against private servers.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn start(args: &[&str], words: &str) -> Child {
     let mut child = Command::new("env")
         .arg("--default-signal")
-        .arg(env!("CARGO_BIN_EXE_lockstep"))
+        .arg(env!("CARGO_BIN_EXE_lockstep-lab"))
         .args(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -104,7 +104,7 @@ fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
     assert_eq!(primary.query_text(slots).unwrap().as_deref(), Some("0"));
 
     // A second time into the same folder.
-    let again = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+    let again = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"))
         .args(record)
         .output()
         .unwrap();

@@ -2,9 +2,9 @@
 
 use lockstep_bench::audience::{Ahead, Audience};
 use lockstep_bench::trial::{Stage, Tick};
+use lockstep_service::output::{self, Output};
 
-use crate::args::Output;
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::steps::Steps;
 
 /// Shows a run as what it is made of.
@@ -39,7 +39,7 @@ impl Audience for Terminal {
     fn say(&mut self, line: &str) {
         match &self.shown {
             Shown::Trials(live) => live.say(line),
-            Shown::Nothing | Shown::Steps(_) => live::print(line),
+            Shown::Nothing | Shown::Steps(_) => output::print(line),
         }
     }
 
@@ -78,6 +78,6 @@ impl Audience for Terminal {
     }
 
     fn result(&mut self, line: &str) {
-        live::print(line);
+        output::print(line);
     }
 }

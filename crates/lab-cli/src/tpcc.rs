@@ -1,4 +1,4 @@
-//! `lockstep bench tpcc`: TPC-C on a server that the user already runs.
+//! `lockstep-lab tpcc`: TPC-C on a server that the user already runs.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use lockstep_bench::tpcc::{
     self, CONDITIONS, Condition, LoadOptions, MAX_WAREHOUSES, Report, RunOptions, Tools,
 };
 use lockstep_lab::package::{Major, Package};
+use lockstep_service::exit::Failure;
+use lockstep_service::output::{self, Output};
+use lockstep_service::text;
 use serde::Serialize;
 
-use super::SIGNAL_BASE;
-use crate::args::Output;
-use crate::exit::{self, DataMismatch};
-use crate::live;
-use crate::text;
+use crate::args::PROGRAM;
+use crate::exit::SIGNAL_BASE;
 
 /// What to do with TPC-C.
 #[derive(Debug, Subcommand)]
@@ -55,7 +55,7 @@ pub struct Connection {
     pub pg: Major,
 }
 
-/// `lockstep bench tpcc load`
+/// `lockstep-lab tpcc load`
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// Warehouses
@@ -72,7 +72,7 @@ pub struct LoadArgs {
     pub connection: Connection,
 }
 
-/// `lockstep bench tpcc run`
+/// `lockstep-lab tpcc run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Sessions
@@ -92,7 +92,7 @@ pub struct RunArgs {
     pub connection: Connection,
 }
 
-/// `lockstep bench tpcc check`
+/// `lockstep-lab tpcc check`
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// Format of the result on standard output
@@ -115,7 +115,7 @@ pub fn run(command: &TpccCommand) -> Result<()> {
 fn tools(connection: &Connection) -> Result<Tools> {
     let tools = Tools::direct(Package::find(connection.pg)?);
     tools.end_on_signals(|signal| {
-        exit::complain("interrupted; what was not committed is rolled back");
+        PROGRAM.complain("interrupted; what was not committed is rolled back");
         std::process::exit(SIGNAL_BASE + signal);
     })?;
     Ok(tools)
@@ -147,7 +147,7 @@ fn load(args: &LoadArgs) -> Result<()> {
     });
     bar.finish_and_clear();
     result?;
-    live::print(&format!(
+    output::print(&format!(
         "loaded {} into schema {} in {}",
         warehouses(args.warehouses),
         tpcc::SCHEMA,
@@ -297,8 +297,8 @@ fn run_transactions(args: &RunArgs) -> Result<()> {
     bar.finish_and_clear();
     let run = Run::new(args, &result?);
     match args.output {
-        Output::Json => live::print(&serde_json::to_string_pretty(&run)?),
-        Output::Text => run.lines().iter().for_each(|line| live::print(line)),
+        Output::Json => output::print(&serde_json::to_string_pretty(&run)?),
+        Output::Text => run.lines().iter().for_each(|line| output::print(line)),
     }
     Ok(())
 }
@@ -324,18 +324,18 @@ fn check(args: &CheckArgs) -> Result<()> {
                     violations: condition.violations,
                 })
                 .collect();
-            live::print(&serde_json::to_string_pretty(&checked)?);
+            output::print(&serde_json::to_string_pretty(&checked)?);
         }
         Output::Text => {
             for condition in &conditions {
-                live::print(&line(condition));
+                output::print(&line(condition));
             }
         }
     }
     let violated = conditions.iter().filter(|c| c.violations > 0).count();
     match violated {
         0 => Ok(()),
-        n => Err(DataMismatch(format!(
+        n => Err(Failure::DataMismatch(format!(
             "{n} of {} consistency conditions are violated",
             CONDITIONS.len()
         ))

@@ -15,7 +15,7 @@ fn bench(name: &str, args: &[&str]) -> (Value, Vec<String>) {
     let (temporary, results) = (folder.path().join("t"), folder.path().join("results"));
     fs::create_dir(&temporary).unwrap();
     fs::set_permissions(&temporary, fs::Permissions::from_mode(0o777)).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"))
         .args(["bench", name])
         .args(args)
         .args(["--pg", &for_tests::major().unwrap().to_string()])
@@ -42,7 +42,7 @@ fn bench(name: &str, args: &[&str]) -> (Value, Vec<String>) {
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["name"], name);
     let command = json["command"].as_str().unwrap();
-    assert!(command.starts_with(&format!("lockstep bench {name} ")));
+    assert!(command.starts_with(&format!("lockstep-lab bench {name} ")));
     let mut plots: Vec<String> = fs::read_dir(&results)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

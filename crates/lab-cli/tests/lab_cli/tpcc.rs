@@ -1,4 +1,4 @@
-//! `lockstep bench tpcc` against a private server, as a user would run it.
+//! `lockstep-lab tpcc` against a private server, as a user would run it.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn tpcc(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
-    command.args(["bench", "tpcc"]).args(args);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"));
+    command.arg("tpcc").args(args);
     command
         .env("PG", for_tests::major().unwrap().to_string())
         .env_remove("PGAPPNAME");
@@ -59,7 +59,7 @@ fn load_run_and_check_from_the_command_line() {
     for args in [&["check"][..], &["run"]] {
         let (code, _, line) = parts(&output(&[args, &[&here]].concat()));
         assert_eq!(code, 1);
-        assert!(line.contains("bench tpcc load"), "{line}");
+        assert!(line.contains("lockstep-lab tpcc load"), "{line}");
     }
     let load = ["load", "--warehouses", "1", "--jobs", "2", &here];
     let (code, said, line) = parts(&output(&load));

@@ -1,4 +1,4 @@
-//! Figures and tables for people.
+//! Figures and tables for people, and words in lines.
 
 /// Milliseconds, in the unit that suits.
 pub fn ms(value: f64) -> String {
@@ -92,6 +92,29 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
+/// Breaks words into lines of at most `columns`. The first line begins with `lead`, the others
+/// with as many blanks. A word that is longer than a line is not broken.
+pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
+    let indent = " ".repeat(lead.chars().count());
+    let mut lines = Vec::new();
+    let mut line = lead.to_owned();
+    let mut empty = true;
+    for word in words.split_whitespace() {
+        let length = line.chars().count() + usize::from(!empty) + word.chars().count();
+        if !empty && length > columns {
+            lines.push(std::mem::replace(&mut line, indent.clone()));
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +144,15 @@ mod tests {
         ];
         assert_eq!(table(&rows), ["      stock", "lag     1 s"]);
         assert!(table(&[]).is_empty());
+    }
+
+    #[test]
+    fn lines_are_wrapped_and_indented() {
+        let lines = wrapped("   Do: ", &"word ".repeat(40), 80);
+        assert!(lines.len() > 2);
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+        assert!(lines[0].starts_with("   Do: word") && lines[1].starts_with("       word"));
+        assert_eq!(wrapped("- ", &"x".repeat(200), 80).len(), 1);
+        assert_eq!(wrapped("", "", 80), [""]);
     }
 }

@@ -1,4 +1,4 @@
-//! `lockstep wal compare` on real folders: what is printed, and the exit code.
+//! `lockstep-lab wal compare` on real folders: what is printed, and the exit code.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use lockstep_verify::oracle;
 
 /// Exit code, standard output, standard error.
 fn compare(args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"))
         .args(["wal", "compare"])
         .args(args)
         .output()
@@ -58,7 +58,10 @@ fn standbys_are_compared_from_the_command_line() {
     fs::write(&file, &bytes).unwrap();
     let (code, out, err) = compare(&[a, b, "--limit", "2"]);
     assert_eq!(code, 5, "{err}");
-    assert_eq!(err, "lockstep: A and B: 3 differences of pages or files\n");
+    assert_eq!(
+        err,
+        "lockstep-lab: A and B: 3 differences of pages or files\n"
+    );
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 4, "{out}");
     let first = format!("{path}, fork main, block 3, LSN 0/");

@@ -1,8 +1,6 @@
 //! Benchmarks and the demo: they measure in a library of their own, which is told here what
 //! program it is a part of and how to show itself.
 
-pub mod tpcc;
-
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,13 +9,11 @@ use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
 use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
+use lockstep_service::output::Output;
 
-use crate::args::{Bench, Output};
-use crate::exit;
+use crate::args::{Bench, PROGRAM};
+use crate::exit::SIGNAL_BASE;
 use crate::terminal::Terminal;
-
-/// Exit codes of a process that was ended by a signal start here.
-pub const SIGNAL_BASE: i32 = 128;
 
 /// Runs one benchmark.
 pub fn run(benchmark: &Bench) -> Result<()> {
@@ -26,7 +22,6 @@ pub fn run(benchmark: &Bench) -> Result<()> {
             leave_libpq_variables()?;
             Ok(command.run(&host()?, &mut Terminal::new(Output::Text))?)
         }
-        Bench::Tpcc { command } => tpcc::run(command),
         Bench::Measurements { tree } => {
             for path in measurements::write(tree)? {
                 println!("written: {}", path.display());
@@ -70,11 +65,8 @@ fn program() -> Result<PathBuf> {
 }
 
 fn host() -> Result<Host> {
-    Ok(Host {
-        program: program()?,
-        interrupted: |signal| {
-            exit::complain("interrupted; all servers are stopped and their files removed");
-            std::process::exit(SIGNAL_BASE + signal);
-        },
-    })
+    Ok(Host::new(program()?, |signal| {
+        PROGRAM.complain("interrupted; all servers are stopped and their files removed");
+        std::process::exit(SIGNAL_BASE + signal);
+    }))
 }

@@ -1,20 +1,19 @@
-//! `lockstep wal compare`: compares data folders of the user with the page oracle.
+//! `lockstep-lab wal compare`: compares data folders of the user with the page oracle.
 
 use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use lockstep_service::exit::Failure;
+use lockstep_service::output::Output;
+use lockstep_service::text::count;
 use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,
 };
 use serde_json::{Value, json};
 
-use crate::args::Output;
-use crate::exit::DataMismatch;
-use crate::text::count;
-
-/// `lockstep wal compare`
+/// `lockstep-lab wal compare`
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     /// A data folder, or the conninfo of a standby on this machine with replay paused (there the
@@ -69,7 +68,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     printed.context("cannot write to standard output")?;
     match outcome.faults().as_slice() {
         [] => Ok(()),
-        faults => Err(DataMismatch(format!("A and B: {}", faults.join(", "))).into()),
+        faults => Err(Failure::DataMismatch(format!("A and B: {}", faults.join(", "))).into()),
     }
 }
 

@@ -43,7 +43,7 @@ impl Place {
     }
 
     fn demo(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"));
         command.args(["demo", "--writers", "2", "--readers", "2", "--pg", &major()]);
         command
             .arg("--extension-stage")
@@ -262,7 +262,7 @@ fn a_library_that_cannot_be_loaded_is_one_line_and_leaves_nothing() {
     // An extension that can be created, so that the first to fail is the standby.
     fs::write(share.join("lockstep.control"), "default_version = '1'\n").unwrap();
     fs::write(share.join("lockstep--1.sql"), "").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"))
         .args([
             "bench",
             "priority",
@@ -304,7 +304,7 @@ fn bench_writes_rows_that_a_later_run_of_other_cases_keeps() {
     let place = Place::new();
     let results = place.folder.path().join("results");
     let bench = |cases: &str, variants: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        let output = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"))
             .args([
                 "bench",
                 "priority",

@@ -1,4 +1,4 @@
-//! `lockstep wal record`: records the WAL of a running primary, with a base backup to start
+//! `lockstep-lab wal record`: records the WAL of a running primary, with a base backup to start
 //! from.
 
 use std::io::{IsTerminal, Write};
@@ -11,11 +11,9 @@ use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_bench::host::absolute;
 use lockstep_player::{self, Recorder, Recording};
+use lockstep_service::output::{self, Output};
+use lockstep_service::text;
 use serde_json::json;
-
-use crate::args::Output;
-use crate::live;
-use crate::text;
 
 /// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
@@ -28,7 +26,7 @@ const SHOW_LINES: Duration = Duration::from_secs(10);
 const PLAYER_PORT: u16 = 54399;
 const STANDBY_PORT: u16 = 54398;
 
-/// `lockstep wal record`
+/// `lockstep-lab wal record`
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Folder for the recording; new or empty
@@ -81,7 +79,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
     }
     let recording = recorder.finish()?;
     match args.output {
-        Output::Json => live::print(&summary(&recording).to_string()),
+        Output::Json => output::print(&summary(&recording).to_string()),
         Output::Text => say_how_to_play(&recording),
     }
     Ok(())
@@ -113,7 +111,7 @@ fn summary(recording: &Recording) -> serde_json::Value {
 fn say_how_to_play(recording: &Recording) {
     let folder = absolute(recording.folder());
     let folder = folder.display();
-    live::print(&format!(
+    output::print(&format!(
         "{:.1} MB of WAL from {} to {}, written in {:.1} s, of PostgreSQL {} on timeline {}",
         recording.bytes() as f64 / 1e6,
         recording.played_from(),
@@ -122,7 +120,7 @@ fn say_how_to_play(recording: &Recording) {
         recording.server_version(),
         recording.timeline(),
     ));
-    live::print(&format!("recorded in {folder}"));
+    output::print(&format!("recorded in {folder}"));
     let mut settings = vec![
         format!("port = {STANDBY_PORT}"),
         format!("primary_conninfo = 'host=127.0.0.1 port={PLAYER_PORT} user=replicator'"),
@@ -147,10 +145,10 @@ fn say_how_to_play(recording: &Recording) {
             "  /usr/lib/postgresql/{}/bin/pg_ctl -D . -l log start",
             recording.major()
         ),
-        &format!("  lockstep wal play {folder} --listen 127.0.0.1:{PLAYER_PORT}"),
+        &format!("  lockstep-lab wal play {folder} --listen 127.0.0.1:{PLAYER_PORT}"),
         "",
         "The source's other settings are left out: add to postgresql.conf what shall be tested.",
     ] {
-        live::print(line);
+        output::print(line);
     }
 }

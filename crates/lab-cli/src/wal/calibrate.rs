@@ -1,4 +1,4 @@
-//! `lockstep wal calibrate`: a table of costs for `wal analyze`, from measured recoveries.
+//! `lockstep-lab wal calibrate`: a table of costs for `wal analyze`, from measured recoveries.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,17 +6,15 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_lab::machine;
+use lockstep_service::exit::Failure;
+use lockstep_service::output::{self, Output};
+use lockstep_service::text::table;
 use lockstep_wal::WalError;
 use lockstep_wal::calibrate::{self, Comparison, Speed, off};
 use lockstep_wal::costs::Costs;
 use serde_json::{Value, json};
 
-use crate::args::Output;
-use crate::exit::Usage;
-use crate::live;
-use crate::text::table;
-
-/// `lockstep wal calibrate`
+/// `lockstep-lab wal calibrate`
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
     /// Recoveries that were measured, as JSON (docs/wal-analyze.md has its form)
@@ -35,7 +33,7 @@ pub struct CalibrateArgs {
 
 pub fn run(args: &CalibrateArgs) -> Result<()> {
     let measured = calibrate::read(&args.measured).map_err(|error| match error {
-        WalError::Measurements { .. } => Usage(error.to_string()).into(),
+        WalError::Measurements { .. } => Failure::Usage(error.to_string()).into(),
         other => anyhow::Error::from(other),
     })?;
     let before = Costs::estimates()?;
@@ -53,11 +51,11 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     match args.output {
         Output::Json => {
             let rows: Vec<_> = comparisons.iter().map(as_json).collect();
-            live::print(&json!({ "costs": costs, "recoveries": rows }).to_string());
+            output::print(&json!({ "costs": costs, "recoveries": rows }).to_string());
         }
         Output::Text => as_text(&comparisons)
             .iter()
-            .for_each(|line| live::print(line)),
+            .for_each(|line| output::print(line)),
     }
     Ok(())
 }
