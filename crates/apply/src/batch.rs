@@ -5,12 +5,14 @@
 //! so that the order between tables does not matter within one transaction. TRUNCATE ends what
 //! was gathered of all tables, a new shape of a table what was gathered of that one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
+use crate::names::TableName;
 use crate::net::{KeyedChange, Net, NetEffect, Update};
 use crate::row::OwnedRow;
 use crate::runs::{Run, Runs};
@@ -21,6 +23,9 @@ pub const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// Room for so many changes is kept from one transaction to the next.
 const KEPT: usize = 1_000;
+
+/// Rows to update or delete that a transaction did not find, by table.
+pub type Missing = BTreeMap<TableName, u64>;
 
 /// The commit of a transaction on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -455,7 +460,6 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::TableName;
     use crate::reach::Reach;
     use crate::row::Cell;
     use crate::table::KeyColumn;

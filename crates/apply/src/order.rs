@@ -20,6 +20,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::batch::Part;
 use crate::reach::{ROW, Touches};
 
+/// Most writers of one replica.
+pub const MOST_WRITERS: usize = 16;
+
 /// How often the changes that a bound one binds are looked for; then all are bound.
 const MOST_PASSES: u32 = 8;
 

@@ -9,17 +9,15 @@ use tracing::{error, info, warn};
 
 use crate::catalog::Starts;
 use crate::control::{Control, Phase, Wanted};
+use crate::drive::{Drive, Ended};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::session::{Ended, Session};
+use crate::order::MOST_WRITERS;
 use crate::source::Published;
 use crate::spool::{Owner, Spool};
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
-
-/// Most writers of one replica.
-pub const MOST_WRITERS: usize = 16;
 
 /// Least memory for changes.
 pub const LEAST_MEMORY: usize = 1024 * 1024;
@@ -120,10 +118,10 @@ fn sessions(
             continue;
         }
         let applied = control.stats().counts.transactions;
-        let ended = match Session::open(settings, control, starts, careful) {
-            Ok(session) => {
+        let ended = match Drive::open(settings, control, starts, careful) {
+            Ok(drive) => {
                 opened = true;
-                session.run()
+                drive.run()
             }
             Err(error) => Ended {
                 error: Some(error),

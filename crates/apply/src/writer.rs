@@ -13,7 +13,7 @@
 mod at_once;
 mod given;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -23,11 +23,10 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
-use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
+use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::continuity::{self, Known};
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
-use crate::names::TableName;
 use crate::net::Update;
 use crate::order::{Changes, Plan};
 use crate::origins;
@@ -38,6 +37,7 @@ use crate::sessions;
 use crate::statements::{Statement, Verb};
 use crate::table::Table;
 use crate::target_state;
+use crate::work::Which;
 
 /// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
 /// second time. Less is quicker in one statement.
@@ -84,14 +84,11 @@ struct Prepared {
 }
 
 /// Which prepared statement: of which table, what it does, and which columns keep values.
-type Which = (usize, Verb, Vec<usize>);
-
-/// Rows to update or delete that a transaction did not find, by table.
-pub type Missing = BTreeMap<TableName, u64>;
+type StatementKey = (usize, Verb, Vec<usize>);
 
 pub struct Writer {
     connection: Connection,
-    prepared: HashMap<Which, Prepared>,
+    prepared: HashMap<StatementKey, Prepared>,
     /// Numbers of prepared statements are never used twice.
     named: u64,
     /// The statement that ends a small part is prepared.
@@ -115,6 +112,16 @@ pub enum Pick<'a> {
         plan: &'a Plan,
         bound: bool,
     },
+}
+
+impl<'a> Pick<'a> {
+    /// The changes of a part with this plan.
+    pub fn new(which: Which, plan: &'a Plan) -> Self {
+        match which {
+            Which::All => Self::All,
+            Which::Some { bound } => Self::Some { plan, bound },
+        }
+    }
 }
 
 impl Pick<'_> {

@@ -35,9 +35,9 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
 use super::continuity::Known;
+use super::control::Event;
 use super::error::{ApplyError, Result};
 use super::run::Settings;
-use super::session::Event;
 use crate::failpoint;
 
 pub mod identity;
