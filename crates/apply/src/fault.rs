@@ -12,8 +12,6 @@ pub enum Fault {
     FlushedIsApplied,
     /// A part that is to be done again is not rolled back before.
     AgainWithoutRollback,
-    /// A part that has run ahead and has not found a row commits without it.
-    AheadSkipsMissing,
     /// Bound changes are made without waiting for the part that they depend on, and the part is
     /// not done again when the target refuses one.
     BoundDoesNotWait,
@@ -23,6 +21,4 @@ pub enum Fault {
     CoveredInside,
     /// The session reads on although the writers and what is gathered take all memory.
     NeverCrowded,
-    /// The parts that were handed over before a change that does not fit are not waited for.
-    ConflictNotLast,
 }

@@ -228,8 +228,7 @@ impl<M: AsRef<[u8]>> Session<M> {
     /// What to do next.
     pub fn next(&mut self, now: Instant) -> Next {
         if let Some(error) = self.misfit.take() {
-            let waits = self.fault != Some(Fault::ConflictNotLast);
-            if self.handed > 0 && !self.wanted.ends() && waits {
+            if self.handed > 0 && !self.wanted.ends() {
                 self.tell_if_due(now);
                 self.misfit = Some(error);
                 return Next::Wait(STATUS_EVERY);

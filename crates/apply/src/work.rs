@@ -331,7 +331,6 @@ impl Work {
     }
 
     fn made(&self, missing: bool) -> Stage {
-        let missing = missing && self.fault != Some(Fault::AheadSkipsMissing);
         match self.stage {
             Stage::Free | Stage::Bound if missing => Stage::Undo,
             Stage::Free => self.after_free(),

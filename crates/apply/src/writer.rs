@@ -30,6 +30,7 @@ use crate::failpoint;
 use crate::net::Update;
 use crate::order::{Changes, Plan};
 use crate::origins;
+use crate::positions::settled;
 use crate::reach::FACTS;
 use crate::row::OwnedRow;
 use crate::run::Settings;
@@ -245,13 +246,11 @@ impl Writer {
     }
 
     /// Where the target stands if the highest of its origins stands here; all are owned by now, so no
-    /// commit is under way. From 16 on a transaction that fails moves its origin too, as far as
-    /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
-    /// the first transaction.
+    /// commit is under way. The state has a position before the first transaction.
     fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
         let kept = target_state::kept_position(&mut self.connection, &self.replica);
         if let Some(kept) = kept.map_err(ApplyError::Target)? {
-            return Ok(kept.min(highest));
+            return Ok(settled(highest, Some(kept)));
         }
         let keep = target_state::keep_position_sql(&self.replica, highest, false);
         let kept = keep.and_then(|sql| self.connection.execute(&sql));
