@@ -325,8 +325,8 @@ impl World {
         self.hold = None;
         self.control.release();
         self.events.push_back(Heard::Wanted);
-        let before = self.history.iter().filter(|one| one.commit < at);
-        let end = before.last().map_or(Lsn::INVALID, |one| one.end);
+        let before = self.history.iter().rfind(|one| one.commit < at);
+        let end = before.map_or(Lsn::INVALID, |one| one.end);
         // What was under way when the hold was asked for may go beyond it.
         if self.taken >= at || self.has(end) {
             return Ok(());
