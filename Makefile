@@ -17,6 +17,8 @@ PG_CONFIG := /usr/lib/postgresql/$(PG)/bin/pg_config
 EXT_BUILD := build/pg$(PG)/ext
 STAGE := build/pg$(PG)/stage
 BINARY := build/target/release/lockstep
+LAB := build/target/release/lockstep-lab
+LAB_QUICK := build/target/debug/lockstep-lab
 
 export PG
 export CARGO_TARGET_DIR := $(CURDIR)/build/target
@@ -29,18 +31,19 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
-	setup build-extension build-release check-pg
+.PHONY: help demo build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
+	setup build-extension build-release build-lab check-pg
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p; s/^\(bench\)-%:[^#]*## /\1-NAME|/p' $(MAKEFILE_LIST) \
 		| awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 	@echo "  PG=N chooses the PostgreSQL major (here: $(or $(PG),none by default))"
 
-demo: build ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
-	@$(BINARY) demo $(ARGS)
+demo: build-extension ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
+	@scripts/cargo build --locked --package lockstep-lab-cli --bin lockstep-lab
+	@$(LAB_QUICK) demo $(ARGS)
 
-build: build-extension build-release ## the extension and the lockstep program
+build: build-extension build-release build-lab ## the extension and the programs lockstep and lockstep-lab
 
 test: check-pg ## every test; T=t/001_name.pl, T=sql/name, T=unit/name or T=rust_name runs only that
 	@scripts/test $(T)
@@ -50,6 +53,9 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/n
 
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
+
+test-bed: check-pg ## the long rounds of benchmarks, player and what judges replay (T=part_of_a_name)
+	@scripts/test --only bed $(T)
 
 test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
 	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)
@@ -63,7 +69,7 @@ soak: check-pg ## hours: seeds, crashes and invariants of stock and of replay he
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
 	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle:: -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --include-ignored --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/test-doctor-matrix
@@ -86,10 +92,10 @@ BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
 unexport BENCH_RECORDINGS
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
-	@$(BINARY) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
+	@$(LAB) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
 
-measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
-	@$(BINARY) bench measurements
+measurements: build-lab ## docs/measurements.md and README's table of claims, from bench/results
+	@$(LAB) bench measurements
 
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
@@ -143,5 +149,9 @@ build-extension: setup
 	$(PGXS) install DESTDIR=$(CURDIR)/$(STAGE) >build/pg$(PG)/stage.log
 
 build-release: setup
-	@scripts/cargo build --locked --release --bin lockstep
+	@scripts/cargo build --locked --release --package lockstep-cli --bin lockstep
 	@touch $(BINARY)
+
+build-lab: setup
+	@scripts/cargo build --locked --release --package lockstep-lab-cli --bin lockstep-lab
+	@touch $(LAB)

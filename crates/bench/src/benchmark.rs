@@ -5,13 +5,13 @@ use std::path::Path;
 
 use clap::Args;
 use lockstep_lab::cluster::Lab;
+use lockstep_service::text;
 
 use crate::Result;
 use crate::args::PlaceArgs;
 use crate::audience::{Ahead, Audience};
 use crate::results::{Figures, Headline, ResultRow, Results, SeriesRow};
 use crate::table::{Column, Group, Named, table};
-use crate::text;
 
 /// One measurement of the plan.
 #[derive(Debug, Clone)]
@@ -42,8 +42,8 @@ pub enum Order {
 #[derive(Debug, Clone, Copy)]
 pub struct Site<'a> {
     pub lab: &'a Lab,
-    /// The program that runs, which is also a relay.
-    pub program: &'a Path,
+    /// The product's program, which is there if the benchmark needs it.
+    pub product: &'a Path,
 }
 
 /// A plot, as a file beside the results.
@@ -75,6 +75,11 @@ pub trait Benchmark: Args {
 
     fn needs_extension(&self) -> bool {
         true
+    }
+
+    /// Whether it starts the program `lockstep`.
+    fn needs_product(&self) -> bool {
+        false
     }
 
     fn rounds(&self) -> u32;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::node::{Node, Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
-use crate::sanitize::sanitize;
 use crate::views::Slot;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub struct Watch<'a> {
     pub application_name: &'a str,
     /// How long to watch.
     pub length: Duration,
-    /// How often each node is asked.
+    /// Interval at which each node is asked.
     pub every: Duration,
 }
 

@@ -1,8 +1,9 @@
-//! `lockstep bench apply`: how fast a replica applies a backlog, against a subscription.
+//! `lockstep-lab bench apply`: how fast a replica applies a backlog, against a subscription.
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::text::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost;
@@ -16,7 +17,6 @@ use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::{count, hundredths};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;
@@ -196,6 +196,10 @@ impl Benchmark for ApplyArgs {
             + MB_PER_THOUSAND * u64::from(self.rows) / 1_000
     }
 
+    fn needs_product(&self) -> bool {
+        true
+    }
+
     fn rounds(&self) -> u32 {
         self.rounds
     }
@@ -233,9 +237,9 @@ impl Benchmark for ApplyArgs {
             rows: self.rows,
             clients: self.clients,
             scale: self.scale,
-            program: site.program.to_path_buf(),
+            program: site.product.to_path_buf(),
             relay: Way::Relay(RelayOptions {
-                program: site.program.to_path_buf(),
+                program: site.product.to_path_buf(),
                 cache: CACHE.to_owned(),
                 failover: site.lab.package().major().get() >= 17,
             }),

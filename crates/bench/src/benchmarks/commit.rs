@@ -1,10 +1,11 @@
-//! `lockstep bench commit`: how long a small transaction's COMMIT takes on a primary whose synchronous
+//! `lockstep-lab bench commit`: how long a small transaction's COMMIT takes on a primary whose synchronous
 //! standby is a standby, a subscription or a replica of Lockstep.
 
 use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::Level;
+use lockstep_service::text::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -15,7 +16,6 @@ use crate::committing::{Pair, ReplicaKind};
 use crate::relay::delays::Delays;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms};
 use crate::{BenchError, Result};
 
 /// Megabytes that a run may need.
@@ -138,6 +138,10 @@ impl Benchmark for CommitArgs {
         false
     }
 
+    fn needs_product(&self) -> bool {
+        true
+    }
+
     fn rounds(&self) -> u32 {
         self.rounds
     }
@@ -207,7 +211,7 @@ impl Benchmark for CommitArgs {
             Some(pair) if pair.kind == turn.variant => pair,
             other => {
                 other.map_or(Ok(()), Pair::remove)?;
-                Pair::start(site.lab, site.program, turn.variant)?
+                Pair::start(site.lab, site.product, turn.variant)?
             }
         };
         let pair = scene.insert(pair);

@@ -1,9 +1,10 @@
-//! `lockstep bench commit-levels`: how long a commit waits for a replica at each level of
+//! `lockstep-lab bench commit-levels`: how long a commit waits for a replica at each level of
 //! `synchronous_commit`, physical and logical.
 
 use clap::{Args, value_parser};
 use lockstep_lag::Role;
 use lockstep_lag::commit_probe::{Pace, Plan, probe_commits};
+use lockstep_service::text::tenths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};
@@ -13,7 +14,6 @@ use crate::commit_levels::{Awaited, Bed, Flushing};
 use crate::fleet::node;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::tenths;
 use crate::{BenchError, Result};
 
 /// Megabytes that a run may need.
@@ -260,7 +260,7 @@ fn times(bed: &Bed, awaited: Awaited, pace: Pace, commits: u32) -> Result<[f64; 
         commits,
         pace,
         watch: false,
-        application_name: "lockstep bench",
+        application_name: "lockstep-lab bench",
     };
     let measured = probe_commits(&primary, &subscribers, plan)?;
     let row = measured

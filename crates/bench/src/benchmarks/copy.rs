@@ -1,8 +1,9 @@
-//! `lockstep bench copy`: how fast rows go from one server to another, against each server alone.
+//! `lockstep-lab bench copy`: how fast rows go from one server to another, against each server alone.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_service::text::{hundredths, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -15,7 +16,6 @@ use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
-use crate::text::{hundredths, tenths};
 
 /// Tables of case `mixed`.
 const MIXED_TABLES: u32 = 200;
@@ -213,6 +213,10 @@ impl Benchmark for CopyArgs {
 
     fn needs_extension(&self) -> bool {
         false
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

@@ -1,7 +1,8 @@
-//! `lockstep bench decode`: the CPU that one decode costs the primary, by output plugin.
+//! `lockstep-lab bench decode`: the CPU that one decode costs the primary, by output plugin.
 
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
+use lockstep_service::text::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -10,7 +11,6 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::decode::{self, Changes, Plugin, RELAY_WORK_MEM, Stretch};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
-use crate::text::{count, hundredths};
 use crate::{BenchError, Result};
 
 /// The case that the headline is about.

@@ -1,4 +1,4 @@
-//! `lockstep bench load-curve`: replay lag against the rate at which WAL is offered.
+//! `lockstep-lab bench load-curve`: replay lag against the rate at which WAL is offered.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::workload::Workload;
 use lockstep_player::Pace;
+use lockstep_service::text::{count, hundredths, ms, percent, slope, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -20,7 +21,6 @@ use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::replay::{parallel, shelf};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms, percent, slope, tenths};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
 

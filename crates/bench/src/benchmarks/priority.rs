@@ -1,4 +1,4 @@
-//! `lockstep bench priority`: replay lag under readers, stock and Lockstep alternating.
+//! `lockstep-lab bench priority`: replay lag under readers, stock and Lockstep alternating.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::Workload;
+use lockstep_service::text::{self, count, ms, percent, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -15,7 +16,6 @@ use crate::benchmark::{Benchmark, Plot, Site, Turn, TurnOf};
 use crate::plot::{lines, trials};
 use crate::results::{Headline, Results, SeriesRow, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, table};
-use crate::text::{self, count, ms, percent, slope};
 use crate::trial::{self, Account, Outcome, Size, TrialFigures, TrialSpec, Variant};
 
 /// The case that the headline is about.

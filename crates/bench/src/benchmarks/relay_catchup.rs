@@ -1,9 +1,10 @@
-//! `lockstep bench relay-catchup`: how fast a consumer catches up that was stopped during a
+//! `lockstep-lab bench relay-catchup`: how fast a consumer catches up that was stopped during a
 //! long backlog, directly and through a relay.
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::text::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
@@ -15,7 +16,6 @@ use crate::relay::catch_up::{self, CatchUpSpec};
 use crate::relay::fanout::SubscriberKind;
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, median, of_case_and_variant};
-use crate::text::{count, hundredths, thousandths};
 use crate::trial::Variant;
 
 /// Megabytes that a run may need beside data and backlog.
@@ -172,6 +172,10 @@ impl Benchmark for RelayCatchupArgs {
         SPACE_MB_BASE
             + MB_PER_SCALE * u64::from(self.scale) * 3
             + MB_PER_THOUSAND * u64::from(self.transactions) / 1_000
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

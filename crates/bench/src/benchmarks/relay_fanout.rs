@@ -1,4 +1,4 @@
-//! `lockstep bench relay-fanout`: what subscribers cost a primary under load, directly and
+//! `lockstep-lab bench relay-fanout`: what subscribers cost a primary under load, directly and
 //! through a relay.
 
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::text::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
@@ -16,7 +17,6 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::fanout::{self, FanoutSpec, SubscriberKind};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms};
 use crate::trial::Variant;
 
 /// The case that the headline is about.
@@ -126,6 +126,10 @@ impl Benchmark for RelayFanoutArgs {
     fn space_mb(&self) -> u64 {
         let databases = u64::from(self.most_subscribers()) + 2;
         SPACE_MB_BASE + MB_PER_SCALE * u64::from(self.scale) * databases
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

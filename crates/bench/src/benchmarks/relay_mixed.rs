@@ -1,4 +1,4 @@
-//! `lockstep bench relay-mixed`: small and very large transactions, and the rows a second
+//! `lockstep-lab bench relay-mixed`: small and very large transactions, and the rows a second
 //! that arrive at each consumer, directly and through a relay.
 
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::text::{count, hundredths, ms, tenths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
@@ -16,7 +17,6 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::mixed::{self, MixedSpec};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms, tenths};
 use crate::trial::Variant;
 
 /// The case that the headline is about.
@@ -118,6 +118,10 @@ impl Benchmark for RelayMixedArgs {
         SPACE_MB_BASE
             + MB_PER_SCALE * u64::from(self.scale) * 2
             + SPACE_MB_PER_SECOND * u64::from(self.seconds)
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

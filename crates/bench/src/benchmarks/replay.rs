@@ -1,4 +1,4 @@
-//! `lockstep bench replay`: how fast fixed WAL is replayed, stock and Lockstep alternating.
+//! `lockstep-lab bench replay`: how fast fixed WAL is replayed, stock and Lockstep alternating.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::usage::Usage;
 use lockstep_player::Pace;
+use lockstep_service::text::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -24,7 +25,6 @@ use crate::replay::temperature::Temperature;
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column};
-use crate::text::{count, hundredths, thousandths};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
 

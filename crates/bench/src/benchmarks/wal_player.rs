@@ -1,4 +1,4 @@
-//! `lockstep bench wal-player`: what the WAL player sends to a receiver that throws
+//! `lockstep-lab bench wal-player`: what the WAL player sends to a receiver that throws
 //! everything away, unlimited and at set rates.
 
 use std::thread;
@@ -10,6 +10,7 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Settings;
 use lockstep_player::null_receiver::{self, Received, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
+use lockstep_service::text::{count, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -17,7 +18,6 @@ use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::results::{Headline, Results, megabytes, rounded};
 use crate::table::{Column, Group, column, median};
-use crate::text::{count, tenths};
 use crate::{BenchError, Result};
 
 /// The case without a rate.

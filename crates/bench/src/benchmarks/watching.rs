@@ -1,4 +1,4 @@
-//! `lockstep bench watching`: CPU that watching 20 nodes once a second costs their primary and a
+//! `lockstep-lab bench watching`: CPU that watching 20 nodes once a second costs their primary and a
 //! standby, also with heartbeats, and while replay is paused.
 
 use std::thread;
@@ -9,6 +9,7 @@ use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::{Node, Role};
+use lockstep_service::text::thousandths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};
@@ -17,7 +18,6 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
 use crate::results::{Headline, Results, rounded};
 use crate::table::{Column, Group, column, median};
-use crate::text::thousandths;
 use crate::{BenchError, Result};
 
 /// Variants: not watched, watched by a monitor as in top and serve, the same with heartbeats, and

@@ -1,4 +1,4 @@
-//! `lockstep demo`: a stock standby and a Lockstep standby under the same readers, one
+//! `lockstep-lab demo`: a stock standby and a Lockstep standby under the same readers, one
 //! after the other, on the same cores, each from fresh data.
 
 mod report;
@@ -13,15 +13,17 @@ use lockstep_lab::machine;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::{APP_ROLE, Workload};
+use lockstep_service::output::Output;
+use lockstep_service::text;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::{Output, ServerArgs};
+use crate::args::ServerArgs;
 use crate::audience::{Ahead, Audience, Phase, Trials};
 use crate::host::{Host, absolute};
 use crate::plot::trials::panels;
 use crate::trial::{self, Outcome, Size, TrialFigures, TrialSpec, Variant};
-use crate::{BenchError, Result, text};
+use crate::{BenchError, Result};
 
 /// Smallest and largest pgbench scale: the largest still loads in half a minute.
 const SCALES: (u32, u32) = (5, 80);
@@ -39,7 +41,7 @@ const VIEWS: [&str; 3] = [
     "lockstep_stat_throttle",
 ];
 
-/// `lockstep demo`
+/// `lockstep-lab demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Seconds that each of the two standbys is measured

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use lockstep_service::text;
+
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
-use crate::text;
 
 const HEIGHT: f64 = 320.0;
 const TOP: f64 = 64.0;

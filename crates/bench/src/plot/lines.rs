@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use lockstep_service::text;
+
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
-use crate::text;
 
 const HEAD: f64 = 56.0;
 const PANEL: f64 = 190.0;

@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_player::Recording;
+use lockstep_service::text::count;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
 use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
-use crate::text::count;
 use crate::{BenchError, Result};
 
 /// Raise it when a kind of writes changes: recordings of before are then made again.

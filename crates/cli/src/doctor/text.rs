@@ -10,9 +10,9 @@ use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
+use lockstep_service::text::{table, wrapped};
 
 use super::Probed;
-use crate::text::{table, wrapped};
 
 /// Why a replica is behind, if no rule says it.
 pub const UNKNOWN: &str = "behind, for no reason that is known here";

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_lag::sanitize::sanitize;
 use lockstep_relay::config::amount;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
@@ -14,13 +13,14 @@ use lockstep_replica::names::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
 use lockstep_replica::subset::gather;
+use lockstep_service::output::{self, Output};
+use lockstep_service::sanitize::sanitize;
+use lockstep_service::text;
 use serde_json::json;
 
 use super::{conninfo, failed};
-use crate::args::Output;
-use crate::exit::complain;
+use crate::args::PROGRAM;
 use crate::top::figures;
-use crate::{live, text};
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -99,8 +99,8 @@ pub fn run(args: &CreateArgs) -> Result<()> {
     let created = create(&options, &mut told);
     told.end();
     match (args.output, &created) {
-        (Output::Json, _) => live::print(&told.json(created.as_ref().ok()).to_string()),
-        (Output::Text, Ok(created)) => live::print(&format!(
+        (Output::Json, _) => output::print(&told.json(created.as_ref().ok()).to_string()),
+        (Output::Text, Ok(created)) => output::print(&format!(
             "replica {} is ready: its slot keeps all changes from {} on",
             args.name, created.start
         )),
@@ -129,7 +129,7 @@ impl Told {
 
     fn say(&self, line: &str) {
         if self.output == Output::Text {
-            live::print(line);
+            output::print(line);
         }
     }
 
@@ -167,8 +167,8 @@ impl Watcher for Told {
     fn waits(&mut self, words: &str) {
         let words = sanitize(words);
         match &self.bar {
-            Some(bar) => bar.suspend(|| complain(&words)),
-            None => complain(&words),
+            Some(bar) => bar.suspend(|| PROGRAM.complain(&words)),
+            None => PROGRAM.complain(&words),
         }
     }
 

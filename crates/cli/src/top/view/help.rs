@@ -1,11 +1,11 @@
 //! The help: explains keys, columns and marks.
 
+use lockstep_service::text::wrapped;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::{Theme, scrolled};
-use crate::text::wrapped;
 use crate::top::figures::legend;
 use crate::top::model::Model;
 

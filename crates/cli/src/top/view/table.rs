@@ -2,6 +2,7 @@
 
 use lockstep_lag::monitor::LinkState;
 use lockstep_lag::position::bytes_between;
+use lockstep_service::text::wrapped;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -9,7 +10,6 @@ use ratatui::text::{Line, Span};
 
 use super::chart::Reach;
 use super::{Lines, Theme};
-use crate::text::wrapped;
 use crate::top::figures::{
     bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
 };

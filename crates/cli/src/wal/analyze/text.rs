@@ -1,5 +1,6 @@
 //! An analysis as text for people.
 
+use lockstep_service::text::{count, table, wrapped};
 use lockstep_wal::analysis::{Limit, Outcome, Report};
 use lockstep_wal::class::Cause;
 use lockstep_wal::limits::WORTH_HELPERS;
@@ -7,7 +8,6 @@ use lockstep_wal::reader::Reason;
 use lockstep_wal::walk::Ended;
 
 use super::{KINDS, Outcomes, ratio};
-use crate::text::{count, table, wrapped};
 
 /// Columns of prose.
 const COLUMNS: usize = 96;

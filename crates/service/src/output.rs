@@ -1,0 +1,24 @@
+//! Results on standard output.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+
+/// Format of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Prints one line of a result. A reader that has gone away is no error.
+pub fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Writes all of a text that is no line of a result.
+pub fn write(text: &[u8]) -> io::Result<()> {
+    io::stdout().write_all(text)
+}
