@@ -245,7 +245,7 @@ impl Batch {
         self.gathered_size + self.steps_size
     }
 
-    /// The same with what waits beside it, and with what the writer needs for a statement: its
+    /// Memory of the batch with what waits beside it, and with what the writer needs for a statement: its
     /// parameters, and what libpq has of them.
     pub fn memory(&self, waiting: &Waiting) -> usize {
         let size = self.size() + waiting.size;

@@ -31,7 +31,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name for others.
+    /// The phase's name for others.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -183,7 +183,7 @@ impl Control {
         self.0.1.notify_all();
     }
 
-    /// It has ended, or could not begin.
+    /// The replica has ended, or could not begin.
     pub fn failed(&self, words: &str) {
         self.count(|stats| {
             stats.phase = Phase::Stopped;

@@ -35,7 +35,7 @@ use crate::writer::{self, Writer};
 /// Messages that are taken before events and the time are looked at again.
 const MESSAGES: usize = 64;
 
-/// How long the source may take to end its stream.
+/// Longest time that the source may take to end its stream.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Why a session has ended.

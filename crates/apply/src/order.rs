@@ -23,7 +23,7 @@ use crate::reach::{ROW, Touches};
 /// Most writers of one replica.
 pub const MOST_WRITERS: usize = 16;
 
-/// How often the changes that a bound one binds are looked for; then all are bound.
+/// Most passes that look for changes which a bound one binds; then all are bound.
 const MOST_PASSES: u32 = 8;
 
 /// How a part is to be done.

@@ -55,7 +55,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whose spool it is.
+    /// The owner that the replica's spool must have.
     pub fn owner(&self, system: Option<String>) -> Owner {
         Owner {
             replica: self.replica.clone(),

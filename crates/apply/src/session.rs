@@ -194,7 +194,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         }
     }
 
-    /// With a fault, for tests.
+    /// The session with a fault planted, for tests.
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
         self.fault = fault;
         self
@@ -535,7 +535,7 @@ impl Ending {
         }
     }
 
-    /// How long to wait before what the writers do is cancelled, or cancelled again.
+    /// Time to wait before what the writers do is cancelled, or cancelled again.
     pub fn patience(&self, has_failed: bool, now: Instant) -> Duration {
         match has_failed && !self.is_cancelled {
             true => Duration::ZERO,

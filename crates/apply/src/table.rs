@@ -54,7 +54,7 @@ impl SourceTable {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetTable {
     pub partitioned: bool,
-    /// It is a partition that holds rows and is not unlogged.
+    /// The table is a partition that holds rows and is not unlogged.
     pub is_partition: bool,
     /// A rule that acts although `session_replication_role` is `replica`.
     pub acting_rule: Option<String>,

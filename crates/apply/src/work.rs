@@ -220,7 +220,7 @@ impl Work {
         work
     }
 
-    /// With a fault, for tests.
+    /// The work with a fault planted, for tests.
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
         self.fault = fault;
         self

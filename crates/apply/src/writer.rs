@@ -40,7 +40,7 @@ use crate::table::Table;
 use crate::target_state;
 use crate::work::Which;
 
-/// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
+/// Fewest rows that are inserted with COPY, or bytes: of a copy only a piece is in memory a
 /// second time. Less is quicker in one statement.
 const COPY_FROM: usize = 50;
 const COPY_FROM_BYTES: usize = 1024 * 1024;
@@ -48,7 +48,7 @@ const COPY_FROM_BYTES: usize = 1024 * 1024;
 /// A copy is sent in pieces of about so many bytes.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// So many commits leave their positions in the state before those that are passed are deleted.
+/// Commits that leave their positions in the state before those that are passed are deleted.
 const TIDY_AFTER: u32 = 1_000;
 
 /// Most prepared statements; then all are forgotten.
@@ -57,7 +57,7 @@ const MOST_PREPARED: usize = 500;
 /// Puts all commits so far on disk.
 const FLUSH: &str = "SELECT pg_catalog.pg_replication_origin_session_progress(true)";
 
-/// How long a statement may take: locks of others are waited for, and the one who stops the
+/// Longest time that a statement may take: locks of others are waited for, and the one who stops the
 /// replica cancels it.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
 
@@ -680,7 +680,7 @@ impl Writer {
         Ok((name, statement))
     }
 
-    /// So many statements can be prepared without any being forgotten.
+    /// This number of statements can be prepared without any being forgotten.
     fn make_room(&mut self, more: usize) -> lockstep_client::Result<()> {
         if self.prepared.len() + more > MOST_PREPARED {
             self.connection.execute("DEALLOCATE ALL")?;

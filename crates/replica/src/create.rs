@@ -36,7 +36,7 @@ use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
 use lockstep_apply::sessions;
 
-/// How long statements on tables of any size may take.
+/// Longest time for statements on tables of any size.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// What the user asks for.
@@ -68,7 +68,7 @@ pub trait Watcher {
 pub struct Created {
     /// Where apply goes on.
     pub start: Lsn,
-    /// Of the rows that this call has copied.
+    /// Figures of the rows that this call has copied.
     pub copied: Moment,
 }
 

@@ -110,7 +110,7 @@ pub struct Table {
     pub changed_rows: u64,
     pub bytes: u64,
     pub generated_columns: u32,
-    /// Its replica identity has a generated column, which is not sent; all columns are in one that is FULL.
+    /// The replica identity has a generated column, which is not sent; all columns are in one that is FULL.
     pub generated_identity: bool,
     pub identity_columns: u32,
     pub deferrable_constraints: u32,

@@ -13,7 +13,7 @@ use crate::schema;
 pub enum Severity {
     /// Nothing is begun while there is one.
     Error,
-    /// It works, but not as one may expect.
+    /// The replica works, but not as one may expect.
     Warning,
     Info,
 }
