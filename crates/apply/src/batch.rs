@@ -52,7 +52,7 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Emptied {
     Truncated,
-    /// Their sequences begin again.
+    /// Truncated, and the tables' sequences begin again.
     Restarted,
     /// Others that the source has truncated with them were copied later, and foreign keys of those would
     /// not let these be truncated alone.
@@ -128,7 +128,7 @@ pub struct Part {
 
 #[derive(Debug)]
 enum Gathered {
-    /// And whether updates may need one statement for all rows.
+    /// Net changes, and whether updates may need one statement for all rows.
     Keyed(Net, bool),
     Whole(Runs),
 }
@@ -223,7 +223,7 @@ impl Waiting {
 /// A batch that is being gathered.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// By the tables' OIDs on the source.
+    /// Gathered changes, by the tables' OIDs on the source.
     gathered: HashMap<u32, (Arc<Table>, Gathered)>,
     /// The tables above, in the order of their first changes.
     order: Vec<u32>,

@@ -16,7 +16,7 @@ use crate::work::News;
 /// Where a replica is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// Not connected, and about to be. Every other phase but `Stopped` can follow.
+    /// Nothing is connected, and is about to be. Every other phase but `Stopped` can follow.
     #[default]
     Connecting,
     /// Changes flow.

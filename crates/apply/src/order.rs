@@ -41,7 +41,7 @@ pub struct Plan {
 pub enum Changes {
     /// All: the part is alone.
     Alone,
-    /// Those whose flag is set.
+    /// Changes whose flag is set.
     Bound(Vec<bool>),
 }
 

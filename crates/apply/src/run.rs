@@ -45,7 +45,7 @@ pub struct Settings {
     pub writers: usize,
     /// The replica in the target's state, which keeps positions and counts the rows that are missing.
     pub replica: String,
-    /// By this name the source knows the replica, in `synchronous_standby_names` too.
+    /// The name by which the source knows the replica, in `synchronous_standby_names` too.
     pub application_name: String,
     /// Memory for changes that are received and not applied, in bytes. A single row can need
     /// more.

@@ -77,7 +77,7 @@ pub enum Action {
     Tell(Status),
     /// Show the session's figures.
     Show(Figures),
-    /// Not all that was received is applied.
+    /// Note that not all that was received is applied.
     Behind,
     /// Count what is committed.
     Count(Committed),

@@ -105,7 +105,7 @@ impl Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     All,
-    /// Those that wait for an earlier part, or those that do not.
+    /// Changes that wait for an earlier part, or those that do not.
     Some {
         bound: bool,
     },

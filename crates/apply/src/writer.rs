@@ -108,7 +108,7 @@ pub struct Writer {
 #[derive(Clone, Copy)]
 pub enum Pick<'a> {
     All,
-    /// Those of a plan that are bound, or those that are not.
+    /// Changes of a plan that are bound, or those that are not.
     Some {
         plan: &'a Plan,
         bound: bool,

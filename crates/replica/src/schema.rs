@@ -98,7 +98,7 @@ END $undo$";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     PreData,
-    /// By so many jobs.
+    /// Restored by this many jobs.
     PostData(usize),
 }
 

@@ -108,7 +108,7 @@ impl Source {
         })
     }
 
-    /// The same of tables that were copied.
+    /// Words for tables that were copied and are not replicated any more; None if there are none.
     pub fn not_replicated_any_more(&self, replica: &Replica) -> Option<String> {
         let named: Vec<_> = (self.lost.iter())
             .map(|lost| format!("{} ({})", lost.table, lost.words()))

@@ -72,7 +72,7 @@ pub struct SpoolConfig {
 /// What a spool holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpoolStats {
-    /// Of its segments; some of it may be applied already.
+    /// Size of the segments; some of it may be applied already.
     pub bytes: u64,
     pub limit: u64,
     /// Changes after `from` and up to `to` are durable here and not on the target's disk.

@@ -67,7 +67,7 @@ pub struct Server {
     pub superuser: bool,
     pub replication: bool,
     pub bypass_rls: bool,
-    /// May create schemas and publications in the database.
+    /// The role may create schemas and publications in the database.
     pub create: bool,
     /// `wal_level`, from 19 on `effective_wal_level` if that is higher.
     pub wal_level: String,
@@ -79,7 +79,7 @@ pub struct Server {
     pub origins_used: u32,
     /// Functions of replication origins that our role may not call.
     pub origin_functions_denied: Vec<String>,
-    /// May set `session_replication_role`.
+    /// The role may set `session_replication_role`.
     pub sets_replication_role: bool,
 }
 

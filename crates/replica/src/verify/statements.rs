@@ -100,7 +100,7 @@ fn row(columns: &[String]) -> String {
 /// How text becomes a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
-    /// By the server's own function, which depends on the database's encoding and the machine's
+    /// Hash by the server's own function, which depends on the database's encoding and the machine's
     /// byte order.
     OfServer,
     /// Hash of the text as UTF-8; slower.

@@ -18,7 +18,7 @@ pub const TABLES: [u32; 3] = [UNIQUE, KEYED, LOG];
 /// The rows of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// By table and key.
+    /// Rows by table and key.
     pub keyed: BTreeMap<(u32, String), String>,
     /// Rows of the table without a key, and how often each is there.
     pub log: BTreeMap<String, u32>,
