@@ -104,25 +104,32 @@ SHARE := $(DESTDIR)$(PREFIX)/share
 
 # Under sudo root has another cargo, or none, and perhaps no network: a program that is newer than
 # its sources is installed as it is.
-install: build-extension ## the extension into PostgreSQL N's own folders, the program into PREFIX (/usr/local)
-	@[ -x $(BINARY) ] && [ -z "$$(find Cargo.toml Cargo.lock crates -newer $(BINARY) -type f -print -quit)" ] \
-		|| $(MAKE) --no-print-directory build-release
+install: build-extension ## the extension into PostgreSQL N's own folders, lockstep into PREFIX (/usr/local); LAB=1: lockstep-lab too
+	@for program in lockstep$(if $(LAB), lockstep-lab); do \
+		binary=build/target/release/$$program; \
+		[ -x $$binary ] && [ -z "$$(find Cargo.toml Cargo.lock crates -newer $$binary -type f -print -quit)" ] \
+			|| $(MAKE) --no-print-directory build-release $(if $(LAB),build-lab) || exit; \
+	done
 	$(PGXS) install DESTDIR=$(DESTDIR)
-	@install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lockstep
 	@mkdir -p $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	@$(BINARY) man $(SHARE)/man/man1
-	@$(BINARY) completion bash >$(SHARE)/bash-completion/completions/lockstep
-	@$(BINARY) completion zsh >$(SHARE)/zsh/site-functions/_lockstep
-	@$(BINARY) completion fish >$(SHARE)/fish/vendor_completions.d/lockstep.fish
+	@set -e; for program in lockstep$(if $(LAB), lockstep-lab); do \
+		binary=build/target/release/$$program; \
+		install -D -m 755 $$binary $(DESTDIR)$(PREFIX)/bin/$$program; \
+		$$binary man $(SHARE)/man/man1; \
+		$$binary completion bash >$(SHARE)/bash-completion/completions/$$program; \
+		$$binary completion zsh >$(SHARE)/zsh/site-functions/_$$program; \
+		$$binary completion fish >$(SHARE)/fish/vendor_completions.d/$$program.fish; \
+	done
 
 uninstall: check-pg ## remove what install put there
 	@mkdir -p $(EXT_BUILD)
 	$(PGXS) uninstall DESTDIR=$(DESTDIR)
-	@rm -f $(DESTDIR)$(PREFIX)/bin/lockstep $(SHARE)/man/man1/lockstep.1 $(SHARE)/man/man1/lockstep-*.1 \
-		$(SHARE)/bash-completion/completions/lockstep $(SHARE)/zsh/site-functions/_lockstep \
-		$(SHARE)/fish/vendor_completions.d/lockstep.fish
+	@rm -f $(SHARE)/man/man1/lockstep.1 $(SHARE)/man/man1/lockstep-*.1
+	@rm -f $(foreach program,lockstep lockstep-lab,$(DESTDIR)$(PREFIX)/bin/$(program) \
+		$(SHARE)/bash-completion/completions/$(program) $(SHARE)/zsh/site-functions/_$(program) \
+		$(SHARE)/fish/vendor_completions.d/$(program).fish)
 
-deb: build ## Debian packages of the program, and of the extension for each major installed, into build/deb
+deb: build ## Debian packages of both programs, and of the extension for each major installed, into build/deb
 	@scripts/setup deb
 	@scripts/deb
 

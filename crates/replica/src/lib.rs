@@ -1,5 +1,26 @@
 //! A database copied to another server, and kept in step there.
 //!
+//! ```text
+//!             preflight: facts ──> rules ──> findings (an error ends it)
+//!                                    │
+//!  source ── publication, slot ──> snapshot
+//!     │                              │ one, imported by every session
+//!     ├── pg_dump ── pre-data ───────┼──────────────────> target: tables
+//!     │                              ▼                        │
+//!     ├── COPY out ──> workers: small tables together, ──> COPY in, and in the same
+//!     │                a table whole, a range of blocks      transaction lockstep.table_copy
+//!     ├── pg_dump ── post-data, by jobs ────────────────> indexes, constraints
+//!     └── sequences, which views are filled ────────────> setval, REFRESH, ANALYZE
+//!                                                             │
+//!                                     lockstep.replica: phase ready, start LSN
+//!                                                             │
+//!  source ── slot ──> spool, if there is one, on disk         │
+//!                       └──> apply: merge, sets of rows ──────┴──────> target, origin
+//! ```
+//!
+//! The phases and what each guarantees stand in [`state`]; a call after a crash goes on from the phase
+//! that the target has.
+//!
 //! | module | what |
 //! |---|---|
 //! | [`preflight`] | what is looked at before anything is changed |
