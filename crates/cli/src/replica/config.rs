@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use lockstep_apply::MEMORY;
 use lockstep_client::Conninfo;
-use lockstep_replica::follow::Following;
+use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::names::check_replica_name;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;

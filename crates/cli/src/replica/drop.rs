@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::remove::remove;
 use lockstep_service::output;
 
 use super::{ReplicaArgs, failed};

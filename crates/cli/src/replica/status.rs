@@ -8,12 +8,12 @@ use lockstep_client::Conninfo;
 use lockstep_lag::figures::seconds;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
-use lockstep_replica::source::Source;
-use lockstep_replica::standing::{Lag, Standing, lag, standing};
+use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
     Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
 };
-use lockstep_replica::subset::Subset;
+use lockstep_replica::status::source::Source;
+use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
 use lockstep_service::exit::Failure;
 use lockstep_service::output::{self, Output};
 use lockstep_service::text;

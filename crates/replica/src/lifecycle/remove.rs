@@ -7,7 +7,7 @@ use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
-use crate::failpoint;
+use crate::state::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, State};
 use lockstep_apply::origins;
 use lockstep_apply::sessions;

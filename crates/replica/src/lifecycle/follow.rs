@@ -14,10 +14,10 @@ use lockstep_wire::Lsn;
 use tracing::warn;
 
 use crate::error::{ReplicaError, Result};
-use crate::failpoint;
 use crate::publication::Expected;
-use crate::source::{self, Source, source_of};
+use crate::state::failpoint;
 use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
+use crate::status::source::{self, Source, source_of};
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
 use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};

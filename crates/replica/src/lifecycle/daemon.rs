@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tracing::{error, error_span, info};
 
-use crate::failpoint;
-use crate::follow::{Following, follow};
+use crate::lifecycle::follow::{Following, follow};
+use crate::state::failpoint;
 use lockstep_apply::{Control, Stats};
 
 /// A replica that failed is tried again after this long.

@@ -6,10 +6,10 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, fie
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
-use crate::lost::{Lost, lost};
 use crate::names::TableName;
 use crate::publication::Expected;
-use crate::state::{APPLICATION, Replica, TableCopy};
+use crate::state::{APPLICATION, Replica, TableCopy, system_id};
+use crate::status::lost::{Lost, lost};
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
 
@@ -84,14 +84,6 @@ fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
     let mut session = sessions::open(&conninfo, Purpose::Sql, APPLICATION)?;
     session.set_patience(PATIENCE);
     Ok(session)
-}
-
-/// The cluster's identifier. A server that does not tell it to this role has one of its own.
-pub fn system_id(session: &mut Connection) -> Result<String, ClientError> {
-    let sql = "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
-               THEN (SELECT system_identifier::text FROM pg_control_system()) \
-               ELSE 'unknown ' || pg_backend_pid() END";
-    field(&session.query_one(sql)?, 0)
 }
 
 impl Source {

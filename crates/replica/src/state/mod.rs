@@ -26,6 +26,7 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+pub mod failpoint;
 mod hold;
 mod home;
 mod locks;
@@ -41,13 +42,14 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
 pub use hold::{Held, Hold};
+pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
 pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 use lockstep_apply::SpoolStats;
 use lockstep_apply::sessions;
 
@@ -156,7 +158,7 @@ pub struct Progress {
     pub bytes_per_s: u64,
 }
 
-/// How far apply was when it last wrote that. [`crate::standing`] says what that means now.
+/// How far apply was when it last wrote that. [`crate::status::standing`] says what that means now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
     /// `connecting`, `applying`, `paused`, `blocked` or `stopped`; empty before apply has ever run.

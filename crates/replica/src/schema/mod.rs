@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use lockstep_client::{Connection, Conninfo, field};
 
 use crate::error::{ReplicaError, Result};
-use crate::failpoint;
 use crate::names::Excluded;
+use crate::state::failpoint;
 use crate::state::{APPLICATION, SCHEMA};
 
 /// Where distributions install the programs of each major, below which is `MAJOR/bin`.

@@ -10,34 +10,32 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use lockstep_client::quote::identifier;
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_client::{Connection, Conninfo};
 use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
 use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
-use crate::error::{ReplicaError, Result};
-use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
-use crate::failpoint;
-use crate::finish;
+use crate::error::{Finding, ReplicaError, Result};
+use crate::lifecycle::exporter::{
+    Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked,
+};
+use crate::lifecycle::finish;
+use crate::lifecycle::remove::remove_from_source;
+use crate::lifecycle::{Watcher, session};
 use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
 use crate::preflight::facts::Facts;
-use crate::preflight::rules::{Finding, findings};
+use crate::preflight::rules::findings;
 use crate::publication;
-use crate::remove::remove_from_source;
+use crate::publication::subset::Subset;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
-use crate::source::system_id;
-use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
-use crate::subset::Subset;
-use lockstep_apply::sessions;
-
-/// Longest time for statements on tables of any size.
-const LONG: Duration = Duration::from_secs(24 * 3600);
+use crate::state::failpoint;
+use crate::state::system_id;
+use crate::state::{Phase, Progress, Replica, State, TableState};
 
 /// What the user asks for.
 #[derive(Debug, Clone)]
@@ -51,16 +49,6 @@ pub struct CreateOptions {
     /// Most bytes a second from source to target.
     pub bytes_per_s: Option<u64>,
     pub skip_large_objects: bool,
-}
-
-/// Who is told what happens.
-pub trait Watcher {
-    fn found(&mut self, findings: &[Finding]);
-    /// A phase begins. `again` if an earlier call has begun it.
-    fn phase(&mut self, phase: Phase, again: bool);
-    fn progress(&mut self, moment: &Moment);
-    /// Something is waited for, or has to wait: who, in words.
-    fn waits(&mut self, words: &str);
 }
 
 /// What came of it.
@@ -92,12 +80,6 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
     }
     let findings = findings(&facts);
     Ok((facts, findings))
-}
-
-pub(crate) fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
-    let mut session = sessions::open(conninfo, Purpose::Sql, APPLICATION)?;
-    session.set_patience(LONG);
-    Ok(session)
 }
 
 /// Creates a replica, or goes on with one that an earlier call has begun.

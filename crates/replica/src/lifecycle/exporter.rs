@@ -20,8 +20,8 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::create::{Watcher, session};
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::{Watcher, session};
 use crate::names::TableName;
 use crate::state::APPLICATION;
 use lockstep_apply::sessions;
