@@ -21,7 +21,6 @@ mod serve;
 mod steps;
 mod terminal;
 mod text;
-mod toml_file;
 mod top;
 mod wal;
 

@@ -8,6 +8,7 @@
 //! | [`logging`] | the log's format and level |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`tls`] | certificate and key from files |
+//! | [`toml_file`] | files in TOML that users write |
 //! | [`waker`] | wakes a thread that waits for a socket |
 #![cfg_attr(
     test,
@@ -25,6 +26,7 @@ pub mod http;
 pub mod logging;
 pub mod secret;
 pub mod tls;
+pub mod toml_file;
 pub mod waker;
 
 /// How much of a wrong value an error shows, in characters.

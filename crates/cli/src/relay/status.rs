@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::{ClientError, Connection, Purpose};
+use lockstep_lag::nodes::console;
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_wire::backend::{Column, INT4, INT8};
@@ -13,7 +14,6 @@ use serde_json::{Map, Value, json};
 use crate::args::Output;
 use crate::exit::{Behind, Unreachable};
 use crate::live;
-use crate::nodes::console;
 use crate::text;
 
 /// How long an answer may take.

@@ -11,11 +11,11 @@ use lockstep_replica::names::check_replica_name;
 use lockstep_service::address::HostPort;
 use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::secret::read_secret;
+use lockstep_service::toml_file;
 use serde::Deserialize;
 
 use super::run::{check_writers, memory, spool, spool_limit};
 use crate::exit::Usage;
-use crate::toml_file;
 
 /// Most replicas of a file: each has some connections, and memory of its own.
 const MOST_REPLICAS: usize = 100;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_lag::monitor::{Monitor, State};
+use lockstep_lag::monitor::{Monitor, MonitorState};
 
 use super::Samples;
 use super::figures::{bytes, left, one_line, right, time, timestamp, width};
@@ -22,7 +22,7 @@ pub fn run(
     output: Output,
     most: Option<u64>,
     to: &mut impl Write,
-) -> anyhow::Result<Option<Arc<State>>> {
+) -> anyhow::Result<Option<Arc<MonitorState>>> {
     let mut samples = Samples::new(most);
     let mut seen = 0;
     loop {
@@ -48,7 +48,7 @@ pub fn run(
 
 /// A sample as text: a summary line, then a line for each row, with nodes in the order in which
 /// the command line names them.
-pub fn lines(state: &State) -> String {
+pub fn lines(state: &MonitorState) -> String {
     let rows = rows(state);
     let when = timestamp(state.at_ms);
     let (_, words) = headline(&rows, &state.diagnosis);
@@ -60,7 +60,7 @@ pub fn lines(state: &State) -> String {
     text
 }
 
-fn line(state: &State, row: &TopRow, wide: usize) -> String {
+fn line(state: &MonitorState, row: &TopRow, wide: usize) -> String {
     let mut cells = vec![
         left(row.status.word(), 8),
         left(&row.name, wide),

@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
-/// The same within limits; 0 is always allowed.
+/// A size within limits; 0 is always allowed.
 pub(super) fn between(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = parse(text)?;
     match bytes == 0 || (least..=most).contains(&bytes) {

@@ -1,6 +1,6 @@
 //! Metrics of replay by several processes, from extension lockstep.
 
-use lockstep_lag::monitor::{NodeState, State};
+use lockstep_lag::monitor::{MonitorState, NodeState};
 use lockstep_lag::parallel_replay::ParallelReplay;
 use lockstep_service::exposition::Exposition;
 
@@ -153,14 +153,14 @@ const LABELLED: &[Labelled] = &[
 ];
 
 /// Standbys that tell it.
-fn told(state: &State) -> impl Iterator<Item = (&NodeState, &ParallelReplay)> {
+fn told(state: &MonitorState) -> impl Iterator<Item = (&NodeState, &ParallelReplay)> {
     state
         .nodes
         .iter()
         .filter_map(|node| Some((node, &node.parallel_replay.as_ref()?.now)))
 }
 
-pub fn standbys(text: &mut Exposition, state: &State) {
+pub fn standbys(text: &mut Exposition, state: &MonitorState) {
     for (about, value) in FAMILIES {
         family(text, about);
         for (node, said) in told(state) {

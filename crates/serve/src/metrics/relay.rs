@@ -1,7 +1,7 @@
 //! Metrics of relays, from their consoles. Names, meanings and units are those of a relay's own
 //! metrics (`crates/relay/src/metrics.rs`). Label `node` tells which relay it is.
 
-use lockstep_lag::monitor::State;
+use lockstep_lag::monitor::MonitorState;
 use lockstep_lag::relay::{Group, RelaySlot};
 use lockstep_lag::states::GroupState;
 use lockstep_service::exposition::Exposition;
@@ -74,7 +74,7 @@ const SLOT_FAMILIES: &[(Family, OfSlot)] = &[
     ),
 ];
 
-pub fn relays(text: &mut Exposition, state: &State) {
+pub fn relays(text: &mut Exposition, state: &MonitorState) {
     let relays = || {
         let nodes = state.nodes.iter();
         nodes.filter_map(|node| Some((node.name.as_str(), node.relay.as_ref()?)))

@@ -1,58 +1,19 @@
 //! Which address gives which answer.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use lockstep_lag::monitor::Monitor;
+use lockstep_lag::monitor::unix_ms;
 use lockstep_service::exposition::TEXT_FORMAT;
 use lockstep_service::http::server::plain;
-use tokio::sync::{Semaphore, watch};
 
-use super::feed::News;
-use super::history::Keeper;
-use super::page::ASSETS;
-use super::{api, health, metrics};
-
-/// Most streams of events at once. Connections beyond this are left for metrics and health.
-pub const MOST_STREAMS: usize = 32;
-
-/// Most threads that read the history at once.
-const MOST_READERS: usize = 2;
-
-/// Everything that answers are made from.
-pub struct Site {
-    pub news: watch::Receiver<Arc<News>>,
-    pub monitor: Arc<Monitor>,
-    /// What keeps the history on disk.
-    pub keeper: Option<Arc<Keeper>>,
-    /// Permits for threads that read from that disk.
-    pub readers: Arc<Semaphore>,
-    /// True once the server ends.
-    pub stopping: watch::Receiver<bool>,
-    /// Permits for streams of events.
-    pub streams: Arc<Semaphore>,
-}
-
-/// Permits for [`MOST_STREAMS`] streams of events.
-pub fn streams() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(MOST_STREAMS))
-}
-
-/// Permits for [`MOST_READERS`] threads that may hang on a disk.
-pub fn readers() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(MOST_READERS))
-}
-
-/// Milliseconds since 1970, by the clock of this machine.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
-}
+use crate::page::ASSETS;
+use crate::site::Site;
+use crate::{api, health, metrics};
 
 /// The pages of the site.
 pub fn router(site: &Arc<Site>) -> Router {
@@ -79,16 +40,16 @@ pub fn router(site: &Arc<Site>) -> Router {
 
 async fn metrics_page(State(site): State<Arc<Site>>) -> Response {
     let state = Arc::clone(&site.news.borrow().state);
-    let mut text = metrics::render(&state, now_ms());
+    let mut text = metrics::render(&state, unix_ms());
     if let Some(keeper) = &site.keeper {
-        text.push_str(&metrics::history(&keeper.status(), now_ms()));
+        text.push_str(&metrics::history(&keeper.status(), unix_ms()));
     }
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
 }
 
 async fn health_page(State(site): State<Arc<Site>>) -> Response {
     let state = Arc::clone(&site.news.borrow().state);
-    let (healthy, body) = health::health(&state, now_ms());
+    let (healthy, body) = health::health(&state, unix_ms());
     let status = match healthy {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

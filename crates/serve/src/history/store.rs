@@ -117,7 +117,7 @@ pub struct Limits {
 /// What a commit writes.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// By the begin of each step of [`FINE_MS`].
+    /// Moments by the begin of their step of [`FINE_MS`].
     pub steps: std::collections::BTreeMap<i64, Moments>,
     pub incidents: std::collections::BTreeMap<u64, Incident>,
 }
@@ -158,8 +158,8 @@ impl Store {
         }
     }
 
-    /// The same in a new file, since one that has grown keeps its size. It takes the place of the
-    /// old one when all is in it.
+    /// The store in a new file, since one that has grown keeps its size. The new file takes the
+    /// place of the old one when all is in it.
     fn rewritten(self) -> Result<Self> {
         let failed = |error: io::Error| StoreError::Failed(error.to_string());
         let path = self.path.with_extension("redb.new");

@@ -5,13 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockstep_lag::monitor::{Monitor, State};
+use lockstep_lag::monitor::{Monitor, MonitorState};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::history::incidents::{Incidents, Now};
-use super::history::{Keeper, Status};
-use super::verdict::{Verdict, verdict};
+use crate::history::incidents::{Incidents, Now};
+use crate::history::{HistoryStatus, Keeper};
+use crate::verdict::{Verdict, verdict};
 
 /// How soon the thread notices that nobody listens any more.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The newest state, and its JSON.
 #[derive(Debug)]
 pub struct News {
-    pub state: Arc<State>,
+    pub state: Arc<MonitorState>,
     /// The state as JSON, with the verdict and what is the matter now.
     pub json: Bytes,
     /// All incidents as JSON, the newest first.
@@ -34,13 +34,17 @@ struct Told<'a> {
     verdict: Verdict,
     incidents: Now<'a>,
     /// Null without `--history`.
-    history: Option<Status>,
+    history: Option<HistoryStatus>,
     #[serde(flatten)]
-    state: &'a State,
+    state: &'a MonitorState,
 }
 
 impl News {
-    pub fn of(state: Arc<State>, incidents: &Incidents, history: Option<Status>) -> Self {
+    pub fn of(
+        state: Arc<MonitorState>,
+        incidents: &Incidents,
+        history: Option<HistoryStatus>,
+    ) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),

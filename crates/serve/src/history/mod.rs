@@ -20,13 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use clap::{Args, value_parser};
-use lockstep_lag::monitor::{Moment, State, unix_ms};
+use lockstep_lag::monitor::{Moment, MonitorState, unix_ms};
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use tracing::{error, info, warn};
 
-use crate::exit::Usage;
+use crate::error::ServeError;
 use incidents::{Incident, Incidents};
 use record::{Moments, keep_worst};
 use store::{Batch, FINE_MS, Limits, Store, StoreError};
@@ -51,60 +50,20 @@ const MOST_DAMAGED: usize = 8;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What is kept.
-#[derive(Debug, Args)]
-pub struct HistoryArgs {
-    /// Keep curves and incidents in this folder, which is made if it is missing; without it they
-    /// end with this process
-    #[arg(long, value_name = "FOLDER")]
-    history: Option<PathBuf>,
-    /// Days that they are kept
-    #[arg(
-        long,
-        value_name = "DAYS",
-        default_value_t = 7,
-        value_parser = value_parser!(u32).range(1..=366),
-        requires = "history"
-    )]
-    history_days: u32,
-    /// Most megabytes of their file; the oldest go first
-    #[arg(
-        long,
-        value_name = "MB",
-        default_value_t = 256,
-        value_parser = value_parser!(u32).range(16..=65_536),
-        requires = "history"
-    )]
-    history_size: u32,
-}
-
-impl HistoryArgs {
-    /// Takes the folder, if one is wanted.
-    pub fn keeper(&self) -> Result<Option<Keeper>, Usage> {
-        let Some(folder) = &self.history else {
-            return Ok(None);
-        };
-        let shown = folder.display();
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| Usage(format!("cannot make the folder {shown}: {error}")))?;
-        let lock = File::create(folder.join("lock"))
-            .map_err(|error| Usage(format!("cannot write into the folder {shown}: {error}")))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            Usage(format!(
-                "another lockstep serve keeps its history in {shown}: give this one another folder"
-            ))
-        })?;
-        let limits = Limits {
-            kept_ms: i64::from(self.history_days) * DAY_MS,
-            bytes: u64::from(self.history_size) << 20,
-        };
-        Ok(Some(Keeper::new(folder, limits, lock)))
-    }
+/// Where the history is kept, and how much of it.
+#[derive(Debug, Clone)]
+pub struct HistorySettings {
+    /// The folder, which is made if it is missing.
+    pub folder: PathBuf,
+    /// Days that curves and incidents are kept.
+    pub days: u32,
+    /// Most megabytes of their file; the oldest go first.
+    pub megabytes: u32,
 }
 
 /// What is known about the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct HistoryStatus {
     pub folder: String,
     pub bytes: u64,
     pub limit_bytes: u64,
@@ -124,20 +83,20 @@ pub struct Status {
 /// Ends its thread when it is dropped, after a last commit.
 #[derive(Debug)]
 pub struct Keeper {
-    shared: Arc<Shared>,
+    shared: Arc<KeeperParts>,
     thread: Option<JoinHandle<()>>,
     _lock: Flock<File>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct KeeperParts {
     folder: PathBuf,
     limits: Limits,
     waiting: Mutex<Waiting>,
     wake: Condvar,
     /// Held while the disk is used: only the writer and readers that may block take it.
     store: Mutex<Option<Store>>,
-    status: Mutex<Status>,
+    status: Mutex<HistoryStatus>,
 }
 
 #[derive(Debug, Default)]
@@ -155,18 +114,40 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Keeper {
+    /// Takes the folder, which one process has at a time.
+    pub fn open(settings: &HistorySettings) -> Result<Self, ServeError> {
+        let folder = &settings.folder;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| ServeError::MakeFolder {
+            folder: folder.clone(),
+            error,
+        })?;
+        let lock = File::create(folder.join("lock"));
+        let lock = lock.map_err(|error| ServeError::WriteFolder {
+            folder: folder.clone(),
+            error,
+        })?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| ServeError::FolderInUse(folder.clone()))?;
+        let limits = Limits {
+            kept_ms: i64::from(settings.days) * DAY_MS,
+            bytes: u64::from(settings.megabytes) << 20,
+        };
+        Ok(Self::new(folder, limits, lock))
+    }
+
     fn new(folder: &Path, limits: Limits, lock: Flock<File>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(KeeperParts {
             folder: folder.to_owned(),
             limits,
             waiting: Mutex::default(),
             wake: Condvar::new(),
             store: Mutex::default(),
-            status: Mutex::new(Status {
+            status: Mutex::new(HistoryStatus {
                 folder: folder.display().to_string(),
                 limit_bytes: limits.bytes,
                 kept_ms: limits.kept_ms,
-                ..Status::default()
+                ..HistoryStatus::default()
             }),
         });
         Self {
@@ -183,7 +164,7 @@ impl Keeper {
     }
 
     /// Takes a state. This never waits for the disk.
-    pub fn take(&self, state: &State, incidents: &mut Incidents) {
+    pub fn take(&self, state: &MonitorState, incidents: &mut Incidents) {
         let mut waiting = lock(&self.shared.waiting);
         if let Some(former) = waiting.former.take() {
             if !waiting.numbered {
@@ -224,7 +205,7 @@ impl Keeper {
         self.shared.wake.notify_all();
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> HistoryStatus {
         lock(&self.shared.status).clone()
     }
 
@@ -264,7 +245,7 @@ fn caught<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreErr
     catch_unwind(AssertUnwindSafe(work)).map_err(damaged)?
 }
 
-impl Shared {
+impl KeeperParts {
     fn run(&self) {
         let mut stopping = false;
         while !stopping {
@@ -397,17 +378,17 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example;
     use super::*;
+    use crate::example;
     use tempfile::TempDir;
 
     fn keeper(folder: &Path) -> Keeper {
-        let args = HistoryArgs {
-            history: Some(folder.to_owned()),
-            history_days: 7,
-            history_size: 16,
+        let settings = HistorySettings {
+            folder: folder.to_owned(),
+            days: 7,
+            megabytes: 16,
         };
-        let mut keeper = args.keeper().unwrap().unwrap();
+        let mut keeper = Keeper::open(&settings).unwrap();
         keeper.start();
         keeper
     }
@@ -425,7 +406,7 @@ mod tests {
         }
     }
 
-    fn state(ms: f64) -> State {
+    fn state(ms: f64) -> MonitorState {
         let mut state = example::state();
         state.at_ms = unix_ms();
         example::lag(&mut state, 0, ms);

@@ -5,8 +5,8 @@ use lockstep_lag::monitor::Moment;
 use lockstep_lag::point::Bound;
 use tempfile::TempDir;
 
-use super::super::incidents::Matter;
 use super::*;
+use crate::history::incidents::Matter;
 
 const LIMITS: Limits = Limits {
     kept_ms: 7 * DAY_MS,

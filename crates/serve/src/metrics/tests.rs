@@ -7,10 +7,10 @@ use lockstep_lag::point::Bound;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Cause, Severity};
 
-use super::super::example::{self, AT_MS};
 use super::*;
+use crate::example::{self, AT_MS};
 
-fn full() -> State {
+fn full() -> MonitorState {
     let mut state = example::state();
     example::lag(&mut state, 0, 1_400.0);
     state.links[0].bound = Bound::LEAST;
@@ -39,7 +39,7 @@ fn full() -> State {
 fn the_text_is_as_recorded() {
     let text = render(&full(), AT_MS + 500);
     let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/metrics/example.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/example.txt");
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
@@ -80,7 +80,7 @@ fn the_documentation_names_every_family_and_no_other() {
             format!("lockstep_{name}")
         })
         .collect();
-    let text = render(&full(), AT_MS) + &history(&Status::default(), AT_MS);
+    let text = render(&full(), AT_MS) + &history(&HistoryStatus::default(), AT_MS);
     assert_eq!(families(&text), documented);
 }
 

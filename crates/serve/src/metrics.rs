@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
-use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::position::bytes_between;
 use lockstep_lag::replica::Doing;
 use lockstep_service::exposition::Exposition;
 
-use super::history::Status;
+use crate::history::HistoryStatus;
 
 mod parallel_replay;
 mod relay;
@@ -184,7 +184,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
 ];
 
 /// All metrics. `now_ms` is in milliseconds since 1970.
-pub fn render(state: &State, now_ms: i64) -> String {
+pub fn render(state: &MonitorState, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
     if let Some(cluster) = cluster(state) {
         text = text.with_label("cluster", cluster);
@@ -209,7 +209,7 @@ pub fn render(state: &State, now_ms: i64) -> String {
 }
 
 /// Metrics of the file of `--history`.
-pub fn history(status: &Status, now_ms: i64) -> String {
+pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
     let saved = status
         .saved_ms
@@ -249,7 +249,7 @@ pub fn history(status: &Status, now_ms: i64) -> String {
 }
 
 /// What the primary calls its cluster. Standbys often have names of their own there.
-fn cluster(state: &State) -> Option<&str> {
+fn cluster(state: &MonitorState) -> Option<&str> {
     let mut nodes = state.nodes.iter();
     let primary = nodes.find(|node| node.role == Role::Primary)?;
     primary.cluster_name.as_deref()
@@ -263,7 +263,7 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
+fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     let up = Family(
         "up",
         "gauge",
@@ -318,7 +318,7 @@ fn of_link(link: &LinkState) -> [Label<'_>; 3] {
     ]
 }
 
-fn links(text: &mut Exposition, state: &State) {
+fn links(text: &mut Exposition, state: &MonitorState) {
     // Replicas that were not named on the command line may have equal names: the one with the
     // longest lag counts.
     let mut links: BTreeMap<_, &LinkState> = BTreeMap::new();
@@ -374,7 +374,7 @@ fn links(text: &mut Exposition, state: &State) {
     }
 }
 
-fn causes(text: &mut Exposition, state: &State) {
+fn causes(text: &mut Exposition, state: &MonitorState) {
     let about = Family(
         "cause",
         "gauge",
@@ -394,7 +394,7 @@ fn causes(text: &mut Exposition, state: &State) {
     }
 }
 
-fn slots(text: &mut Exposition, state: &State) {
+fn slots(text: &mut Exposition, state: &MonitorState) {
     type OfSlot = fn(&NodeState, &lockstep_lag::views::Slot) -> Option<f64>;
     let families: [(Family, OfSlot); 3] = [
         (
@@ -431,7 +431,7 @@ fn slots(text: &mut Exposition, state: &State) {
     }
 }
 
-fn conflicts(text: &mut Exposition, state: &State) {
+fn conflicts(text: &mut Exposition, state: &MonitorState) {
     let about = Family(
         "recovery_conflicts_total",
         "counter",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState, NodeState, StageState};
 use lockstep_lag::parallel_replay::ParallelReplay;
 use lockstep_lag::parallel_report::ParallelReport;
 use lockstep_lag::point::Bound;
@@ -13,14 +13,13 @@ use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::states::GroupState;
 use lockstep_lag::views::{Conflicts, Extension, Slot, WalFolder};
-use lockstep_wire::Lsn;
 
 /// Time of the state, in milliseconds since 1970.
 pub const AT_MS: i64 = 1_800_000_000_000;
 
 /// The state.
-pub fn state() -> State {
-    State {
+pub fn state() -> MonitorState {
+    MonitorState {
         number: 7,
         at_ms: AT_MS,
         window_s: 10.0,
@@ -79,8 +78,8 @@ fn node(name: &str, role: Role) -> NodeState {
         troubles: Vec::new(),
         sample_age_ms: Some(250.0),
         round_trip_ms: Some(2.0),
-        end_lsn: Some(Lsn::from(5000)),
-        visible_lsn: Some(Lsn::from(5000)),
+        end_lsn: Some("0/1388".parse().unwrap()),
+        visible_lsn: Some("0/1388".parse().unwrap()),
         wal_bytes_per_s: None,
         active_clients: 1,
         awaiting_sync: 0,
@@ -156,7 +155,7 @@ fn slot() -> Slot {
     Slot {
         slot_name: "app".to_owned(),
         active: true,
-        restart_lsn: Some(Lsn::from(4000)),
+        restart_lsn: Some("0/FA0".parse().unwrap()),
         safe_wal_size: Some(-10),
         ..Slot::default()
     }
@@ -195,7 +194,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
 }
 
 /// Marks a node as lost.
-pub fn lose(state: &mut State, name: &str) {
+pub fn lose(state: &mut MonitorState, name: &str) {
     for node in state.nodes.iter_mut().filter(|node| node.name == name) {
         node.usable = false;
         node.troubles = vec!["unreachable: no".to_owned()];
@@ -203,7 +202,7 @@ pub fn lose(state: &mut State, name: &str) {
 }
 
 /// Makes a replica lag.
-pub fn lag(state: &mut State, index: usize, ms: f64) {
+pub fn lag(state: &mut MonitorState, index: usize, ms: f64) {
     let link = &mut state.links[index];
     link.behind = true;
     link.lag_ms = ms;

@@ -1,7 +1,7 @@
 //! A state in one sentence.
 
 use lockstep_lag::figures::seconds;
-use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Role, link};
@@ -34,7 +34,7 @@ pub struct Verdict {
 }
 
 /// Sums a state up.
-pub fn verdict(state: &State) -> Verdict {
+pub fn verdict(state: &MonitorState) -> Verdict {
     let is_new = |node: &NodeState| !node.usable && node.troubles.is_empty();
     if state.number == 0 || state.nodes.iter().all(is_new) {
         return said(Level::Starting, "Waiting for the first answers");
@@ -76,7 +76,7 @@ pub fn verdict(state: &State) -> Verdict {
 }
 
 /// What hides whether all is well, in one sentence.
-fn unseen(state: &State) -> Option<String> {
+fn unseen(state: &MonitorState) -> Option<String> {
     let unknown = &state.diagnosis.unknown;
     let more = match unknown.len().saturating_sub(1) {
         0 => String::new(),
@@ -104,7 +104,7 @@ fn unasked(blind: &[&NodeState]) -> String {
     }
 }
 
-fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
+fn lagging(state: &MonitorState, behind: &[&LinkState], unasked: &str) -> Verdict {
     let named = behind.iter().take(MOST_NAMED);
     let (words, briefs): (Vec<String>, Vec<String>) = named
         .map(|link| {
@@ -143,7 +143,7 @@ fn lag(link: &LinkState, window_s: f64) -> String {
     }
 }
 
-fn why(state: &State, link: &LinkState) -> String {
+fn why(state: &MonitorState, link: &LinkState) -> String {
     let found = &state.diagnosis;
     let found = found.cause_of(&link.upstream, &link.replica, link.kind);
     let Some(found) = found else {
@@ -157,11 +157,11 @@ fn why(state: &State, link: &LinkState) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example;
     use super::*;
+    use crate::example;
     use lockstep_lag::rules::Cause;
 
-    fn words(change: impl FnOnce(&mut State)) -> (Level, String) {
+    fn words(change: impl FnOnce(&mut MonitorState)) -> (Level, String) {
         let mut state = example::state();
         change(&mut state);
         let said = verdict(&state);

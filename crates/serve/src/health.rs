@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockstep_lag::Role;
-use lockstep_lag::monitor::State;
+use lockstep_lag::monitor::MonitorState;
 
 /// How old the newest state, or the primary's newest sample, may be, in addition to three
 /// intervals.
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(12);
 
 /// The answer of `/healthz`: true if the primary answers and its samples are recent, and JSON
 /// that says what is wrong.
-pub fn health(state: &State, now_ms: i64) -> (bool, String) {
+pub fn health(state: &MonitorState, now_ms: i64) -> (bool, String) {
     let reasons = reasons(state, now_ms);
     let status = match reasons.is_empty() {
         true => "ok",
@@ -22,7 +22,7 @@ pub fn health(state: &State, now_ms: i64) -> (bool, String) {
     (reasons.is_empty(), format!("{body}\n"))
 }
 
-fn reasons(state: &State, now_ms: i64) -> Vec<String> {
+fn reasons(state: &MonitorState, now_ms: i64) -> Vec<String> {
     if state.number == 0 {
         return vec!["nothing was asked yet".to_owned()];
     }
@@ -57,10 +57,10 @@ fn reasons(state: &State, now_ms: i64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{self, AT_MS};
     use super::*;
+    use crate::example::{self, AT_MS};
 
-    fn why(change: impl FnOnce(&mut State), later_ms: i64) -> String {
+    fn why(change: impl FnOnce(&mut MonitorState), later_ms: i64) -> String {
         let mut state = example::state();
         change(&mut state);
         let (healthy, body) = health(&state, AT_MS + later_ms);
@@ -79,9 +79,9 @@ mod tests {
         assert!(why(|state| example::lose(state, "primary"), 0).contains("unreachable: no"));
         assert!(why(|state| state.nodes[0].usable = false, 0).contains("not answered yet"));
         assert!(why(|_| {}, 20_000).contains("20 s old"));
-        let hangs = |state: &mut State| state.nodes[0].sample_age_ms = Some(16_000.0);
+        let hangs = |state: &mut MonitorState| state.nodes[0].sample_age_ms = Some(16_000.0);
         assert!(why(hangs, 0).contains("not answered for 16 s"));
-        let rarely = |state: &mut State| {
+        let rarely = |state: &mut MonitorState| {
             state.every_s = 60.0;
             state.nodes[0].sample_age_ms = Some(60_000.0);
         };

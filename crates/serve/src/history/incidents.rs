@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lockstep_lag::diagnosis::{Diagnosis, Finding, LinkReport};
-use lockstep_lag::monitor::{LinkState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::rules::Severity;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct Incident {
     pub matter: Matter,
     /// The replica, node or slot.
     pub at: String,
-    /// Of a replica: where its WAL comes from.
+    /// The node that a replica gets its WAL from; None at a node or slot.
     pub upstream: Option<String>,
     /// When it was seen first, milliseconds since 1970.
     pub begin_ms: i64,
@@ -50,7 +50,7 @@ pub struct Incident {
     #[serde(flatten)]
     pub bound: Bound,
     pub most_lag_bytes: u64,
-    /// It is over. One that was seen shortly before can still go on.
+    /// The incident is over. One that was seen shortly before can still go on.
     pub over: bool,
 }
 
@@ -71,12 +71,12 @@ struct Seen<'a> {
     at: &'a str,
     upstream: Option<&'a str>,
     cause: Option<&'a str>,
-    /// With what its longest lag is to the true one.
+    /// A replica's link, and what its longest lag is to the true one.
     link: Option<(&'a LinkState, Bound)>,
 }
 
 impl Seen<'_> {
-    /// It is this incident, which goes on.
+    /// True if this is the given incident, which goes on.
     fn is(&self, one: &Incident, now_ms: i64) -> bool {
         // A finding about a replica does not say from where it gets its WAL.
         let upstream = one.upstream.as_deref();
@@ -168,7 +168,7 @@ impl Incidents {
     }
 
     /// Takes a state, and returns the incidents that are open or have just ended.
-    pub fn take(&mut self, state: &State) -> Vec<Incident> {
+    pub fn take(&mut self, state: &MonitorState) -> Vec<Incident> {
         if state.number == 0 {
             return Vec::new();
         }
@@ -246,7 +246,7 @@ impl Incidents {
         self.known.iter().rev().map(told).collect()
     }
 
-    /// Those of the newest state, and a number that changes when the list does otherwise.
+    /// Incidents of the newest state, and a number that changes when the list does otherwise.
     pub fn now(&self) -> Now<'_> {
         let open = self.known.iter().filter(|one| self.end_ms(one).is_none());
         let open: Vec<&Incident> = open.collect();
@@ -286,7 +286,7 @@ fn longest(diagnosis: &Diagnosis, link: &LinkState) -> Bound {
 }
 
 /// All that is the matter, each place once.
-fn seen(state: &State) -> Vec<Seen<'_>> {
+fn seen(state: &MonitorState) -> Vec<Seen<'_>> {
     let diagnosis = &state.diagnosis;
     let lost = state.nodes.iter().filter(|node| !node.usable);
     let lost = lost.filter_map(|node| {
@@ -334,19 +334,19 @@ fn seen(state: &State) -> Vec<Seen<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::example;
     use super::*;
+    use crate::example;
     use lockstep_lag::rules::Cause;
 
     /// States at these seconds, each changed as wanted.
-    fn at(incidents: &mut Incidents, second: i64, change: impl FnOnce(&mut State)) {
+    fn at(incidents: &mut Incidents, second: i64, change: impl FnOnce(&mut MonitorState)) {
         let mut state = example::state();
         state.at_ms += second * 1000;
         change(&mut state);
         incidents.take(&state);
     }
 
-    fn lags(ms: f64) -> impl FnOnce(&mut State) {
+    fn lags(ms: f64) -> impl FnOnce(&mut MonitorState) {
         move |state| {
             example::lag(state, 0, ms);
             let found = example::finding(Cause::ReplayPaused, Severity::Lag, "standby");

@@ -9,19 +9,19 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
-use lockstep_lag::monitor::{LinkHistory, Moment};
+use lockstep_lag::monitor::{LinkHistory, Moment, unix_ms};
 use lockstep_service::http::server::{ended, plain};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
-use super::feed::News;
-use super::history::Keeper;
-use super::routes::{MOST_STREAMS, Site, now_ms};
+use crate::feed::News;
+use crate::history::Keeper;
+use crate::site::{MOST_STREAMS, Site};
 
 pub const JSON: &str = "application/json";
 
-/// How often a stream without news sends a comment, so that no proxy takes it for dead.
+/// Longest silence of a stream without news: a comment follows, so that no proxy takes it for dead.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 /// Most events that wait for one reader. Only the newest state counts, so one is enough.
@@ -92,7 +92,7 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
     let mut links = site.monitor.history(wanted.since);
     let mut step = wanted.step;
     if let Some(keeper) = &site.keeper {
-        let now = now_ms();
+        let now = unix_ms();
         let since = wanted.since.max(now - keeper.status().kept_ms);
         step = step.max((now - since) / MOST_MOMENTS);
         add_former(
@@ -104,7 +104,7 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
         link.moments = worst(std::mem::take(&mut link.moments), step);
     }
     let told = Told {
-        at_ms: now_ms(),
+        at_ms: unix_ms(),
         links,
     };
     match serde_json::to_vec(&told) {
@@ -119,7 +119,7 @@ async fn former(site: &Site, keeper: Arc<Keeper>, since: i64, step: i64) -> Form
         let permit = Arc::clone(&site.readers).acquire_owned().await.ok()?;
         let work = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            keeper.read(since, now_ms(), step)
+            keeper.read(since, unix_ms(), step)
         });
         work.await.ok()
     };
