@@ -53,13 +53,7 @@ pub fn gap(
     continuity::gap(known, found).map(|gap| words(&gap, known, found, slot, holder))
 }
 
-fn words(
-    gap: &Gap,
-    known: &FollowedSource,
-    found: &SourceFound,
-    slot: &str,
-    by: Holder,
-) -> String {
+fn words(gap: &Gap, known: &FollowedSource, found: &SourceFound, slot: &str, by: Holder) -> String {
     let (lsn, now, holder) = (known.received, &found.identity, by.name());
     match gap {
         Gap::OtherCluster { expected } => format!(
@@ -90,9 +84,7 @@ fn words(
         Gap::Ahead { confirmed } => {
             let unless = match by {
                 Holder::Spool => ";",
-                Holder::Target => {
-                    ". If it is in a spool, run the replica with its spool_dir; else"
-                }
+                Holder::Target => ". If it is in a spool, run the replica with its spool_dir; else",
             };
             format!(
                 "slot \"{slot}\" on the source begins at {confirmed}, and {holder} has only what the source \

@@ -651,7 +651,10 @@ fn feed(
     events: &Sender<Event>,
 ) -> Result<(Feed, Option<Timeline>)> {
     if let Some(spool) = &settings.spool {
-        let (owner, shown) = (settings.owner(known.system.clone()), settings.source_shown());
+        let (owner, shown) = (
+            settings.owner(known.system.clone()),
+            settings.source_shown(),
+        );
         let read = spool.read(known, owner, &shown, events.clone())?;
         return Ok((Feed::Spool(Box::new(read)), known.timeline));
     }

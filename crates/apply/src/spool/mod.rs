@@ -48,8 +48,8 @@ mod feed;
 mod host;
 
 pub(crate) use feed::{Arrived, Content, Feed, FromSpool};
-pub use identity::{Identity, Owner};
 pub use host::take_in;
+pub use identity::{Identity, Owner};
 
 /// Least size of a spool.
 pub const LEAST_LIMIT: u64 = 1 << 20;
