@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_client::Connection;
+use lockstep_intake::continuity::FollowedSource;
 use lockstep_service::waker::{self, Sleeper};
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 use lockstep_wire::{Lsn, Timeline};
@@ -19,7 +20,6 @@ use tracing::warn;
 
 use crate::batch::Missing;
 use crate::catalog::{Catalog, Starts};
-use crate::continuity::Known;
 use crate::control::{Control, Event, Phase};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
@@ -354,17 +354,23 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
 /// What a session reads, and the source's timeline as far as it is known.
 fn feed(
     settings: &Settings,
-    known: &Known,
+    known: &FollowedSource,
     stands: Lsn,
     first: &mut Writer,
     events: &Sender<Event>,
 ) -> Result<(Feed, Option<Timeline>)> {
     if let Some(spool) = &settings.spool {
-        let read = spool.read(known, settings, events.clone())?;
+        let (owner, shown) = (
+            settings.owner(known.system.clone()),
+            settings.source_shown(),
+        );
+        let read = spool.read(known, owner, &shown, events.clone())?;
         return Ok((Feed::Spool(Box::new(read)), known.timeline));
     }
-    let source = Source::ask(settings, known)?;
-    let timeline = source.timeline;
+    let moved = |now| known.timeline.is_some_and(|before| before != now);
+    let mut source = Source::ask(settings, moved)?.continues(settings, known)?;
+    source.check_published(settings)?;
+    let timeline = source.found.identity.timeline;
     if known.timeline != Some(timeline) {
         first.keep_timeline(timeline)?;
     }

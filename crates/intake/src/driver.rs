@@ -108,6 +108,10 @@ pub trait Host {
     fn log(&self) -> Option<Arc<Log<Self::Storage>>>;
     /// [`Event::Stop`] or [`Event::Spare`], if the host wants that now.
     fn wants(&mut self) -> Option<Event>;
+    /// Whether a stream may begin: asked only of a host that halts.
+    fn may_begin(&self) -> bool {
+        true
+    }
     /// Connects, checks that the source continues the log, and starts the stream: where it begins.
     fn connect(&mut self) -> Result<(Self::Stream, Lsn), Self::Error>;
     /// What those who read the log have applied.
@@ -229,7 +233,13 @@ impl<H: Host> Driver<H> {
 
     fn perform(&mut self, action: Action) -> Result<Event, H::Error> {
         match action {
-            Action::Halt => self.host.rest(Duration::MAX / 4, Rest::Halted),
+            Action::Halt => {
+                self.host.rest(Duration::MAX / 4, Rest::Halted);
+                return Ok(match self.host.may_begin() {
+                    true => Event::Done,
+                    false => Event::Nothing,
+                });
+            }
             Action::Connect => return Ok(Event::Connected(self.connect()?)),
             Action::Receive => {
                 self.note_applied();

@@ -116,7 +116,7 @@ pub struct AppliedByReaders {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing until the host lets the stream go on.
+    /// Do nothing until the host lets the stream go on; [`Event::Nothing`] if it does not yet.
     Halt,
     /// Connect, check the source, begin a session of the log and start the stream where the slot
     /// stands: [`Event::Connected`].
@@ -435,6 +435,7 @@ impl Receiver {
 
     fn answered(&mut self, event: Event, log: Standing, now: Instant) {
         self.state = match (self.state, event) {
+            (State::Halted, Event::Nothing) => State::Halted,
             (State::Halted, _) => {
                 self.pause = self.terms.retry[0];
                 State::Connecting

@@ -54,7 +54,7 @@ const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
 /// A folder of a real file system.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
 
 impl Folder {
