@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, Args, ValueEnum};
+use clap::{Arg, Args};
 use lockstep_lab::package::Major;
 
 use crate::trial::Variant;
@@ -51,15 +51,6 @@ pub struct PlaceArgs {
 /// Help of `--results`, for a benchmark that writes `files`.
 pub fn writes(files: &'static str) -> impl Fn(Arg) -> Arg {
     move |arg| arg.help(format!("Folder for {files}"))
-}
-
-/// Format of a result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
 }
 
 /// Reads NAME=VALUE.

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use clap::Args;
 use lockstep_lab::cluster::Lab;
+use lockstep_service::words::lines;
 
 use crate::Result;
 use crate::args::PlaceArgs;
 use crate::audience::{Ahead, Audience};
 use crate::results::{Figures, Headline, ResultRow, Results, SeriesRow};
 use crate::table::{Column, Group, Named, table};
-use crate::text;
 
 /// One measurement of the plan.
 #[derive(Debug, Clone)]
@@ -209,7 +209,7 @@ pub trait Benchmark: Args {
         let columns = self.columns();
         let mut lines = match columns.is_empty() {
             true => vec![],
-            false => text::table(&table(&columns, &self.groups(results))),
+            false => lines::table(&table(&columns, &self.groups(results))),
         };
         lines.extend(self.remarks(results));
         lines

@@ -7,7 +7,7 @@
 //! | [`benchmark`], `runner` | what a benchmark is made of, and what runs it |
 //! | [`results`], [`table`], [`plot`] | its file, its table and its plots |
 //! | [`audience`], [`host`] | who is shown how a run goes, and the program that it is a part of |
-//! | [`args`], [`text`] | arguments, and figures for people, that several modules share |
+//! | [`args`] | arguments that several modules share |
 //! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
 //! | [`trial`] | fresh data, a fresh standby, load on both ends and what was measured |
 //! | [`sampler`], [`replay_lag`] | positions of both ends over time, and lag from them |
@@ -54,7 +54,6 @@ pub mod results;
 mod runner;
 pub mod sampler;
 pub mod table;
-pub mod text;
 pub mod tpcc;
 pub mod trial;
 

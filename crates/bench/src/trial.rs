@@ -19,7 +19,7 @@ use crate::audience::Audience;
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
-use crate::text::{count, ms, slope};
+use lockstep_service::words::figures::{count, ms, slope};
 
 /// How often the audience hears of a trial under load.
 const TICK: Duration = Duration::from_millis(500);

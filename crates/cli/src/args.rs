@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-pub use lockstep_bench::args::Output;
 use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
 

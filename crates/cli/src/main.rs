@@ -20,7 +20,6 @@ mod replica;
 mod serve;
 mod steps;
 mod terminal;
-mod text;
 mod toml_file;
 mod top;
 mod wal;

@@ -1,9 +1,9 @@
 //! Progress of a benchmark that is a list of steps: plain lines, with the time left.
 
+use lockstep_service::words::figures;
 use std::time::Instant;
 
 use crate::live;
-use crate::text;
 
 /// Says what runs and how long the rest may take.
 pub struct Steps {
@@ -39,7 +39,7 @@ impl Steps {
             self.done,
             self.total,
             self.current,
-            text::duration(left.as_secs())
+            figures::duration(left.as_secs())
         ));
     }
 }

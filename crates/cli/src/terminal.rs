@@ -3,9 +3,9 @@
 use lockstep_bench::audience::{Ahead, Audience};
 use lockstep_bench::trial::{Stage, Tick};
 
-use crate::args::Output;
 use crate::live::{self, Live};
 use crate::steps::Steps;
+use lockstep_service::words::output::Output;
 
 /// Shows a run as what it is made of.
 pub struct Terminal {

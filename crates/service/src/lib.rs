@@ -1,14 +1,20 @@
-//! What the long-running processes, the relay, `lockstep serve` and `lockstep replica run`, share.
+//! What commands and long-running processes share.
+//!
+//! Feature `http` has what needs a server: modules [`http`] and [`tls`].
+//!
+//! Modules use only those above them:
 //!
 //! | module | what |
 //! |---|---|
+//! | [`words`] | figures, dates, tables: what all commands print |
+//! | [`clock`] | the wall clock |
 //! | [`address`] | where to listen |
-//! | [`exposition`] | Prometheus' text format |
-//! | [`http`] | pages over HTTP: limits on connections, logins, metrics and a health check |
 //! | [`logging`] | the log's format and level |
 //! | [`secret`] | files that others must not be able to read |
-//! | [`tls`] | certificate and key from files |
 //! | [`waker`] | wakes a thread that waits for a socket |
+//! | [`exposition`] | Prometheus' text format |
+//! | [`tls`] | certificate and key from files |
+//! | [`http`] | pages over HTTP: limits on connections, logins, metrics and a health check |
 #![cfg_attr(
     test,
     allow(
@@ -20,21 +26,13 @@
 )]
 
 pub mod address;
+pub mod clock;
 pub mod exposition;
+#[cfg(feature = "http")]
 pub mod http;
 pub mod logging;
 pub mod secret;
+#[cfg(feature = "http")]
 pub mod tls;
 pub mod waker;
-
-/// How much of a wrong value an error shows, in characters.
-const MOST_TEXT: usize = 60;
-
-/// A wrong value as an error shows it: quoted, shortened, on one line.
-pub fn quoted(text: &str) -> String {
-    let mut shown: String = text.chars().take(MOST_TEXT).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    format!("{shown:?}")
-}
+pub mod words;

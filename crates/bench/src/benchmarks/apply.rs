@@ -16,7 +16,7 @@ use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::{count, hundredths};
+use lockstep_service::words::figures::{count, hundredths};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;

@@ -15,8 +15,8 @@ use crate::committing::{Pair, ReplicaKind};
 use crate::relay::delays::Delays;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms};
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::{count, hundredths, ms};
 
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 4_000;

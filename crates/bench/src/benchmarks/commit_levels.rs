@@ -13,8 +13,8 @@ use crate::commit_levels::{Awaited, Bed, Flushing};
 use crate::fleet::node;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::tenths;
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::tenths;
 
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 1_500;

@@ -15,7 +15,7 @@ use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
-use crate::text::{hundredths, tenths};
+use lockstep_service::words::figures::{hundredths, tenths};
 
 /// Tables of case `mixed`.
 const MIXED_TABLES: u32 = 200;

@@ -10,8 +10,8 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::decode::{self, Changes, Plugin, RELAY_WORK_MEM, Stretch};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
-use crate::text::{count, hundredths};
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::{count, hundredths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: Changes = Changes::TpcB;

@@ -20,9 +20,9 @@ use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::replay::{parallel, shelf};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms, percent, slope, tenths};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: CurveCase = CurveCase::Readers;
@@ -325,7 +325,7 @@ impl Benchmark for LoadCurveArgs {
             ms(figures.lag_p50_ms),
             ms(figures.lag_p99_ms),
             slope(figures.lag_slope_ms_per_s),
-            percent(100.0 * figures.startup_share()),
+            percent(figures.startup_share()),
             reads.unwrap_or_default()
         )
     }
@@ -400,14 +400,14 @@ impl Benchmark for LoadCurveArgs {
             median(
                 "startup CPU",
                 |row| Some(100.0 * row.startup_share()),
-                percent,
+                of_hundred,
             ),
             median(
                 "waits",
                 |row| row.waited_share().map(|part| 100.0 * part),
-                percent,
+                of_hundred,
             ),
-            median("player CPU", CurveFigures::player_share, percent),
+            median("player CPU", CurveFigures::player_share, of_hundred),
         ]
     }
 
@@ -625,8 +625,8 @@ fn knee(results: &Results<CurveFigures>, case: CurveCase) -> Option<String> {
          and waits {} for a core{doubt}",
         case.name(),
         row.offered_mb_per_s,
-        percent(100.0 * busy),
-        percent(100.0 * waits)
+        percent(busy),
+        percent(waits)
     ))
 }
 

@@ -15,8 +15,8 @@ use crate::relay::catch_up::{self, CatchUpSpec};
 use crate::relay::fanout::SubscriberKind;
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, median, of_case_and_variant};
-use crate::text::{count, hundredths, thousandths};
 use crate::trial::Variant;
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;

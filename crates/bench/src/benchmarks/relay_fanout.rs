@@ -16,8 +16,8 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::fanout::{self, FanoutSpec, SubscriberKind};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms};
 use crate::trial::Variant;
+use lockstep_service::words::figures::{count, hundredths, ms};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: &str = "subscribers-8";

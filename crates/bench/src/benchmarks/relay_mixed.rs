@@ -16,8 +16,8 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::mixed::{self, MixedSpec};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, median, of_case_and_variant};
-use crate::text::{count, hundredths, ms, tenths};
 use crate::trial::Variant;
+use lockstep_service::words::figures::{count, hundredths, ms, tenths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: &str = "mixed-16MB";

@@ -24,9 +24,9 @@ use crate::replay::temperature::Temperature;
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column};
-use crate::text::{count, hundredths, thousandths};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 
 /// The case that the headline is about, if it has been measured.
 const HEADLINE_CASE: &str = "update-cached-one-core";

@@ -13,7 +13,7 @@ use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use crate::text::{hundredths, thousandths};
+use lockstep_service::words::figures::{hundredths, thousandths};
 
 /// The only case.
 const CASE: &str = "copy";

@@ -17,8 +17,8 @@ use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::results::{Headline, Results, megabytes, rounded};
 use crate::table::{Column, Group, column, median};
-use crate::text::{count, tenths};
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::{count, tenths};
 
 /// The case without a rate.
 const UNLIMITED: &str = "unlimited";

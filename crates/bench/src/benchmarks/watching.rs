@@ -17,8 +17,8 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
 use crate::results::{Headline, Results, rounded};
 use crate::table::{Column, Group, column, median};
-use crate::text::thousandths;
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::thousandths;
 
 /// Variants: not watched, watched by a monitor as in top and serve, the same with heartbeats, and
 /// with heartbeats while replay is paused on every standby.

@@ -1,9 +1,9 @@
 //! Bar charts: groups of bars side by side, one colour a series.
 
+use lockstep_service::words::figures::count;
 use std::fmt::Write;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
-use crate::text;
 
 const HEIGHT: f64 = 320.0;
 const TOP: f64 = 64.0;
@@ -41,7 +41,7 @@ pub fn svg(title: &str, groups: &[String], series: &[Series]) -> String {
             WIDTH - RIGHT,
             LEFT - 8.0,
             y(value) + 4.0,
-            text::count(value),
+            count(value),
             y = y(value),
         );
     }
@@ -65,7 +65,7 @@ pub fn svg(title: &str, groups: &[String], series: &[Series]) -> String {
                 one.color,
                 escape(group),
                 escape(&one.name),
-                text::count(value),
+                count(value),
             );
         }
         let (x, below) = (left + wide * FILLED / 2.0, HEIGHT - BOTTOM + 14.0);

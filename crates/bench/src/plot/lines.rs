@@ -1,9 +1,9 @@
 //! Line plots: panels below each other with one legend.
 
+use lockstep_service::words::figures::count;
 use std::fmt::Write;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
-use crate::text;
 
 const HEAD: f64 = 56.0;
 const PANEL: f64 = 190.0;
@@ -153,7 +153,7 @@ impl Scale {
             Axis::Count => (0..=4)
                 .map(|quarter| {
                     let value = self.high * f64::from(quarter) / 4.0;
-                    (value, text::count(value))
+                    (value, count(value))
                 })
                 .collect(),
         }

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
 use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
-use crate::text::count;
 use crate::{BenchError, Result};
+use lockstep_service::words::figures::count;
 
 /// Raise it when a kind of writes changes: recordings of before are then made again.
 const RECIPE: u32 = 1;

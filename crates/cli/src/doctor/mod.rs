@@ -6,15 +6,15 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
-use lockstep_lag::monitor::unix_ms;
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
+use lockstep_service::clock::unix_ms;
 use serde::Serialize;
 
-use crate::args::Output;
 use crate::exit::{Behind, NoTarget, NotKnown, Unreachable};
 use crate::nodes::NodesArgs;
+use lockstep_service::words::output::Output;
 
 pub mod text;
 

@@ -7,11 +7,12 @@ use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::links::LAG_MS;
 use lockstep_lag::points::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
-use lockstep_lag::rules::{Severity, bytes, percent, seconds};
+use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
+use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::Probed;
-use crate::text::{table, wrapped};
+use lockstep_service::words::lines::{table, wrapped};
 
 /// Why a replica is behind, if no rule says it.
 pub const UNKNOWN: &str = "behind, for no reason that is known here";

@@ -7,14 +7,14 @@ use clap::Args;
 use lockstep_client::{ClientError, Connection, Purpose};
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
+use lockstep_service::words::lines;
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
-use crate::args::Output;
 use crate::exit::{Behind, Unreachable};
 use crate::live;
 use crate::nodes::console;
-use crate::text;
+use lockstep_service::words::output::Output;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,7 +74,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
                 if at > 0 {
                     live::print("");
                 }
-                for line in text::table(table) {
+                for line in lines::table(table) {
                     live::print(&line);
                 }
             }

@@ -7,20 +7,20 @@ use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_lag::sanitize::sanitize;
-use lockstep_relay::config::amount;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
 use lockstep_replica::preflight::facts::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
 use lockstep_replica::subset::gather;
+use lockstep_service::words::amount;
+use lockstep_service::words::{brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
-use crate::args::Output;
 use crate::exit::complain;
-use crate::top::figures;
-use crate::{live, text};
+use crate::live;
+use lockstep_service::words::output::Output;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ pub struct CreateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
     /// Most bytes a second from source to target while rows are copied, such as 50MB; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
     bandwidth: u64,
     /// Leave out large objects, which PostgreSQL does not replicate
     #[arg(long)]
@@ -181,7 +181,7 @@ impl Watcher for Told {
         for one in findings {
             let words = format!("{} {}. {}", one.subject, one.says, one.todo);
             let lead = format!("{:<9}", one.severity.to_string());
-            for line in text::wrapped(&lead, &sanitize(&words), COLUMNS) {
+            for line in lines::wrapped(&lead, &sanitize(&words), COLUMNS) {
                 self.say(&line);
             }
         }
@@ -228,7 +228,7 @@ impl Watcher for Told {
 fn progress(moment: &Moment) -> String {
     let left = match moment.remaining() {
         Some(left) if !left.is_zero() => {
-            format!(", about {} left", text::duration(left.as_secs()))
+            format!(", about {} left", figures::duration(left.as_secs()))
         }
         _ => String::new(),
     };
@@ -236,9 +236,9 @@ fn progress(moment: &Moment) -> String {
         "{} of {} tables, {} of {}, {} rows, {}/s{left}",
         moment.tables_done,
         moment.tables_total,
-        figures::bytes(moment.bytes_done as f64),
-        figures::bytes(moment.bytes_total as f64),
-        text::count(moment.rows as f64),
-        figures::bytes(moment.bytes_per_s() as f64),
+        brief::bytes(moment.bytes_done as f64),
+        brief::bytes(moment.bytes_total as f64),
+        figures::count(moment.rows as f64),
+        brief::bytes(moment.bytes_per_s() as f64),
     )
 }

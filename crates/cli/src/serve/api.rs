@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use lockstep_lag::monitor::{LinkHistory, Moment};
+use lockstep_service::clock::unix_ms;
 use lockstep_service::http::server::{ended, plain};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 use super::feed::News;
 use super::history::Keeper;
-use super::routes::{MOST_STREAMS, Site, now_ms};
+use super::routes::{MOST_STREAMS, Site};
 
 pub const JSON: &str = "application/json";
 
@@ -92,7 +93,7 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
     let mut links = site.monitor.history(wanted.since);
     let mut step = wanted.step;
     if let Some(keeper) = &site.keeper {
-        let now = now_ms();
+        let now = unix_ms();
         let since = wanted.since.max(now - keeper.status().kept_ms);
         step = step.max((now - since) / MOST_MOMENTS);
         add_former(
@@ -104,7 +105,7 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
         link.moments = worst(std::mem::take(&mut link.moments), step);
     }
     let told = Told {
-        at_ms: now_ms(),
+        at_ms: unix_ms(),
         links,
     };
     match serde_json::to_vec(&told) {
@@ -119,7 +120,7 @@ async fn former(site: &Site, keeper: Arc<Keeper>, since: i64, step: i64) -> Form
         let permit = Arc::clone(&site.readers).acquire_owned().await.ok()?;
         let work = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            keeper.read(since, now_ms(), step)
+            keeper.read(since, unix_ms(), step)
         });
         work.await.ok()
     };

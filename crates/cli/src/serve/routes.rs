@@ -1,7 +1,6 @@
 //! Which address gives which answer.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::State;
@@ -9,6 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use lockstep_lag::monitor::Monitor;
+use lockstep_service::clock::unix_ms;
 use lockstep_service::exposition::TEXT_FORMAT;
 use lockstep_service::http::server::plain;
 use tokio::sync::{Semaphore, watch};
@@ -48,12 +48,6 @@ pub fn readers() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(MOST_READERS))
 }
 
-/// Milliseconds since 1970, by the clock of this machine.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
-}
-
 /// The pages of the site.
 pub fn router(site: &Arc<Site>) -> Router {
     let mut router = Router::new()
@@ -79,16 +73,16 @@ pub fn router(site: &Arc<Site>) -> Router {
 
 async fn metrics_page(State(site): State<Arc<Site>>) -> Response {
     let state = Arc::clone(&site.news.borrow().state);
-    let mut text = metrics::render(&state, now_ms());
+    let mut text = metrics::render(&state, unix_ms());
     if let Some(keeper) = &site.keeper {
-        text.push_str(&metrics::history(&keeper.status(), now_ms()));
+        text.push_str(&metrics::history(&keeper.status(), unix_ms()));
     }
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
 }
 
 async fn health_page(State(site): State<Arc<Site>>) -> Response {
     let state = Arc::clone(&site.news.borrow().state);
-    let (healthy, body) = health::health(&state, now_ms());
+    let (healthy, body) = health::health(&state, unix_ms());
     let status = match healthy {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

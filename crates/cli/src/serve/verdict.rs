@@ -2,8 +2,9 @@
 
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::points::Bound;
-use lockstep_lag::rules::{Severity, seconds};
+use lockstep_lag::rules::Severity;
 use lockstep_lag::{Role, links};
+use lockstep_service::words::figures::seconds;
 use serde::Serialize;
 
 /// Most replicas that the sentence names.

@@ -22,8 +22,8 @@ use lockstep_wal::walk::{self, Ended, Until};
 use lockstep_wire::{Lsn, Timeline};
 use serde_json::{Value, json};
 
-use crate::args::Output;
 use crate::exit::{Unreachable, Usage};
+use lockstep_service::words::output::Output;
 
 /// Numbers of helpers that are simulated. 1 is what a machine with two cores can have.
 const HELPERS: [usize; 6] = [1, 2, 4, 8, 16, 64];

@@ -11,10 +11,10 @@ use lockstep_wal::calibrate::{self, Comparison, Speed, off};
 use lockstep_wal::costs::Costs;
 use serde_json::{Value, json};
 
-use crate::args::Output;
 use crate::exit::Usage;
 use crate::live;
-use crate::text::table;
+use lockstep_service::words::lines::table;
+use lockstep_service::words::output::Output;
 
 /// `lockstep wal calibrate`
 #[derive(Debug, Args)]

@@ -10,9 +10,9 @@ use lockstep_verify::oracle::{
 };
 use serde_json::{Value, json};
 
-use crate::args::Output;
 use crate::exit::DataMismatch;
-use crate::text::count;
+use lockstep_service::words::figures::count;
+use lockstep_service::words::output::Output;
 
 /// `lockstep wal compare`
 #[derive(Debug, Args)]

@@ -13,11 +13,11 @@ use clap::{Args, value_parser};
 use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
+use lockstep_service::words::{figures, lines};
 use serde_json::json;
 
-use crate::args::Output;
 use crate::live;
-use crate::text;
+use lockstep_service::words::output::Output;
 
 /// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);
@@ -106,7 +106,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     let mut view = View::new();
     view.say(&format!(
         "{} MB of WAL from {} to {}, {}; waiting for {} to stream with primary_conninfo = '{}'",
-        text::count(recording.bytes() as f64 / 1e6),
+        figures::count(recording.bytes() as f64 / 1e6),
         recording.played_from(),
         recording.end(),
         args.pace(),
@@ -129,7 +129,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     match args.output {
         Output::Json => live::print(&result(&status).to_string()),
         Output::Text => {
-            for line in text::table(&table(&status)) {
+            for line in lines::table(&table(&status)) {
                 live::print(&line);
             }
         }

@@ -12,7 +12,7 @@ use super::group::{
 };
 use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
-use lockstep_service::quoted;
+use lockstep_service::words::quoted;
 
 const GROUP_KEYS: [&str; 9] = [
     "name",

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper, Waker};
 use lockstep_spool::{FileStorage, LogError};
 use lockstep_wire::Lsn;
@@ -15,7 +16,6 @@ use tracing::{info, warn};
 
 use super::receiver::{Action, Event, Receiver};
 
-use crate::clock;
 use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
@@ -228,7 +228,7 @@ impl Driver {
                 written,
                 flushed,
                 applied,
-                sent_at: clock::now(),
+                sent_at: clock::timestamp(),
                 reply: false,
             })?,
             Action::Wait(most) => {

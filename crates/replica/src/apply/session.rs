@@ -18,11 +18,12 @@
 //! that they may take: so it is exceeded by what comes of one message, the last that was read.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use lockstep_client::Connection;
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
-use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
+use lockstep_wire::stream::{FromServer, FromStandby};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
@@ -121,12 +122,6 @@ pub(crate) struct Session<'a> {
     bytes: u64,
     /// The source's timeline as the target knows it.
     timeline: Option<Timeline>,
-}
-
-pub(super) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let micros = since.map_or(0, |since| since.as_micros());
-    Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
 impl<'a> Session<'a> {
@@ -553,7 +548,9 @@ impl<'a> Session<'a> {
 
     /// Tells the source the positions, and the statistics as well.
     fn tell(&mut self, reply: bool) -> Result<()> {
-        let mut status = self.positions.status(self.merger.is_idle(), now());
+        let mut status = self
+            .positions
+            .status(self.merger.is_idle(), clock::timestamp());
         status.reply = reply;
         self.last_status = Instant::now();
         self.count();

@@ -21,7 +21,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use lockstep_lag::monitor::{Moment, State, unix_ms};
+use lockstep_lag::monitor::{Moment, State};
+use lockstep_service::clock::unix_ms;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use tracing::{error, info, warn};

@@ -3,7 +3,8 @@
 use ratatui::text::{Line, Span};
 
 use super::Theme;
-use crate::top::figures::{parts, right, scale, time};
+use crate::top::figures::{parts, right, scale};
+use lockstep_service::words::brief::time;
 
 /// Height of the bars, in lines.
 const HEIGHT: u32 = 6;

@@ -4,8 +4,8 @@
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::points::{Bound, TOLD_LATE};
-use lockstep_lag::rules::percent;
 use lockstep_lag::states::WalStatus;
+use lockstep_service::words::figures::percent;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -15,10 +15,12 @@ use super::chart::chart;
 use super::table::reach;
 use super::{Theme, scrolled};
 use crate::doctor::text::finding_lines;
-use crate::text::{count, wrapped};
-use crate::top::figures::{bytes, cut_name, left, one_line, right, time, width};
+use crate::top::figures::{cut_name, left, one_line, right, width};
 use crate::top::model::Model;
 use crate::top::rows::TopRow;
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::figures::count;
+use lockstep_service::words::lines::wrapped;
 
 /// Longest bar of a stage, in columns.
 const BAR: usize = 30;

@@ -5,9 +5,9 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::{Theme, scrolled};
-use crate::text::wrapped;
 use crate::top::figures::legend;
 use crate::top::model::Model;
+use lockstep_service::words::lines::wrapped;
 
 const KEYS: &[(&str, &str)] = &[
     (

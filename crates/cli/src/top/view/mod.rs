@@ -5,9 +5,10 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::figures::{clock, cut, width};
+use super::figures::{cut, width};
 use super::model::{Model, Page};
 use super::rows::{Status, headline};
+use lockstep_service::words::date;
 
 mod chart;
 mod detail;
@@ -66,7 +67,7 @@ fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let state = &model.state;
     let mut when = match state.number {
         0 => String::new(),
-        _ => clock(state.at_ms),
+        _ => date::time_of_day(state.at_ms),
     };
     if model.paused {
         when = format!("PAUSED at {when}");

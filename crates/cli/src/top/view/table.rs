@@ -9,12 +9,11 @@ use ratatui::text::{Line, Span};
 
 use super::chart::Reach;
 use super::{Lines, Theme};
-use crate::text::wrapped;
-use crate::top::figures::{
-    bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
-};
+use crate::top::figures::{bar, cut, cut_name, left, legend, one_line, parts, right, width};
 use crate::top::model::Model;
 use crate::top::rows::{SortBy, TopRow};
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::lines::wrapped;
 
 /// Lines of the pane below the table: a rule, the node, the cause, and what to do.
 const PANE: u16 = 4;

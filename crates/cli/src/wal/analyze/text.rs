@@ -7,7 +7,8 @@ use lockstep_wal::reader::Reason;
 use lockstep_wal::walk::Ended;
 
 use super::{KINDS, Outcomes, ratio};
-use crate::text::{count, table, wrapped};
+use lockstep_service::words::figures::count;
+use lockstep_service::words::lines::{table, wrapped};
 
 /// Columns of prose.
 const COLUMNS: usize = 96;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{Next, Stream};
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
 use lockstep_spool::{Assembler, Folder, GATHER, Log, LogError, parts};
 use lockstep_wire::Lsn;
@@ -27,7 +28,7 @@ use crate::apply::continuity::{Known, SPOOL};
 use crate::apply::control::Control;
 use crate::apply::error::{ApplyError, Result};
 use crate::apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
-use crate::apply::session::{FAREWELL, STATUS_EVERY, now};
+use crate::apply::session::{FAREWELL, STATUS_EVERY};
 use crate::apply::source::Source;
 use crate::failpoint;
 
@@ -434,7 +435,7 @@ impl Intake<'_> {
         self.told.any |= moved && began;
         self.show();
         let status = Status {
-            sent_at: now(),
+            sent_at: clock::timestamp(),
             // Its answer shows that it is there, and how far its WAL goes.
             reply: ask || due,
             ..status

@@ -1,6 +1,6 @@
-//! Figures and tables for people.
+//! Figures for people.
 
-/// Milliseconds, in the unit that suits.
+/// A time in milliseconds, displayed in ms or s, with a digit after the point where it is short.
 pub fn ms(value: f64) -> String {
     match value {
         v if v < 0.05 => "0 ms".to_owned(),
@@ -8,6 +8,43 @@ pub fn ms(value: f64) -> String {
         v if v < 999.5 => format!("{v:.0} ms"),
         v => format!("{:.1} s", v / 1000.0),
     }
+}
+
+/// A number of bytes, displayed in bytes, kB, MB, GB or TB (powers of 1024).
+pub fn bytes(count: f64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if count < 1024.0 {
+        return format!("{count:.0} bytes");
+    }
+    let mut value = count / 1024.0;
+    let mut unit = UNITS.iter();
+    let mut name = unit.next().copied().unwrap_or_default();
+    for next in unit {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        name = next;
+    }
+    match value < 9.95 {
+        true => format!("{value:.1} {name}"),
+        false => format!("{value:.0} {name}"),
+    }
+}
+
+/// A time in milliseconds, displayed in ms, s, min or h.
+pub fn seconds(ms: f64) -> String {
+    match ms {
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms if ms < 120_000.0 => format!("{:.1} s", ms / 1000.0),
+        ms if ms < 7_200_000.0 => format!("{:.0} min", ms / 60_000.0),
+        ms => format!("{:.0} h", ms / 3_600_000.0),
+    }
+}
+
+/// A share from 0 to 1 as a percentage.
+pub fn percent(share: f64) -> String {
+    of_hundred(share * 100.0)
 }
 
 /// A count or a rate, with separators for thousands.
@@ -27,27 +64,27 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// One digit after the point.
+/// A figure with one digit after the point.
 pub fn tenths(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// Two digits.
+/// A figure with two digits after the point.
 pub fn hundredths(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// Three digits.
+/// A figure with three digits after the point.
 pub fn thousandths(value: f64) -> String {
     format!("{value:.3}")
 }
 
-/// Whole percents.
-pub fn percent(value: f64) -> String {
+/// Whole percents; `value` is 100 for all.
+pub fn of_hundred(value: f64) -> String {
     format!("{value:.0} %")
 }
 
-/// How much lag grows in a second.
+/// Growth of lag, in milliseconds a second.
 pub fn slope(ms_per_s: f64) -> String {
     // Minus zero is shown as zero.
     format!(
@@ -56,40 +93,13 @@ pub fn slope(ms_per_s: f64) -> String {
     )
 }
 
+/// A time in seconds, displayed in s or in min and s.
 pub fn duration(seconds: u64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, s) => format!("{s} s"),
         (m, 0) => format!("{m} min"),
         (m, s) => format!("{m} min {s} s"),
     }
-}
-
-/// Lines of a table: the first column is aligned left, the others right.
-pub fn table(rows: &[Vec<String>]) -> Vec<String> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    rows.iter()
-        .map(|row| {
-            let cells: Vec<String> = row
-                .iter()
-                .zip(&widths)
-                .enumerate()
-                .map(|(column, (cell, &width))| match column {
-                    0 => format!("{cell:<width$}"),
-                    _ => format!("{cell:>width$}"),
-                })
-                .collect();
-            cells.join("   ").trim_end().to_owned()
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -114,12 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_aligned() {
-        let rows = vec![
-            vec!["".to_owned(), "stock".to_owned()],
-            vec!["lag".to_owned(), "1 s".to_owned()],
-        ];
-        assert_eq!(table(&rows), ["      stock", "lag     1 s"]);
-        assert!(table(&[]).is_empty());
+    fn figures_have_the_unit_that_suits() {
+        assert_eq!(bytes(12.0), "12 bytes");
+        assert_eq!(bytes(2048.0), "2.0 kB");
+        assert_eq!(bytes(50.0 * 1024.0 * 1024.0), "50 MB");
+        assert_eq!(seconds(12.4), "12 ms");
+        assert_eq!(seconds(3_500.0), "3.5 s");
+        assert_eq!(seconds(600_000.0), "10 min");
+        assert_eq!(percent(0.504), "50 %");
     }
 }

@@ -1,6 +1,32 @@
-//! Figures and tables for people, and words in lines.
+//! Tables, and words in lines.
 
-pub use lockstep_bench::text::{count, duration, ms, table};
+/// Lines of a table: the first column is aligned left, the others right.
+pub fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            rows.iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    rows.iter()
+        .map(|row| {
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(column, (cell, &width))| match column {
+                    0 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                })
+                .collect();
+            cells.join("   ").trim_end().to_owned()
+        })
+        .collect()
+}
 
 /// Breaks words into lines of at most `columns`. The first line begins with `lead`, the others
 /// with as many blanks. A word that is longer than a line is not broken.
@@ -37,5 +63,15 @@ mod tests {
         assert!(lines[0].starts_with("   Do: word") && lines[1].starts_with("       word"));
         assert_eq!(wrapped("- ", &"x".repeat(200), 80).len(), 1);
         assert_eq!(wrapped("", "", 80), [""]);
+    }
+
+    #[test]
+    fn tables_are_aligned() {
+        let rows = vec![
+            vec!["".to_owned(), "stock".to_owned()],
+            vec!["lag".to_owned(), "1 s".to_owned()],
+        ];
+        assert_eq!(table(&rows), ["      stock", "lag     1 s"]);
+        assert!(table(&[]).is_empty());
     }
 }
