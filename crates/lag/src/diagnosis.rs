@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{LAG_MS, Link, LinkKind, Stage};
+use crate::link::{LAG_MS, Link};
 use crate::node::{Role, Trouble};
-use crate::points::Bound;
+use crate::point::Bound;
+use crate::point::{LinkKind, Stage};
 use crate::replica::ReplicaReport;
-use crate::rules::{Cause, Fact, RULES, Severity, View};
+use crate::rules::{Cause, Fact, RULES, Severity, View, all_slots};
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
@@ -152,11 +153,6 @@ impl Diagnosis {
     pub fn first(&self) -> Option<Cause> {
         self.findings.first().map(|finding| finding.cause)
     }
-}
-
-/// The place of a finding that holds for every slot of a server.
-pub fn all_slots(upstream: &str) -> String {
-    format!("all slots of {upstream}")
 }
 
 /// Applies every rule.

@@ -6,27 +6,38 @@
 //! [`monitor`], [`heartbeat`] and [`commit_probe`] do I/O. Only the last two write, and what
 //! they create they drop.
 //!
+//! The modules are layers: each uses only those above it in this table, which a test holds.
+//!
 //! | module | what |
 //! |---|---|
+//! | [`sanitize`] | text of servers, made safe for terminals and logs |
+//! | [`figures`] | shares and medians |
+//! | [`states`] | what servers and relays call their states, as enums |
+//! | [`position`] | positions in JSON, and the bytes between them |
 //! | [`node`] | which servers, in which role, and what is wrong with them |
-//! | [`sample`] | one node at one moment |
+//! | [`error`] | what can go wrong |
+//! | [`process_cpu`] | CPU of server processes on this machine |
+//! | [`tables`] | which tables are published, and which are followed |
+//! | [`views`] | rows of a server's views |
 //! | [`relay`] | what a relay's console says |
 //! | [`parallel_replay`] | what a standby says of replay by several processes |
 //! | [`replica`] | what a target says of a `lockstep replica` |
-//! | [`states`] | what servers and relays call their states, as enums |
-//! | [`sanitize`] | text of servers, made safe for terminals and logs |
-//! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
-//! | [`tables`] | which tables are published, and which are followed |
-//! | [`node_sampler`] | one connection that takes samples |
-//! | [`process_cpu`] | CPU of server processes on this machine |
-//! | [`watch`] | all nodes for some seconds |
+//! | [`sample`] | one node at one moment |
 //! | [`window`] | the samples of some seconds, and how to read them |
-//! | [`links`] | each arrow from a server to its replica |
+//! | [`parallel_report`] | replay by several processes over a window |
+//! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
+//! | [`node_sampler`] | one connection that takes samples |
+//! | [`watch`](mod@watch) | all nodes for some seconds |
+//! | [`point`] | the positions of a link at one moment, and the stages between them |
+//! | [`link`] | an arrow from a server to its replica |
+//! | [`points`](mod@points) | the points of a link over a window, with ages |
+//! | [`links`](mod@links) | which links there are |
 //! | [`rules`] | cause by cause: signal, evidence, remedies |
 //! | [`diagnosis`] | causes ranked; healthy or not |
-//! | [`monitor`] | all nodes until it is dropped, with a history |
 //! | [`heartbeat`] | commit-to-visible latency, on request |
 //! | [`commit_probe`] | commits at each level of `synchronous_commit`, on request |
+//! | [`monitor`] | all nodes until it is dropped, with a history |
+//! | `hostile_tests` | servers that answer anything |
 #![cfg_attr(
     test,
     allow(
@@ -40,14 +51,18 @@
 pub mod commit_probe;
 pub mod diagnosis;
 pub mod error;
+pub mod figures;
 pub mod heartbeat;
 #[cfg(test)]
 mod hostile_tests;
+pub mod link;
 pub mod links;
 pub mod monitor;
 pub mod node;
 pub mod node_sampler;
 pub mod parallel_replay;
+pub mod parallel_report;
+pub mod point;
 pub mod points;
 pub mod position;
 pub mod process_cpu;
@@ -59,6 +74,7 @@ pub mod sample;
 pub mod sanitize;
 pub mod states;
 pub mod tables;
+pub mod views;
 pub mod watch;
 pub mod window;
 

@@ -1,9 +1,10 @@
 //! One connection to a node that takes samples. It only reads.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
+use lockstep_service::clock::unix_us;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -12,9 +13,10 @@ use crate::process_cpu;
 use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
-use crate::sample::{Facts, Sample, WalFolder};
+use crate::sample::{Facts, Sample};
 use crate::sanitize::{sanitize, sanitize_json};
 use crate::tables::{self, Tables};
+use crate::views::WalFolder;
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -246,7 +248,7 @@ impl NodeSampler {
             match self.server.tables(&question) {
                 Ok(answers) => {
                     let answered = Instant::now();
-                    let clock = wall_clock_us() - micros(answered - asked) / 2;
+                    let clock = unix_us() - micros(answered - asked) / 2;
                     let mut sample = self.read(answers, clock)?;
                     sample.tables = Arc::clone(&self.tables);
                     sample.wal_folder = self.wal_folder;
@@ -513,9 +515,7 @@ pub fn read_relay(answers: &[Table]) -> Result<Sample> {
         ..Sample::default()
     };
     within_limit(sample.size)?;
-    let relay = Relay::read(answers)?;
-    relay.stand_in(&mut sample);
-    sample.relay = Some(relay);
+    sample.add_relay(Relay::read(answers)?);
     Ok(sample)
 }
 
@@ -635,13 +635,6 @@ fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
     })
 }
 
-/// Microseconds since 1970, by the clock of this machine.
-fn wall_clock_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, micros)
-}
-
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -649,7 +642,7 @@ fn micros(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Subscription;
+    use crate::views::Subscription;
     use lockstep_client::Step;
 
     #[test]

@@ -12,31 +12,31 @@ pub enum Part {
     Moment,
     /// [`crate::sample::Wal`].
     Wal,
-    /// [`crate::sample::Sender`].
+    /// [`crate::views::Sender`].
     Senders,
-    /// [`crate::sample::Slot`].
+    /// [`crate::views::Slot`].
     Slots,
-    /// [`crate::sample::Decoding`].
+    /// [`crate::views::Decoding`].
     Decoding,
-    /// [`crate::sample::Receiver`].
+    /// [`crate::views::Receiver`].
     Receiver,
-    /// [`crate::sample::Subscription`].
+    /// [`crate::views::Subscription`].
     Subscriptions,
     /// [`crate::replica::Replica`]; only where there is a state of some.
     Replicas,
-    /// [`crate::sample::Process`].
+    /// [`crate::views::Process`].
     Processes,
-    /// [`crate::sample::Clients`].
+    /// [`crate::views::Clients`].
     Clients,
-    /// [`crate::sample::Prepared`].
+    /// [`crate::views::Prepared`].
     Prepared,
-    /// [`crate::sample::Archiver`].
+    /// [`crate::views::Archiver`].
     Archiver,
-    /// [`crate::sample::Conflicts`].
+    /// [`crate::views::Conflicts`].
     Conflicts,
-    /// [`crate::sample::Totals`].
+    /// [`crate::views::Totals`].
     Totals,
-    /// [`crate::sample::Extension`].
+    /// [`crate::views::Extension`].
     Extension,
     /// [`crate::parallel_replay::ParallelReplay`]; only where the extension has views of it.
     ParallelReplay,
@@ -167,7 +167,7 @@ const HAS_PARALLEL_REPLAY: &str = "(SELECT count(*) = 2 FROM pg_extension e \
 /// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
-/// The statement for [`crate::sample::WalFolder`]. The server looks at each file.
+/// The statement for [`crate::views::WalFolder`]. The server looks at each file.
 pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
      'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
 

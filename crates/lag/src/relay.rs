@@ -1,5 +1,4 @@
-//! What a relay says about itself in its console, and the rows of a server's views that this
-//! replaces.
+//! What a relay says about itself in its console.
 //!
 //! Columns are found by name, from this crate's own list of those that it needs. So the relay
 //! is not linked in, a newer relay may have more columns, and a server that is no relay is
@@ -10,9 +9,8 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::position;
-use crate::sample::{Sample, Sender, Slot};
 use crate::sanitize::sanitize;
-use crate::states::{GroupState, SenderState, SlotType};
+use crate::states::GroupState;
 use crate::{LagError, Result};
 
 /// What a relay is asked for a sample. Slots come first, so that the ends that they are
@@ -158,31 +156,6 @@ impl Relay {
             groups,
             slots: self::slots(slots)?,
         })
-    }
-
-    /// Adds the rows that a server's views would have about the relay's slots.
-    pub fn stand_in(&self, sample: &mut Sample) {
-        for slot in &self.slots {
-            sample.slots.push(Slot {
-                slot_name: slot.name.clone(),
-                slot_type: SlotType::Logical,
-                database: Some(slot.database.clone()),
-                active: slot.active_pid.is_some(),
-                active_pid: slot.active_pid,
-                restart_lsn: slot.confirmed,
-                confirmed_flush_lsn: slot.confirmed,
-                ..Slot::default()
-            });
-            sample.senders.extend(slot.active_pid.map(|pid| Sender {
-                pid,
-                state: Some(SenderState::Streaming),
-                sent_lsn: slot.sent,
-                write_lsn: slot.written,
-                flush_lsn: slot.confirmed,
-                replay_lsn: slot.applied,
-                ..Sender::default()
-            }));
-        }
     }
 }
 

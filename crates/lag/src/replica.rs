@@ -11,9 +11,9 @@ use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::position;
-use crate::rules::percent;
-use crate::sample::Slot;
 use crate::states::{ApplyState, CopyPhase, ReplicaHolder, SlotType};
+use crate::views::Slot;
+use lockstep_service::words::figures::percent;
 
 /// The name of sessions that create a replica,
 pub const APPLICATION: &str = "lockstep replica";

@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
 use crate::node_sampler::NodeSampler;
-use crate::sample::{Sample, Slot};
+use crate::sample::Sample;
 use crate::sanitize::sanitize;
+use crate::views::Slot;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
-
-/// How often a node is asked.
-pub const EVERY: Duration = Duration::from_millis(100);
 
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
+use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
-use lockstep_lag::watch::{EVERY, Watch, watch};
-use lockstep_lag::window::median;
+use lockstep_lag::watch::{Watch, watch};
+use lockstep_lag::window::EVERY;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use lockstep_service::clock::unix_ms;
 use serde::Serialize;
@@ -222,8 +223,8 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use lockstep_lag::diagnosis::{Finding, LinkReport};
-    use lockstep_lag::links::LinkKind;
-    use lockstep_lag::points::Bound;
+    use lockstep_lag::point::Bound;
+    use lockstep_lag::point::LinkKind;
     use lockstep_lag::rules::{Cause, Severity};
 
     use super::*;

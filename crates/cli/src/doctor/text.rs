@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
-use lockstep_lag::links::LAG_MS;
-use lockstep_lag::points::TOLD_LATE;
+use lockstep_lag::link::LAG_MS;
+use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};

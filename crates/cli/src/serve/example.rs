@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
-use lockstep_lag::parallel_replay::{ParallelReplay, ParallelReport};
-use lockstep_lag::points::Bound;
+use lockstep_lag::parallel_replay::ParallelReplay;
+use lockstep_lag::parallel_report::ParallelReport;
+use lockstep_lag::point::Bound;
+use lockstep_lag::point::LinkKind;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
-use lockstep_lag::sample::{Conflicts, Extension, Slot, WalFolder};
 use lockstep_lag::states::GroupState;
+use lockstep_lag::views::{Conflicts, Extension, Slot, WalFolder};
 use lockstep_wire::Lsn;
 
 /// Time of the state, in milliseconds since 1970.

@@ -395,7 +395,7 @@ fn causes(text: &mut Exposition, state: &State) {
 }
 
 fn slots(text: &mut Exposition, state: &State) {
-    type OfSlot = fn(&NodeState, &lockstep_lag::sample::Slot) -> Option<f64>;
+    type OfSlot = fn(&NodeState, &lockstep_lag::views::Slot) -> Option<f64>;
     let families: [(Family, OfSlot); 3] = [
         (
             Family("slot_active", "gauge", "1 while somebody uses the slot."),

@@ -1,9 +1,9 @@
 //! A state in one sentence.
 
 use lockstep_lag::monitor::{LinkState, NodeState, State};
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
 use lockstep_lag::rules::Severity;
-use lockstep_lag::{Role, links};
+use lockstep_lag::{Role, link};
 use lockstep_service::words::figures::seconds;
 use serde::Serialize;
 
@@ -134,7 +134,7 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
 /// The lag now, or the longest of the window if there is less now.
 fn lag(link: &LinkState, window_s: f64) -> String {
     let now = seconds(link.lag_ms);
-    match (link.lag_ms >= links::LAG_MS, link.bound) {
+    match (link.lag_ms >= link::LAG_MS, link.bound) {
         (true, Bound::LEAST) => format!("at least {now}"),
         (true, Bound::MOST) => format!("at most {now}"),
         (true, _) => now,

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
+use lockstep_lag::point::LinkKind;
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Diagnosis, Finding, Role};
 

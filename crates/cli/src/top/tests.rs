@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::State;
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
+use lockstep_lag::point::LinkKind;
 use lockstep_lag::replica::{Doing, ReplicaReport};
 use lockstep_lag::rules::{Cause, Severity};
 use ratatui::Terminal;

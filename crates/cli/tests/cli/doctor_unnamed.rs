@@ -11,7 +11,7 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_lag::Role;
 use lockstep_lag::monitor::{LinkState, Monitor};
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
 use serde_json::Value;
 
 /// The replica's link in the newest state, if `holds` is true for it.

@@ -17,12 +17,12 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
+use crate::figures::median;
 use crate::heartbeat::{PREFIX, position};
-use crate::links::LinkKind;
 use crate::node::Node;
+use crate::point::LinkKind;
 use crate::replica::named;
 use crate::states::SyncState;
-use crate::window::median;
 use crate::{LagError, Result};
 
 mod table;

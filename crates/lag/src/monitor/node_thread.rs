@@ -7,7 +7,7 @@ use super::{Shared, lock};
 use crate::node::{Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
-use crate::watch::EVERY;
+use crate::window::EVERY;
 use crate::window::{Glance, NodeWindow};
 use crate::{LagError, Result};
 

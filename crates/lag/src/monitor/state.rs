@@ -3,20 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lockstep_service::clock::unix_ms;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport, kind_words};
-use crate::links::{Link, LinkKind, Stage, links as find_links};
+use crate::link::Link;
+use crate::links::links as find_links;
 use crate::node::{Node, Role};
-use crate::parallel_replay::ParallelReport;
-use crate::points::{Bound, Point};
+use crate::parallel_report::ParallelReport;
+use crate::point::{Bound, Point};
+use crate::point::{LinkKind, Stage};
 use crate::position;
 use crate::relay::Relay;
 use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Severity};
-use crate::sample::{Conflicts, Extension, Sample, Slot, WalFolder};
+use crate::sample::Sample;
+use crate::views::{Conflicts, Extension, Slot, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
@@ -165,7 +169,7 @@ impl State {
         let diagnosis = crate::diagnosis::diagnose(&window);
         Self {
             number: 0,
-            at_ms: super::unix_ms(),
+            at_ms: unix_ms(),
             window_s: settings.window.as_secs_f64(),
             every_s: settings.every.as_secs_f64(),
             heartbeat: settings.heartbeat,

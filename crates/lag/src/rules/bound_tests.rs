@@ -6,7 +6,7 @@ use lockstep_wire::Lsn;
 use super::cause::Cause;
 use super::scene::{EXACT, START, STEP, Scene, lsn, process, received};
 use crate::diagnosis::{Diagnosis, diagnose};
-use crate::points::Bound;
+use crate::point::Bound;
 use crate::window::Window;
 
 /// A position of a sample, by the sample's index.

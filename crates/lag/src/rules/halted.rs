@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
-use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Link, LinkKind};
+use super::{Evidence, Severity, View};
+use crate::link::Link;
 use crate::node::{Role, Trouble};
+use crate::point::LinkKind;
 use crate::relay::APPLICATION;
-use crate::sample::Process;
 use crate::states::BackendType;
+use crate::views::Process;
 use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// Share of samples from which a process counts as stopped, or as waiting for nothing else.
 const MOSTLY: f64 = 0.5;

@@ -2,12 +2,14 @@
 //! logical slots keep the WAL since their beginning, however fast their consumers are.
 
 use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
-use super::{Evidence, Severity, View, bytes, seconds};
+use super::{Evidence, Severity, View};
 use crate::node::Role;
 use crate::position::bytes_between;
-use crate::sample::{Prepared, Sample, Session};
+use crate::sample::Sample;
 use crate::states::SlotType;
+use crate::views::{Prepared, Session};
 use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, seconds};
 
 /// A prepared transaction this old is forgotten: those that prepare also commit, at once.
 const FORGOTTEN_MS: f64 = 300_000.0;

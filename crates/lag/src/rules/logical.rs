@@ -1,13 +1,14 @@
 //! Signals of decoding and applying.
 
 use super::halted::{ended, moves};
-use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::diagnosis::all_slots;
-use crate::links::{Link, LinkKind, Stage};
+use super::{Evidence, Severity, View, all_slots};
+use crate::figures::{median, ratio};
+use crate::link::Link;
+use crate::point::{LinkKind, Stage};
 use crate::replica::Doing;
-use crate::sample::{Decoding, Process, Searched, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
-use crate::window::{median, ratio};
+use crate::views::{Decoding, Process, Searched, Sender};
+use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// A flush waits for something if it comes at least this much later than the apply,
 /// milliseconds,

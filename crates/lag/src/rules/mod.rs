@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{Link, links, replica_name};
+use crate::link::Link;
+use crate::links::{links, replica_name};
 use crate::node::Role;
 use crate::replica::Replica;
-use crate::sample::Session;
+use crate::views::Session;
 use crate::window::{NodeWindow, Window};
+use lockstep_service::words::figures::seconds;
 
 #[cfg(test)]
 mod bound_tests;
@@ -116,6 +118,11 @@ pub(crate) struct Found<'v, 'a> {
 pub struct View<'a> {
     pub window: &'a Window,
     pub links: Vec<Link<'a>>,
+}
+
+/// The place of a finding that holds for every slot of a server.
+pub fn all_slots(upstream: &str) -> String {
+    format!("all slots of {upstream}")
 }
 
 impl<'a> View<'a> {
@@ -295,41 +302,4 @@ fn finite(value: f64) -> f64 {
         true => 0.0,
         false => value.clamp(f64::MIN, f64::MAX),
     }
-}
-
-/// Bytes, in the unit that suits.
-pub fn bytes(count: f64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    if count < 1024.0 {
-        return format!("{count:.0} bytes");
-    }
-    let mut value = count / 1024.0;
-    let mut unit = UNITS.iter();
-    let mut name = unit.next().copied().unwrap_or_default();
-    for next in unit {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        name = next;
-    }
-    match value < 9.95 {
-        true => format!("{value:.1} {name}"),
-        false => format!("{value:.0} {name}"),
-    }
-}
-
-/// Milliseconds, in the unit that suits.
-pub fn seconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms if ms < 120_000.0 => format!("{:.1} s", ms / 1000.0),
-        ms if ms < 7_200_000.0 => format!("{:.0} min", ms / 60_000.0),
-        ms => format!("{:.0} h", ms / 3_600_000.0),
-    }
-}
-
-/// A share from 0 to 1 as a percentage.
-pub fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }

@@ -8,8 +8,8 @@ use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, Finding, LinkReport, diagnose};
 use crate::node::Trouble;
 use crate::process_cpu::Cpu;
-use crate::sample::{Archiver, Extension, Prepared, Sender, Session, Slot};
 use crate::tables::{Followed, Tables};
+use crate::views::{Archiver, Extension, Prepared, Sender, Session, Slot};
 use crate::window::Window;
 
 /// What is known of a process that a signal has stopped.

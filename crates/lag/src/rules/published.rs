@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::{Evidence, Severity, View};
-use crate::links::{Link, LinkKind};
+use crate::link::Link;
+use crate::point::LinkKind;
 use crate::window::NodeWindow;
 
 /// Most tables that are named.

@@ -3,11 +3,14 @@
 use super::halted::{ended, receiver_halts};
 use super::logical::nothing_for;
 use super::relay::missed_share;
-use super::{Evidence, View, bytes, percent};
-use crate::links::{Link, LinkKind, Stage};
-use crate::sample::{Process, Sample};
+use super::{Evidence, View};
+use crate::link::Link;
+use crate::point::{LinkKind, Stage};
+use crate::sample::Sample;
 use crate::states::{BackendType, ReceiverStatus, WaitType};
+use crate::views::Process;
 use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, percent};
 
 /// Share of samples from which a walreceiver at its disk counts as held up by it.
 const FLUSH_SHARE: f64 = 0.4;
@@ -220,7 +223,7 @@ fn received_rate(link: &Link<'_>) -> f64 {
         return 0.0;
     };
     let time = last.at.saturating_sub(first.at).as_secs_f64();
-    crate::window::ratio(
+    crate::figures::ratio(
         crate::position::bytes_between(first.write, last.write) as f64,
         time,
     )

@@ -1,12 +1,15 @@
 //! Signals of relays: groups that do not stream, backlogs that no longer fit into memory, spools
 //! that fill.
 
-use super::{Evidence, Severity, View, bytes, percent};
-use crate::links::{Link, group_name};
+use super::{Evidence, Severity, View};
+use crate::figures::ratio;
+use crate::link::Link;
+use crate::links::group_name;
 use crate::relay::{Group, Relay, RelaySlot};
-use crate::sample::Process;
 use crate::states::GroupState;
-use crate::window::{NodeWindow, ratio};
+use crate::views::Process;
+use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, percent};
 
 /// Share of samples from which a group that does not stream has stopped, if it does not stream
 /// now either.

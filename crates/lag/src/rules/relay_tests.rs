@@ -6,9 +6,10 @@ use super::scene::{
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
 use crate::node::{Role, Trouble};
-use crate::points::Bound;
+use crate::point::Bound;
 use crate::relay::{Group, Relay, RelaySlot};
-use crate::sample::{Decoding, Sample};
+use crate::sample::Sample;
+use crate::views::Decoding;
 use crate::window::{NodeWindow, Window};
 use lockstep_wire::Lsn;
 
@@ -153,7 +154,7 @@ impl Scene {
     fn diagnose(mut self) -> Diagnosis {
         for sample in &mut self.relay.samples {
             let relay = sample.relay.clone().unwrap();
-            relay.stand_in(sample);
+            sample.add_relay(relay);
         }
         diagnose(&Window::new(vec![
             self.primary,

@@ -1,12 +1,15 @@
 //! Signals of replay on a standby.
 
 use super::halted::replay_halts;
-use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Link, LinkKind, Stage};
-use crate::parallel_replay::ParallelReport;
-use crate::sample::{Extension, Process, Sample, Session};
+use super::{Evidence, Severity, View};
+use crate::link::Link;
+use crate::parallel_report::ParallelReport;
+use crate::point::{LinkKind, Stage};
+use crate::sample::Sample;
 use crate::states::{BackendType, ReplayPause, WaitType};
+use crate::views::{Extension, Process, Session};
 use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// Share of samples from which a wait counts as slowing replay.
 const WAIT_SHARE: f64 = 0.2;
@@ -356,7 +359,7 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
             }
         };
         let replayed = node.growth(|sample| sample.wal.replay.map(|lsn| u64::from(lsn) as f64));
-        let rate = crate::window::ratio(replayed, node.length().as_secs_f64());
+        let rate = crate::figures::ratio(replayed, node.length().as_secs_f64());
         let evidence = evidence.fact(
             "replay_bytes_per_s",
             rate,
@@ -449,7 +452,7 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
     for link in view.links.iter().filter(|link| link.is_behind()) {
         for node in link.replica.into_iter().chain([link.upstream]) {
             let looked = node.growth(|sample| Some(sample.totals.subtransaction_lookups as f64));
-            let rate = crate::window::ratio(looked, node.length().as_secs_f64());
+            let rate = crate::figures::ratio(looked, node.length().as_secs_f64());
             if rate < MANY_LOOKUPS {
                 continue;
             }

@@ -6,12 +6,11 @@ use lockstep_wire::Lsn;
 
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::Role;
-use crate::points::Bound;
+use crate::point::Bound;
 use crate::process_cpu::Cpu;
-use crate::sample::{
-    Clients, Decoding, Facts, Process, Receiver, Sample, Sender, Session, Slot, Subscription,
-};
+use crate::sample::{Facts, Sample};
 use crate::states::WaitType;
+use crate::views::{Clients, Decoding, Process, Receiver, Sender, Session, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
 
 pub(super) const SAMPLES: u64 = 50;

@@ -3,15 +3,18 @@
 
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
-use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{LAG_MS, LinkKind};
+use super::{Evidence, Severity, View};
+use crate::link::LAG_MS;
 use crate::node::Role;
-use crate::points::Point;
+use crate::point::LinkKind;
+use crate::point::Point;
 use crate::position::bytes_between;
 use crate::replica;
-use crate::sample::{Sample, Slot};
+use crate::sample::Sample;
 use crate::states::WalStatus;
+use crate::views::Slot;
 use crate::window::NodeWindow;
+use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// A slot is near its limit when less than this part of it is left.
 const NEAR: f64 = 0.2;

@@ -2,10 +2,11 @@
 
 use lockstep_wire::standby_names::StandbyNames;
 
-use super::{Evidence, Severity, View, percent, seconds};
+use super::{Evidence, Severity, View};
 use crate::node::Role;
 use crate::sample::Sample;
 use crate::window::{NodeWindow, Window};
+use lockstep_service::words::figures::{percent, seconds};
 
 /// Share of samples from which replicas count as missing.
 const MISSING_SHARE: f64 = 0.5;
@@ -136,7 +137,8 @@ mod tests {
     use crate::diagnosis::{Diagnosis, diagnose};
     use crate::relay::{Relay, RelaySlot};
     use crate::rules::Cause;
-    use crate::sample::{Facts, Sender};
+    use crate::sample::Facts;
+    use crate::views::Sender;
 
     fn sender(name: &str, state: &str) -> Sender {
         Sender {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use lockstep_lag::diagnosis::{Diagnosis, Finding, LinkReport};
 use lockstep_lag::monitor::{LinkState, State};
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
 use lockstep_lag::rules::Severity;
 use serde::{Deserialize, Serialize};
 

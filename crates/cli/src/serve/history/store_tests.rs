@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_lag::monitor::Moment;
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
 use tempfile::TempDir;
 
 use super::super::incidents::Matter;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lockstep_lag::points::Bound;
+use lockstep_lag::point::Bound;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Cause, Severity};
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::links::{LinkKind, Stage};
 use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
 use lockstep_lag::node::Role;
-use lockstep_lag::parallel_replay::ParallelReport;
-use lockstep_lag::points::Bound;
+use lockstep_lag::parallel_report::ParallelReport;
+use lockstep_lag::point::Bound;
+use lockstep_lag::point::{LinkKind, Stage};
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
-use lockstep_lag::sample::{Conflicts, Extension, Slot};
 use lockstep_lag::states::WalStatus;
+use lockstep_lag::views::{Conflicts, Extension, Slot};
 use lockstep_wire::Lsn;
 
 /// 2026-11-21 20:05:12 UTC.

@@ -1,9 +1,9 @@
 //! The details of one node: the stages of its link, its lag over time, the findings about it with
 //! evidence and remedies, and the node itself. They can be longer than the screen, so they scroll.
 
-use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
-use lockstep_lag::points::{Bound, TOLD_LATE};
+use lockstep_lag::point::LinkKind;
+use lockstep_lag::point::{Bound, TOLD_LATE};
 use lockstep_lag::states::WalStatus;
 use lockstep_service::words::figures::percent;
 use lockstep_wire::Lsn;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockstep_bench::fault::Stage;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_lag::window::median;
+use lockstep_lag::figures::median;
 use lockstep_wire::Lsn;
 use serde_json::{Value, json};
 

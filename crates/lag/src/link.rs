@@ -1,0 +1,329 @@
+//! A link: a server, a replica of it, and the positions between them.
+
+use std::time::Duration;
+
+use lockstep_wire::Lsn;
+
+use crate::figures::{median, median_over_time, ratio};
+use crate::node::Role;
+use crate::point::{Bound, LinkKind, Point, Stage};
+use crate::position::bytes_between;
+use crate::relay::{Group, RelaySlot};
+use crate::replica::{Doing, Replica, ReplicaReport};
+use crate::sample::Sample;
+use crate::states::SyncState;
+use crate::views::{Process, Sender, Subscription};
+use crate::window::NodeWindow;
+
+/// A replica lags if the median of its samples is this many milliseconds behind, or more.
+pub const LAG_MS: f64 = 200.0;
+
+/// A single sample this many milliseconds behind counts as lag.
+pub const SPIKE_MS: f64 = 1_000.0;
+
+/// Share of samples of which only a bound of the lag is known, above which that holds for all.
+const BOUND_SHARE: f64 = 0.1;
+
+/// Share of samples from which a walsender that waits for WAL counts as at the end.
+const AT_END_SHARE: f64 = 0.5;
+
+/// Shortest time in which a replica that reads has confirmed something.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
+
+/// A server, a replica of it, and the positions between them.
+#[derive(Debug)]
+pub struct Link<'a> {
+    pub kind: LinkKind,
+    pub upstream: &'a NodeWindow,
+    /// The replica, if it was asked.
+    pub replica: Option<&'a NodeWindow>,
+    /// The replica in words: its node's name, else its `application_name` or its slot.
+    pub name: String,
+    pub application_name: Option<String>,
+    pub slot: Option<String>,
+    pub subscription: Option<String>,
+    /// The name of the `lockstep replica` that it goes to.
+    pub replica_name: Option<String>,
+    /// The relay's group, on a link to a relay or from one.
+    pub group: Option<String>,
+    /// Oldest first.
+    pub points: Vec<Point>,
+}
+
+impl<'a> Link<'a> {
+    /// It comes from a relay.
+    pub fn is_relayed(&self) -> bool {
+        self.upstream.role == Role::Relay
+    }
+
+    /// It goes to a relay.
+    pub fn is_to_relay(&self) -> bool {
+        self.replica.is_some_and(|node| node.role == Role::Relay)
+    }
+
+    /// The replica that it goes to, in the target's newest answer.
+    pub fn replica_state(&self) -> Option<&'a Replica> {
+        self.replica_name.as_ref()?;
+        self.replica?.last()?.replica_of(self.slot.as_deref()?)
+    }
+
+    /// The replica that it goes to, as far as it is known.
+    pub fn replica_report(&self) -> Option<ReplicaReport> {
+        let name = self.replica_name.as_deref()?;
+        Some(match self.replica_state() {
+            Some(replica) => ReplicaReport::asked(replica, self.is_behind()),
+            None => ReplicaReport::unasked(name),
+        })
+    }
+
+    /// It goes to a replica that is not a copy yet: that it is behind is no lag.
+    pub fn is_being_copied(&self) -> bool {
+        let doing = self.replica_state().map(|replica| replica.doing(true));
+        doing == Some(Doing::Copying)
+    }
+
+    /// The group that the link comes from, if it comes from a relay.
+    pub fn upstream_group(&self) -> Option<&str> {
+        self.group.as_deref().filter(|_| self.is_relayed())
+    }
+
+    /// The group that the link goes to, at a moment, if it goes to a relay.
+    pub(crate) fn received_by(&self, at: Duration) -> Option<&'a Group> {
+        let relay = self.replica.filter(|_| self.is_to_relay())?;
+        let sample = relay.sample_at(at)?;
+        sample.relay.as_ref()?.group(self.group.as_deref()?)
+    }
+
+    /// The link's row among the slots of the relay that it comes from.
+    pub fn relay_slot<'s>(&self, above: &'s Sample) -> Option<&'s RelaySlot> {
+        above.relay.as_ref()?.slot(self.slot.as_deref()?)
+    }
+
+    /// The part of the upstream's samples in which the replica is connected.
+    pub fn connected_share(&self) -> f64 {
+        match self.is_relayed() {
+            true => self.upstream.share(|sample| {
+                self.relay_slot(sample)
+                    .is_some_and(|s| s.active_pid.is_some())
+            }),
+            false => self.walsender_share(|_| true),
+        }
+    }
+
+    /// The part of the upstream's samples in which there was something to send that the replica
+    /// did not take.
+    pub fn pushed_share(&self) -> f64 {
+        self.upstream.share(|sample| self.is_pushed(sample))
+    }
+
+    /// There is something to send that the replica does not take. A walsender shows it by its
+    /// wait event, a relay by the bytes that are left to send.
+    pub(crate) fn is_pushed(&self, above: &Sample) -> bool {
+        match self.is_relayed() {
+            true => self
+                .relay_slot(above)
+                .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0),
+            false => self
+                .sender(above)
+                .and_then(|sender| above.process_of(sender.pid))
+                .is_some_and(|process| process.waits_for("WalSenderWriteData")),
+        }
+    }
+
+    /// The part of the upstream's samples in which the link's walsender has sent all that there is.
+    pub fn at_end_share(&self) -> f64 {
+        // From 17 on the event ends with Wal.
+        self.walsender_share(|process| {
+            let event = process.wait.as_deref();
+            event.is_some_and(|event| event.eq_ignore_ascii_case("WalSenderWaitForWAL"))
+        })
+    }
+
+    /// The replica takes nothing: its walsender has sent all that there is and waits for more, and
+    /// the replica has not even received what it is sent to tell it so. A walsender at the end
+    /// sends its position whenever WAL is written, and a replica that reads confirms that.
+    pub fn takes_nothing(&self) -> bool {
+        if self.is_to_relay() || self.at_end_share() < AT_END_SHARE {
+            return false;
+        }
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return false;
+        };
+        let time = last.at.saturating_sub(first.at);
+        time >= LEAST_SILENCE
+            && self.kind == LinkKind::Logical
+            && first.write == last.write
+            && first.sent < last.sent
+    }
+
+    /// The link's row among the upstream's walsenders.
+    pub fn sender<'s>(&self, above: &'s Sample) -> Option<&'s Sender> {
+        if let Some(slot) = self.slot.as_deref().and_then(|slot| above.slot(slot)) {
+            return above.sender(slot.active_pid?);
+        }
+        let name = self.application_name.as_deref()?;
+        above
+            .senders
+            .iter()
+            .find(|sender| sender.application_name == name)
+    }
+
+    /// The link's subscription, if the subscriber was asked.
+    pub fn subscribed<'s>(&self, below: &'s Sample) -> Option<&'s Subscription> {
+        below.subscription(self.subscription.as_deref()?)
+    }
+
+    /// The part of the upstream's samples in which `does` holds for the link's walsender.
+    pub fn walsender_share(&self, does: impl Fn(&Process) -> bool) -> f64 {
+        self.upstream.share(|sample| {
+            self.sender(sample)
+                .and_then(|sender| sample.process_of(sender.pid))
+                .is_some_and(&does)
+        })
+    }
+
+    /// The part of the subscriber's samples in which `does` holds for the apply worker. None if
+    /// the subscriber was not asked.
+    pub fn worker_share(&self, does: impl Fn(&Process) -> bool) -> Option<f64> {
+        // A relay has no apply worker.
+        let replica = self.replica.filter(|_| self.subscription.is_some())?;
+        Some(replica.share(|sample| self.worker(Some(sample)).is_some_and(&does)))
+    }
+
+    /// The apply worker in a subscriber's sample.
+    pub(crate) fn worker<'s>(&self, below: Option<&'s Sample>) -> Option<&'s Process> {
+        below?.process_of(self.subscribed(below?)?.pid?)
+    }
+
+    /// Milliseconds that the replica is behind by what is known of it: the median over time.
+    pub fn age_ms(&self) -> f64 {
+        median_over_time(&self.lags(false).collect::<Vec<_>>())
+    }
+
+    /// The longest time behind by what is known of the replica, in milliseconds.
+    fn most_age_ms(&self) -> f64 {
+        self.lags(false).map(|(_, lag)| lag).fold(0.0, f64::max)
+    }
+
+    /// The lag in milliseconds, which may be a [bound](Self::bound): the median over time, and the
+    /// longest.
+    pub fn lag_ms(&self) -> (f64, f64) {
+        let lags: Vec<_> = self.lags(self.bound().lag_is_least).collect();
+        let most = lags.iter().map(|(_, lag)| *lag).fold(0.0, f64::max);
+        (median_over_time(&lags), most)
+    }
+
+    fn lags(&self, is_least: bool) -> impl Iterator<Item = (Duration, f64)> {
+        let points = self.points.iter();
+        points.map(move |point| (point.at, point.lag(is_least).as_secs_f64() * 1000.0))
+    }
+
+    /// What the lag is to the true one.
+    pub fn bound(&self) -> Bound {
+        let often = |bound| {
+            let points = self.points.iter().filter(|point| point.bound() == bound);
+            ratio(points.count() as f64, self.points.len() as f64) > BOUND_SHARE
+        };
+        let mut bounds = [Bound::LEAST, Bound::MOST].into_iter();
+        let bound = bounds.find(|bound| self.is_behind() && often(*bound));
+        bound.unwrap_or_default()
+    }
+
+    /// The most that the lag can be in the last sample, in milliseconds, as far as that is known.
+    pub fn most_possible_ms(&self) -> Option<f64> {
+        let most = self.points.last()?.age_most?;
+        Some(most.as_secs_f64() * 1000.0)
+    }
+
+    /// How far the replica is behind the primary, if its upstream is another standby:
+    /// milliseconds, at least, and bytes, as medians.
+    pub fn behind_primary(&self, primary: &NodeWindow) -> Option<(f64, f64)> {
+        let is_cascaded = self.kind == LinkKind::Physical && self.upstream.role == Role::Standby;
+        let ends = self.points.iter().filter(|_| is_cascaded);
+        let all = ends.filter_map(|point| {
+            let end = primary.end_at(None, point.at)?;
+            let bytes = bytes_between(point.replay, end);
+            let age = primary.age_beyond(None, point.replay, point.at);
+            let ms = age.max(point.age).as_secs_f64() * 1000.0;
+            let ms = if bytes == 0 { 0.0 } else { ms };
+            Some(((point.at, ms), (point.at, bytes as f64)))
+        });
+        let (ages, bytes): (Vec<_>, Vec<_>) = all.unzip();
+        (!ages.is_empty()).then(|| (median_over_time(&ages), median_over_time(&bytes)))
+    }
+
+    /// Bytes behind: the median over time.
+    pub fn bytes(&self) -> f64 {
+        let bytes = self.points.iter();
+        let bytes = bytes.map(|point| (point.at, point.bytes() as f64));
+        median_over_time(&bytes.collect::<Vec<_>>())
+    }
+
+    /// Bytes behind in the last sample.
+    pub fn last_bytes(&self) -> u64 {
+        self.points.last().map_or(0, Point::bytes)
+    }
+
+    /// The replica lags, or did so in this window: most of the time, or much for a moment. This
+    /// looks at positions only; [`crate::rules`] knows when such a difference is no lag.
+    pub fn is_behind(&self) -> bool {
+        self.age_ms() >= LAG_MS || self.is_spiky()
+    }
+
+    /// The replica was far behind for a moment, but not most of the time.
+    pub fn is_spiky(&self) -> bool {
+        self.age_ms() < LAG_MS && self.most_age_ms() >= SPIKE_MS
+    }
+
+    /// The part of the lag, in bytes, that a stage holds over all samples. The last stage of a
+    /// logical link comes after visibility, so its bytes are not part of the lag: they are
+    /// counted besides.
+    pub fn stage_share(&self, stage: Stage) -> f64 {
+        let all: f64 = self.points.iter().map(|point| point.bytes() as f64).sum();
+        ratio(self.stage_sum(stage), all).min(1.0)
+    }
+
+    /// The mean of a stage's bytes.
+    pub fn stage_bytes(&self, stage: Stage) -> f64 {
+        ratio(self.stage_sum(stage), self.points.len() as f64)
+    }
+
+    fn stage_sum(&self, stage: Stage) -> f64 {
+        self.points
+            .iter()
+            .map(|point| point.stage(self.kind, stage) as f64)
+            .sum()
+    }
+
+    /// Milliseconds that a subscriber leaves applied changes unflushed, at least: the median
+    /// over the positions at which its flush stood still. The last position is left out: the
+    /// flush may stand there for another reason, such as a worker that makes no progress.
+    pub fn unflushed_ms(&self) -> f64 {
+        let mut waits: Vec<(Lsn, f64)> = Vec::new();
+        for point in self.points.iter().filter(|point| point.flush < point.told) {
+            let since = self.points.iter().find(|other| other.told > point.flush);
+            let wait = since.map_or(0.0, |since| {
+                point.at.saturating_sub(since.at).as_secs_f64() * 1000.0
+            });
+            match waits.last_mut() {
+                Some((flush, longest)) if *flush == point.flush => *longest = wait,
+                _ => waits.push((point.flush, wait)),
+            }
+        }
+        let last = self.points.last().map(|point| point.flush);
+        let over = waits.into_iter().filter(|(flush, _)| Some(*flush) != last);
+        median(over.map(|(_, wait)| wait).collect())
+    }
+
+    /// Commits wait for this replica, alone or with others.
+    pub fn is_synchronous(&self) -> bool {
+        let last = self
+            .upstream
+            .samples
+            .iter()
+            .rev()
+            .find_map(|sample| self.sender(sample));
+        last.and_then(|sender| sender.sync_state.as_ref())
+            .is_some_and(SyncState::is_waited_for)
+    }
+}

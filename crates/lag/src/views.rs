@@ -1,0 +1,326 @@
+//! What a server's views say: rows, with the columns that [`crate::questions`] asks for.
+
+use lockstep_wire::Lsn;
+use serde::{Deserialize, Serialize};
+
+use crate::position;
+use crate::process_cpu::Cpu;
+use crate::states::{
+    BackendType, ReceiverStatus, SenderState, SlotType, SyncState, SynchronousCommit, WaitType,
+    WalStatus,
+};
+
+/// A row of `pg_stat_replication`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Sender {
+    /// The walsender.
+    pub pid: u32,
+    pub application_name: String,
+    /// The client's address.
+    pub client: Option<String>,
+    pub state: Option<SenderState>,
+    pub sync_state: Option<SyncState>,
+    /// Handed to the network.
+    #[serde(with = "position")]
+    pub sent_lsn: Option<Lsn>,
+    /// Written to the operating system of the standby; by a subscriber: received.
+    #[serde(with = "position")]
+    pub write_lsn: Option<Lsn>,
+    /// Durable on the standby.
+    #[serde(with = "position")]
+    pub flush_lsn: Option<Lsn>,
+    /// Replayed by the standby, applied by the subscriber.
+    #[serde(with = "position")]
+    pub replay_lsn: Option<Lsn>,
+    /// Recent time from flush on this server to write on the other.
+    pub write_lag_ms: Option<f64>,
+    /// Recent time from flush on this server to flush on the other.
+    pub flush_lag_ms: Option<f64>,
+    /// Recent time from flush on this server to replay on the other.
+    pub replay_lag_ms: Option<f64>,
+    /// Age, in transactions, of the oldest snapshot that the standby reports through
+    /// hot_standby_feedback.
+    pub xmin_age: Option<i64>,
+}
+
+/// A row of `pg_replication_slots`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Slot {
+    pub slot_name: String,
+    pub slot_type: SlotType,
+    /// The database of a logical slot.
+    pub database: Option<String>,
+    pub temporary: bool,
+    pub active: bool,
+    /// The walsender that uses the slot.
+    pub active_pid: Option<u32>,
+    /// Age, in transactions, of the oldest transaction that the slot keeps rows of.
+    pub xmin_age: Option<i64>,
+    /// The oldest WAL that the slot keeps.
+    #[serde(with = "position")]
+    pub restart_lsn: Option<Lsn>,
+    /// Confirmed by the consumer of a logical slot.
+    #[serde(with = "position")]
+    pub confirmed_flush_lsn: Option<Lsn>,
+    pub wal_status: Option<WalStatus>,
+    /// Bytes that may still be written before the slot is in danger.
+    pub safe_wal_size: Option<i64>,
+    /// A standby's copy of the primary's slot, which nobody can use before a promotion.
+    pub synced: bool,
+}
+
+/// A row of `pg_stat_replication_slots`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Decoding {
+    pub slot_name: String,
+    /// Transactions that did not fit into `logical_decoding_work_mem`.
+    pub spill_txns: u64,
+    /// Number of times that a part of a transaction was written to disk.
+    pub spill_count: u64,
+    /// Bytes written to disk.
+    pub spill_bytes: u64,
+    /// Transactions sent before their end.
+    pub stream_txns: u64,
+    /// Bytes of transactions sent before their end.
+    pub stream_bytes: u64,
+    /// Transactions decoded and handed to the output plugin.
+    pub total_txns: u64,
+    /// Bytes of changes in those transactions.
+    pub total_bytes: u64,
+}
+
+/// The row of `pg_stat_wal_receiver`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Receiver {
+    /// The walreceiver.
+    pub pid: u32,
+    pub status: Option<ReceiverStatus>,
+    /// Written to the operating system.
+    #[serde(with = "position")]
+    pub written_lsn: Option<Lsn>,
+    #[serde(with = "position")]
+    pub flushed_lsn: Option<Lsn>,
+    /// The upstream's end in the last message that told it.
+    #[serde(with = "position")]
+    pub latest_end_lsn: Option<Lsn>,
+    /// Age of the last message, by this server's clock.
+    pub message_age_ms: Option<f64>,
+    /// Its slot on the upstream.
+    pub slot_name: Option<String>,
+    /// Host of the upstream.
+    pub sender_host: Option<String>,
+    pub sender_port: Option<u32>,
+    /// Its `application_name` on the upstream.
+    pub application_name: Option<String>,
+}
+
+/// A subscription and its apply worker.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Subscription {
+    pub name: String,
+    pub enabled: bool,
+    /// Its slot on the publisher.
+    pub slot_name: Option<String>,
+    pub synchronous_commit: SynchronousCommit,
+    /// The apply worker, while it runs.
+    pub pid: Option<u32>,
+    #[serde(with = "position")]
+    pub received_lsn: Option<Lsn>,
+    /// The publisher's end in the last message that told it.
+    #[serde(with = "position")]
+    pub latest_end_lsn: Option<Lsn>,
+    /// Age of the last message, by this server's clock.
+    pub message_age_ms: Option<f64>,
+    /// Tables that are not synchronised yet.
+    pub unsynced_tables: u64,
+    /// Errors of its worker since the statistics began.
+    pub apply_errors: u64,
+    /// Of its tables without an index that leads to a row, the one that most rows were read of.
+    pub searched: Option<Searched>,
+}
+
+/// Searches of a whole table since the statistics began, whoever made them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Searched {
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    pub searches: u64,
+    /// Rows that they read.
+    pub rows: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    pub pid: u32,
+    pub backend_type: BackendType,
+    /// None while it waits for nothing.
+    pub wait_type: Option<WaitType>,
+    /// The wait event.
+    pub wait: Option<String>,
+    /// Processes that hold the lock that it waits for.
+    pub blocked_by: Vec<u32>,
+    /// Its CPU, if it runs on this machine.
+    #[serde(skip)]
+    pub cpu: Option<Cpu>,
+}
+
+impl Process {
+    /// It waits for an event of this type.
+    pub fn waits(&self, kind: &WaitType) -> bool {
+        self.wait_type.as_ref() == Some(kind)
+    }
+
+    pub fn waits_for(&self, event: &str) -> bool {
+        self.wait.as_deref() == Some(event)
+    }
+
+    /// It is an apply worker that has applied all that it received.
+    pub fn waits_for_changes(&self) -> bool {
+        self.waits_for("LogicalApplyMain")
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Clients {
+    /// Sessions with a query that runs.
+    pub active: u64,
+    /// Sessions with a query that runs and waits for nothing.
+    pub running: u64,
+    /// Sessions that wait for a synchronous replica.
+    pub awaiting_sync: u64,
+    /// Sessions with the oldest transactions, oldest first.
+    pub oldest: Vec<Session>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    pub pid: u32,
+    pub user: Option<String>,
+    pub database: Option<String>,
+    /// `active`, `idle in transaction`, ...
+    pub state: Option<String>,
+    /// Time since its transaction began.
+    pub xact_age_ms: Option<f64>,
+    /// Age of its snapshot, in transactions.
+    pub xmin_age: Option<i64>,
+    /// Age of its transaction's number, in transactions; None if it has not written.
+    pub xid_age: Option<i64>,
+    /// The wait event.
+    pub wait: Option<String>,
+    /// The query that runs or ran last, shortened.
+    pub query: String,
+}
+
+impl Session {
+    /// Its transaction has written.
+    pub fn has_xid(&self) -> bool {
+        self.xid_age.is_some()
+    }
+
+    /// Age, in transactions, of the oldest rows that it keeps.
+    pub fn holds(&self) -> Option<i64> {
+        self.xmin_age.max(self.xid_age)
+    }
+}
+
+/// A row of `pg_prepared_xacts`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Prepared {
+    /// The name that it was prepared under.
+    pub gid: String,
+    pub owner: Option<String>,
+    pub database: Option<String>,
+    /// Age of its number, in transactions.
+    pub xid_age: Option<i64>,
+    /// Time since it was prepared.
+    pub age_ms: Option<f64>,
+}
+
+/// All that is in `pg_wal`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct WalFolder {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// The row of `pg_stat_archiver`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Archiver {
+    pub archived_count: u64,
+    pub failed_count: u64,
+    /// The segment that could not be archived most recently.
+    pub last_failed_wal: Option<String>,
+    /// Time since the last segment was archived.
+    pub archived_age_ms: Option<f64>,
+    /// Time since the last failure.
+    pub failed_age_ms: Option<f64>,
+}
+
+/// Sums over `pg_stat_database_conflicts`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Conflicts {
+    pub snapshot: u64,
+    pub lock: u64,
+    pub bufferpin: u64,
+    pub deadlock: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Bytes of WAL generated.
+    pub wal_bytes: Option<f64>,
+    /// Whole pages in that WAL.
+    pub page_images: u64,
+    pub checkpoints: u64,
+    /// Look-ups of a subtransaction's parent.
+    pub subtransaction_lookups: u64,
+    /// From 16 on.
+    pub io: Vec<Io>,
+}
+
+/// Sums over `pg_stat_io` for one kind of process.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Io {
+    pub backend_type: BackendType,
+    pub reads: f64,
+    /// Milliseconds in reads; 0 unless `track_io_timing` is on.
+    pub read_time_ms: f64,
+    pub fsyncs: f64,
+    /// Milliseconds in flushes.
+    pub fsync_time_ms: f64,
+}
+
+/// What the views of extension lockstep say on a standby.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Extension {
+    /// Age of the oldest WAL that is received and not replayed.
+    pub lag_ms: Option<f64>,
+    /// Number of times that replay was seen waiting for a query.
+    pub conflicts: u64,
+    /// Queries that the throttle has let in.
+    pub running: u64,
+    /// Queries that wait at the throttle.
+    pub waiting: u64,
+    /// Most queries that the throttle lets in at once.
+    pub concurrency_limit: u64,
+    /// Sessions with low priority.
+    pub demoted: u64,
+    /// How priorities are lowered; `none` if they are not.
+    pub method: Option<String>,
+}
