@@ -12,6 +12,7 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
 use lockstep_lab::{LabError, Role};
+use lockstep_service::words::figures::{count, ms, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -19,7 +20,6 @@ use crate::audience::Audience;
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
-use lockstep_service::words::figures::{count, ms, slope};
 
 /// How often the audience hears of a trial under load.
 const TICK: Duration = Duration::from_millis(500);

@@ -2,10 +2,10 @@
 
 use lockstep_bench::audience::{Ahead, Audience};
 use lockstep_bench::trial::{Stage, Tick};
+use lockstep_service::words::output::Output;
 
 use crate::live::{self, Live};
 use crate::steps::Steps;
-use lockstep_service::words::output::Output;
 
 /// Shows a run as what it is made of.
 pub struct Terminal {

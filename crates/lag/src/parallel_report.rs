@@ -1,11 +1,11 @@
 //! Replay by several processes on a standby over a window, and one line about it.
 
+use lockstep_service::words::figures::{bytes, percent};
 use serde::Serialize;
 
 use crate::figures::ratio;
 use crate::parallel_replay::{ParallelReplay, cut};
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent};
 
 /// The same over a window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

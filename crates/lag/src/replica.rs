@@ -7,13 +7,13 @@
 //! killed writes nothing more.
 
 use lockstep_client::plain::NOT_PLAIN;
+use lockstep_service::words::figures::percent;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::position;
 use crate::states::{ApplyState, CopyPhase, ReplicaHolder, SlotType};
 use crate::views::Slot;
-use lockstep_service::words::figures::percent;
 
 /// The name of sessions that create a replica,
 pub const APPLICATION: &str = "lockstep replica";

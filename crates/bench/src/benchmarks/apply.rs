@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost;
@@ -16,7 +17,6 @@ use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use lockstep_service::words::figures::{count, hundredths};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::Level;
+use lockstep_service::words::figures::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -16,7 +17,6 @@ use crate::relay::delays::Delays;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::{count, hundredths, ms};
 
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 4_000;

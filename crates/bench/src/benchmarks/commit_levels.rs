@@ -4,6 +4,7 @@
 use clap::{Args, value_parser};
 use lockstep_lag::Role;
 use lockstep_lag::commit_probe::{Pace, Plan, probe_commits};
+use lockstep_service::words::figures::tenths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};
@@ -14,7 +15,6 @@ use crate::fleet::node;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::tenths;
 
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 1_500;

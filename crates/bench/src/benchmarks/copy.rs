@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_service::words::figures::{hundredths, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -15,7 +16,6 @@ use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
-use lockstep_service::words::figures::{hundredths, tenths};
 
 /// Tables of case `mixed`.
 const MIXED_TABLES: u32 = 200;

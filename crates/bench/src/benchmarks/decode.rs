@@ -2,6 +2,7 @@
 
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -11,7 +12,6 @@ use crate::decode::{self, Changes, Plugin, RELAY_WORK_MEM, Stretch};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::{count, hundredths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: Changes = Changes::TpcB;

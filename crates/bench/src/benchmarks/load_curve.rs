@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::workload::Workload;
 use lockstep_player::Pace;
+use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -22,7 +23,6 @@ use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, column, median, of_case_and_variant};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: CurveCase = CurveCase::Readers;

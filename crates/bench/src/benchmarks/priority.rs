@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::Workload;
+use lockstep_service::words;
+use lockstep_service::words::figures::{count, ms, of_hundred, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -16,8 +18,6 @@ use crate::plot::{lines, trials};
 use crate::results::{Headline, Results, SeriesRow, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, table};
 use crate::trial::{self, Account, Outcome, Size, TrialFigures, TrialSpec, Variant};
-use lockstep_service::words;
-use lockstep_service::words::figures::{count, ms, of_hundred, slope};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: PriorityCase = PriorityCase::Aggregate;

@@ -4,6 +4,7 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
@@ -16,7 +17,6 @@ use crate::relay::fanout::SubscriberKind;
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, median, of_case_and_variant};
 use crate::trial::Variant;
-use lockstep_service::words::figures::{count, hundredths, thousandths};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;

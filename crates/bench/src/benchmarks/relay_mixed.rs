@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
+use lockstep_service::words::figures::{count, hundredths, ms, tenths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
@@ -17,7 +18,6 @@ use crate::relay::mixed::{self, MixedSpec};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, median, of_case_and_variant};
 use crate::trial::Variant;
-use lockstep_service::words::figures::{count, hundredths, ms, tenths};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: &str = "mixed-16MB";

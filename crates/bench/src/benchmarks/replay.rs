@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::usage::Usage;
 use lockstep_player::Pace;
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -26,7 +27,6 @@ use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::{count, hundredths, thousandths};
 
 /// The case that the headline is about, if it has been measured.
 const HEADLINE_CASE: &str = "update-cached-one-core";

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, value_parser};
+use lockstep_service::words::figures::{hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -13,7 +14,6 @@ use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
-use lockstep_service::words::figures::{hundredths, thousandths};
 
 /// The only case.
 const CASE: &str = "copy";

@@ -10,6 +10,7 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Settings;
 use lockstep_player::null_receiver::{self, Received, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
+use lockstep_service::words::figures::{count, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};
@@ -18,7 +19,6 @@ use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::results::{Headline, Results, megabytes, rounded};
 use crate::table::{Column, Group, column, median};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::{count, tenths};
 
 /// The case without a rate.
 const UNLIMITED: &str = "unlimited";

@@ -9,6 +9,7 @@ use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::{Node, Role};
+use lockstep_service::words::figures::thousandths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};
@@ -18,7 +19,6 @@ use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
 use crate::results::{Headline, Results, rounded};
 use crate::table::{Column, Group, column, median};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::thousandths;
 
 /// Variants: not watched, watched by a monitor as in top and serve, the same with heartbeats, and
 /// with heartbeats while replay is paused on every standby.

@@ -14,13 +14,13 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_player::Recording;
+use lockstep_service::words::figures::count;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
 use crate::audience::Audience;
 use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
 use crate::{BenchError, Result};
-use lockstep_service::words::figures::count;
 
 /// Raise it when a kind of writes changes: recordings of before are then made again.
 const RECIPE: u32 = 1;

@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
 use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
+use lockstep_service::words::output::Output;
 
 use crate::args::Bench;
 use crate::exit;
 use crate::terminal::Terminal;
-use lockstep_service::words::output::Output;
 
 /// Exit codes of a process that was ended by a signal start here.
 pub const SIGNAL_BASE: i32 = 128;

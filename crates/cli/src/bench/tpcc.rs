@@ -9,13 +9,13 @@ use lockstep_bench::tpcc::{
     self, CONDITIONS, Condition, LoadOptions, MAX_WAREHOUSES, Report, RunOptions, Tools,
 };
 use lockstep_lab::package::{Major, Package};
+use lockstep_service::words::output::Output;
 use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 
 use super::SIGNAL_BASE;
 use crate::exit::{self, DataMismatch};
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// What to do with TPC-C.
 #[derive(Debug, Subcommand)]

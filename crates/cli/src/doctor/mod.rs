@@ -11,11 +11,11 @@ use lockstep_lag::watch::{Watch, watch};
 use lockstep_lag::window::EVERY;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use lockstep_service::clock::unix_ms;
+use lockstep_service::words::output::Output;
 use serde::Serialize;
 
 use crate::exit::{Behind, NoTarget, NotKnown, Unreachable};
 use crate::nodes::NodesArgs;
-use lockstep_service::words::output::Output;
 
 pub mod text;
 

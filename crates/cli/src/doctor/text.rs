@@ -10,9 +10,9 @@ use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
 use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::lines::{table, wrapped};
 
 use super::Probed;
-use lockstep_service::words::lines::{table, wrapped};
 
 /// Why a replica is behind, if no rule says it.
 pub const UNKNOWN: &str = "behind, for no reason that is known here";

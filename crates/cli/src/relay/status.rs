@@ -8,13 +8,13 @@ use lockstep_client::{ClientError, Connection, Purpose};
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_service::words::lines;
+use lockstep_service::words::output::Output;
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
 use crate::exit::{Behind, Unreachable};
 use crate::live;
 use crate::nodes::console;
-use lockstep_service::words::output::Output;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -14,13 +14,13 @@ use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
 use lockstep_replica::subset::gather;
 use lockstep_service::words::amount;
+use lockstep_service::words::output::Output;
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
 use crate::exit::complain;
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);

@@ -14,13 +14,13 @@ use lockstep_replica::state::{
 };
 use lockstep_replica::subset::Subset;
 use lockstep_service::words::figures::seconds;
+use lockstep_service::words::output::Output;
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
 use crate::exit::Usage;
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// Columns of a note on a screen.
 const COLUMNS: usize = 100;

@@ -8,13 +8,13 @@ use lockstep_lag::sanitize::sanitize;
 use lockstep_replica::verify::{
     Difference, DifferenceKind, MOST_NAMED, Replicated, Report, TableReport, replica,
 };
+use lockstep_service::words::output::Output;
 use lockstep_service::words::{figures, lines};
 use serde_json::{Value, json};
 
 use super::{ReplicaArgs, failed};
 use crate::exit::{DataMismatch, complain};
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// `lockstep replica verify`
 #[derive(Debug, Args)]

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings, State};
+use lockstep_service::words::output::Output;
 
 use crate::doctor::verdict;
 use crate::nodes::NodesArgs;
-use lockstep_service::words::output::Output;
 
 pub mod figures;
 mod keyboard;

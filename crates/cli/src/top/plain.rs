@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_lag::monitor::{Monitor, State};
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::date;
+use lockstep_service::words::output::Output;
 
 use super::Samples;
 use super::figures::{left, one_line, right, width};
 use super::rows::{TopRow, headline, rows};
-use lockstep_service::words::brief::{bytes, time};
-use lockstep_service::words::date;
-use lockstep_service::words::output::Output;
 
 /// How long one wait for a sample takes at most.
 const PATIENCE: Duration = Duration::from_secs(1);

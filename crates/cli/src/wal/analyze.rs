@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use lockstep_client::Conninfo;
+use lockstep_service::words::output::Output;
 use lockstep_verify::oracle::Target;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
@@ -23,7 +24,6 @@ use lockstep_wire::{Lsn, Timeline};
 use serde_json::{Value, json};
 
 use crate::exit::{Unreachable, Usage};
-use lockstep_service::words::output::Output;
 
 /// Numbers of helpers that are simulated. 1 is what a machine with two cores can have.
 const HELPERS: [usize; 6] = [1, 2, 4, 8, 16, 64];

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_lab::machine;
+use lockstep_service::words::lines::table;
+use lockstep_service::words::output::Output;
 use lockstep_wal::WalError;
 use lockstep_wal::calibrate::{self, Comparison, Speed, off};
 use lockstep_wal::costs::Costs;
@@ -13,8 +15,6 @@ use serde_json::{Value, json};
 
 use crate::exit::Usage;
 use crate::live;
-use lockstep_service::words::lines::table;
-use lockstep_service::words::output::Output;
 
 /// `lockstep wal calibrate`
 #[derive(Debug, Args)]

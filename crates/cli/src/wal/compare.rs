@@ -4,6 +4,8 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use lockstep_service::words::figures::count;
+use lockstep_service::words::output::Output;
 use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,
@@ -11,8 +13,6 @@ use lockstep_verify::oracle::{
 use serde_json::{Value, json};
 
 use crate::exit::DataMismatch;
-use lockstep_service::words::figures::count;
-use lockstep_service::words::output::Output;
 
 /// `lockstep wal compare`
 #[derive(Debug, Args)]

@@ -13,11 +13,11 @@ use clap::{Args, value_parser};
 use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
+use lockstep_service::words::output::Output;
 use lockstep_service::words::{figures, lines};
 use serde_json::json;
 
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);

@@ -12,10 +12,10 @@ use clap::{Args, value_parser};
 use lockstep_bench::host::absolute;
 use lockstep_player::{self, Recorder, Recording};
 use lockstep_service::words::figures;
+use lockstep_service::words::output::Output;
 use serde_json::json;
 
 use crate::live;
-use lockstep_service::words::output::Output;
 
 /// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);

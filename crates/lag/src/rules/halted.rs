@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
 use super::{Evidence, Severity, View};
@@ -13,7 +15,6 @@ use crate::relay::APPLICATION;
 use crate::states::BackendType;
 use crate::views::Process;
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// Share of samples from which a process counts as stopped, or as waiting for nothing else.
 const MOSTLY: f64 = 0.5;

@@ -1,6 +1,8 @@
 //! Signals about old transactions on a primary: while they last, its dead rows stay, and its
 //! logical slots keep the WAL since their beginning, however fast their consumers are.
 
+use lockstep_service::words::figures::{bytes, seconds};
+
 use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
 use crate::node::Role;
@@ -9,7 +11,6 @@ use crate::sample::Sample;
 use crate::states::SlotType;
 use crate::views::{Prepared, Session};
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, seconds};
 
 /// A prepared transaction this old is forgotten: those that prepare also commit, at once.
 const FORGOTTEN_MS: f64 = 300_000.0;

@@ -1,5 +1,7 @@
 //! Signals of decoding and applying.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, all_slots};
 use crate::figures::{median, ratio};
@@ -8,7 +10,6 @@ use crate::point::{LinkKind, Stage};
 use crate::replica::Doing;
 use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::views::{Decoding, Process, Searched, Sender};
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// A flush waits for something if it comes at least this much later than the apply,
 /// milliseconds,

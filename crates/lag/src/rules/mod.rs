@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_service::words::figures::seconds;
 use serde::Serialize;
 
 use crate::link::Link;
@@ -15,7 +16,6 @@ use crate::node::Role;
 use crate::replica::Replica;
 use crate::views::Session;
 use crate::window::{NodeWindow, Window};
-use lockstep_service::words::figures::seconds;
 
 #[cfg(test)]
 mod bound_tests;

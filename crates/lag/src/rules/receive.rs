@@ -1,5 +1,7 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use lockstep_service::words::figures::{bytes, percent};
+
 use super::halted::{ended, receiver_halts};
 use super::logical::nothing_for;
 use super::relay::missed_share;
@@ -10,7 +12,6 @@ use crate::sample::Sample;
 use crate::states::{BackendType, ReceiverStatus, WaitType};
 use crate::views::Process;
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent};
 
 /// Share of samples from which a walreceiver at its disk counts as held up by it.
 const FLUSH_SHARE: f64 = 0.4;

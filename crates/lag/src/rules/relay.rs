@@ -1,6 +1,8 @@
 //! Signals of relays: groups that do not stream, backlogs that no longer fit into memory, spools
 //! that fill.
 
+use lockstep_service::words::figures::{bytes, percent};
+
 use super::{Evidence, Severity, View};
 use crate::figures::ratio;
 use crate::link::Link;
@@ -9,7 +11,6 @@ use crate::relay::{Group, Relay, RelaySlot};
 use crate::states::GroupState;
 use crate::views::Process;
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent};
 
 /// Share of samples from which a group that does not stream has stopped, if it does not stream
 /// now either.

@@ -1,5 +1,7 @@
 //! Signals of replay on a standby.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::halted::replay_halts;
 use super::{Evidence, Severity, View};
 use crate::link::Link;
@@ -9,7 +11,6 @@ use crate::sample::Sample;
 use crate::states::{BackendType, ReplayPause, WaitType};
 use crate::views::{Extension, Process, Session};
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// Share of samples from which a wait counts as slowing replay.
 const WAIT_SHARE: f64 = 0.2;

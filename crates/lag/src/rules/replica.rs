@@ -1,12 +1,13 @@
 //! Signals of replicas that `lockstep replica` keeps: what their targets say of why they do not apply.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::standing::kept;
 use super::{Evidence, Found, Severity, View};
 use crate::figures::ratio;
 use crate::replica::{Doing, Replica};
 use crate::sample::Sample;
 use crate::states::ReplicaHolder;
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// Share of samples from which what a replica does counts.
 const MOSTLY: f64 = 0.5;

@@ -1,6 +1,8 @@
 //! Signals of a server by itself that replication suffers from: WAL that is not archived, whole
 //! pages in WAL, queries that replay cancels.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::{Evidence, Severity, View};
 use crate::figures::ratio;
 use crate::link::Link;
@@ -9,7 +11,6 @@ use crate::point::{LinkKind, Stage};
 use crate::sample::Sample;
 use crate::views::Conflicts;
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// The part of the lag that the stages before replay must hold.
 const WAY_STAGES: f64 = 0.5;

@@ -1,6 +1,8 @@
 //! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks like
 //! lag.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View};
@@ -14,7 +16,6 @@ use crate::sample::Sample;
 use crate::states::WalStatus;
 use crate::views::Slot;
 use crate::window::NodeWindow;
-use lockstep_service::words::figures::{bytes, percent, seconds};
 
 /// A slot is near its limit when less than this part of it is left.
 const NEAR: f64 = 0.2;

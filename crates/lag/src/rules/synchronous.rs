@@ -1,12 +1,12 @@
 //! Signals about commits that wait for replicas which are not there.
 
+use lockstep_service::words::figures::{percent, seconds};
 use lockstep_wire::standby_names::StandbyNames;
 
 use super::{Evidence, Severity, View};
 use crate::node::Role;
 use crate::sample::Sample;
 use crate::window::{NodeWindow, Window};
-use lockstep_service::words::figures::{percent, seconds};
 
 /// Share of samples from which replicas count as missing.
 const MISSING_SHARE: f64 = 0.5;

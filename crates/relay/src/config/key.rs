@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use lockstep_client::{ClientError, Conninfo};
-
-use super::{Applies, Config, OnSpoolLimit, group};
 use lockstep_service::address::{HostPort, Listen};
 use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::words::{amount, quoted};
+
+use super::{Applies, Config, OnSpoolLimit, group};
 
 /// Smallest cache, if there is one.
 const LEAST_CACHE: u64 = 64 << 10;

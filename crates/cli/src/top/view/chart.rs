@@ -1,10 +1,10 @@
 //! A chart of lag over time, several lines high, with a scale.
 
+use lockstep_service::words::brief::time;
 use ratatui::text::{Line, Span};
 
 use super::Theme;
 use crate::top::figures::{parts, right, scale};
-use lockstep_service::words::brief::time;
 
 /// Height of the bars, in lines.
 const HEIGHT: u32 = 6;

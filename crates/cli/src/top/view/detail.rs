@@ -5,7 +5,10 @@ use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::point::{Bound, TOLD_LATE};
 use lockstep_lag::states::WalStatus;
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::figures::count;
 use lockstep_service::words::figures::percent;
+use lockstep_service::words::lines::wrapped;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -18,9 +21,6 @@ use crate::doctor::text::finding_lines;
 use crate::top::figures::{cut_name, left, one_line, right, width};
 use crate::top::model::Model;
 use crate::top::rows::TopRow;
-use lockstep_service::words::brief::{bytes, time};
-use lockstep_service::words::figures::count;
-use lockstep_service::words::lines::wrapped;
 
 /// Longest bar of a stage, in columns.
 const BAR: usize = 30;

@@ -1,5 +1,6 @@
 //! The help: explains keys, columns and marks.
 
+use lockstep_service::words::lines::wrapped;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -7,7 +8,6 @@ use ratatui::text::{Line, Span};
 use super::{Theme, scrolled};
 use crate::top::figures::legend;
 use crate::top::model::Model;
-use lockstep_service::words::lines::wrapped;
 
 const KEYS: &[(&str, &str)] = &[
     (

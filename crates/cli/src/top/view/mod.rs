@@ -1,6 +1,7 @@
 //! Drawing, on screens of at least 40 columns and 10 lines. On small screens the least important
 //! parts are left out first, and the cause of a node's lag last.
 
+use lockstep_service::words::date;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -8,7 +9,6 @@ use ratatui::text::{Line, Span};
 use super::figures::{cut, width};
 use super::model::{Model, Page};
 use super::rows::{Status, headline};
-use lockstep_service::words::date;
 
 mod chart;
 mod detail;

@@ -2,6 +2,8 @@
 
 use lockstep_lag::monitor::LinkState;
 use lockstep_lag::position::bytes_between;
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::lines::wrapped;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,8 +14,6 @@ use super::{Lines, Theme};
 use crate::top::figures::{bar, cut, cut_name, left, legend, one_line, parts, right, width};
 use crate::top::model::Model;
 use crate::top::rows::{SortBy, TopRow};
-use lockstep_service::words::brief::{bytes, time};
-use lockstep_service::words::lines::wrapped;
 
 /// Lines of the pane below the table: a rule, the node, the cause, and what to do.
 const PANE: u16 = 4;

@@ -1,5 +1,7 @@
 //! An analysis as text for people.
 
+use lockstep_service::words::figures::count;
+use lockstep_service::words::lines::{table, wrapped};
 use lockstep_wal::analysis::{Limit, Outcome, Report};
 use lockstep_wal::class::Cause;
 use lockstep_wal::limits::WORTH_HELPERS;
@@ -7,8 +9,6 @@ use lockstep_wal::reader::Reason;
 use lockstep_wal::walk::Ended;
 
 use super::{KINDS, Outcomes, ratio};
-use lockstep_service::words::figures::count;
-use lockstep_service::words::lines::{table, wrapped};
 
 /// Columns of prose.
 const COLUMNS: usize = 96;
