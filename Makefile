@@ -29,7 +29,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
+.PHONY: help demo build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -50,6 +50,9 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/n
 
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
+
+test-bed: check-pg ## the long rounds of benchmarks, player and what judges replay (T=part_of_a_name)
+	@scripts/test --only bed $(T)
 
 test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
 	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)

@@ -62,7 +62,7 @@ ls_named_wait_event(const char *name)
 #endif
 }
 
-/* How many LWLocks must be reserved under each wait event's name. */
+/* LWLocks that must be reserved under each wait event's name. */
 #if PG_VERSION_NUM >= 170000
 #define LS_WAIT_EVENT_LWLOCKS 0
 #else
@@ -130,7 +130,7 @@ ls_next_proclock(int partition, PROCLOCK *prev)
 #endif
 }
 
-/* 16, the same commit: has this process no lock in a partition? */
+/* 16, the commit above: has this process no lock in a partition? */
 static inline bool
 ls_partition_is_empty(int partition)
 {
@@ -310,7 +310,7 @@ ls_is_prune(uint8 operation)
 #endif
 }
 
-/* The same commit: does the operation remove, freeze or reuse heap tuples? */
+/* 17, the commit above: does the operation remove, freeze or reuse heap tuples? */
 static inline bool
 ls_is_heap_cleanup(uint8 operation)
 {
@@ -323,7 +323,7 @@ ls_is_heap_cleanup(uint8 operation)
 }
 
 /*
- * The same commit: does the record, of resource manager Heap2, prune a page and nothing else?
+ * 17, that commit: does the record, of resource manager Heap2, prune a page and nothing else?
  * 19 may set the visibility map in the same record.
  */
 static inline bool
@@ -365,7 +365,7 @@ ls_prune_horizon(const DecodedXLogRecord *record)
 #endif
 }
 
-/* As redo of such a record does it to the page, which has been locked for cleanup. */
+/* Prunes the page, which has been locked for cleanup, as redo of such a record does. */
 static inline void
 ls_prune_page(Buffer buffer, XLogReaderState *reader)
 {

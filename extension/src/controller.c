@@ -55,6 +55,43 @@ extern PGDLLEXPORT void lockstep_controller_main(Datum arg);
 
 LsControllerShared *ls_controller = NULL;
 
+static void controller_exit(int code, Datum arg);
+static bool controller_round(void);
+static void controller_sleep(int quiet_rounds);
+static bool controller_is_awaited(void);
+static bool controller_doze(long ms);
+static void controller_retire(void);
+
+void
+lockstep_controller_main(Datum arg)
+{
+	int			quiet_rounds = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	before_shmem_exit(controller_exit, (Datum) 0);
+	pg_atomic_write_u64(&ls_controller->beat, (uint64) ls_now_us());
+	pg_atomic_write_u32(&ls_controller->procno, (uint32) LS_MY_PROCNO);
+	ls_priority_init();
+
+	while (RecoveryInProgress() && !ShutdownRequestPending)
+	{
+		quiet_rounds = controller_round() ? 0 : quiet_rounds + 1;
+		controller_sleep(quiet_rounds);
+	}
+	if (!ShutdownRequestPending)
+		controller_retire();
+
+	/*
+	 * 0: not to be started again before the next server start. After a
+	 * SIGTERM of an administrator the next controller takes over. (In a
+	 * shutdown the postmaster starts none.)
+	 */
+	proc_exit(ShutdownRequestPending ? 1 : 0);
+}
+
 void
 ls_controller_init_shared(void)
 {
@@ -73,7 +110,7 @@ ls_nudge_controller(void)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
-/* False also for a controller that exists but has had no round for seconds. */
+/* Has the controller had a round in the last seconds? */
 bool
 ls_controller_alive(void)
 {
@@ -84,9 +121,16 @@ ls_controller_alive(void)
 	return ls_now_us() - beat < CONTROLLER_SILENCE_US;
 }
 
+static void
+controller_exit(int code, Datum arg)
+{
+	pg_atomic_write_u32(&ls_controller->procno, PG_UINT32_MAX);
+	pg_atomic_write_u32(&ls_gate->capacity, LS_GATE_OPEN);
+}
+
 /* One round; true if there was something to do. */
 static bool
-one_round(void)
+controller_round(void)
 {
 	int64		now = ls_now_us();
 
@@ -105,20 +149,31 @@ one_round(void)
 		pg_atomic_read_u32(&ls_lsn_wait->waiters) > 0;
 }
 
-static bool
-doze(long ms)
+static void
+controller_sleep(int quiet_rounds)
 {
-	int			events = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-								   ms, PG_WAIT_EXTENSION);
-
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return (events & WL_LATCH_SET) != 0;
+	if (controller_is_awaited())
+	{
+		for (int slept = 0; slept < ROUND_MS; slept += WAKING_MS)
+		{
+			if (controller_doze(WAKING_MS))
+				break;
+			ls_wait_lsn_step();
+		}
+	}
+	else
+		(void) controller_doze(quiet_rounds >= IDLE_ROUNDS ? ROUND_IDLE_MS : ROUND_MS);
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+		ls_priority_init();
+	}
 }
 
 /* Is it worth looking each millisecond for sessions that wait for an LSN? */
 static bool
-sessions_wait_for_moving_replay(void)
+controller_is_awaited(void)
 {
 	static XLogRecPtr last_replayed = InvalidXLogRecPtr;
 	static uint32 last_waiters = 0;
@@ -139,31 +194,20 @@ sessions_wait_for_moving_replay(void)
 	return ls_now_us() - moved_at < STANDSTILL_US;
 }
 
-static void
-sleep_until_next_round(int quiet_rounds)
+static bool
+controller_doze(long ms)
 {
-	if (sessions_wait_for_moving_replay())
-	{
-		for (int slept = 0; slept < ROUND_MS; slept += WAKING_MS)
-		{
-			if (doze(WAKING_MS))
-				break;
-			ls_wait_lsn_step();
-		}
-	}
-	else
-		(void) doze(quiet_rounds >= IDLE_ROUNDS ? ROUND_IDLE_MS : ROUND_MS);
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-		ls_priority_init();
-	}
+	int			events = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								   ms, PG_WAIT_EXTENSION);
+
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return (events & WL_LATCH_SET) != 0;
 }
 
 /* Promoted: waiting sessions go on, and demoted ones become normal again. */
 static void
-retire(void)
+controller_retire(void)
 {
 	ls_gate_open();
 	ls_clear_way(false);
@@ -177,47 +221,10 @@ retire(void)
 
 		pg_atomic_write_u64(&ls_controller->beat, (uint64) now);
 		ls_priority_step(now, false);
-		sleep_until_next_round(0);
+		controller_sleep(0);
 	}
 	ls_priority_report_stuck();
 	pg_atomic_write_u32(&ls_priority->method, LS_METHOD_NONE);
 	ls_set_text(ls_priority->method_detail, "not in recovery: every session runs at normal priority");
 	ls_set_text(ls_priority->slice_detail, "not in recovery: every process has the kernel's slice");
-}
-
-static void
-controller_exit(int code, Datum arg)
-{
-	pg_atomic_write_u32(&ls_controller->procno, PG_UINT32_MAX);
-	pg_atomic_write_u32(&ls_gate->capacity, LS_GATE_OPEN);
-}
-
-void
-lockstep_controller_main(Datum arg)
-{
-	int			quiet_rounds = 0;
-
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
-
-	before_shmem_exit(controller_exit, (Datum) 0);
-	pg_atomic_write_u64(&ls_controller->beat, (uint64) ls_now_us());
-	pg_atomic_write_u32(&ls_controller->procno, (uint32) LS_MY_PROCNO);
-	ls_priority_init();
-
-	while (RecoveryInProgress() && !ShutdownRequestPending)
-	{
-		quiet_rounds = one_round() ? 0 : quiet_rounds + 1;
-		sleep_until_next_round(quiet_rounds);
-	}
-	if (!ShutdownRequestPending)
-		retire();
-
-	/*
-	 * 0: not to be started again before the next server start. After a
-	 * SIGTERM of an administrator the next controller takes over. (In a
-	 * shutdown the postmaster starts none.)
-	 */
-	proc_exit(ShutdownRequestPending ? 1 : 0);
 }

@@ -30,17 +30,29 @@
 /* Number of executor calls and utility commands around the present point. */
 int			ls_nesting = 0;
 
-static ExecutorStart_hook_type prev_executor_start = NULL;
-static ExecutorRun_hook_type prev_executor_run = NULL;
-static ProcessUtility_hook_type prev_process_utility = NULL;
+static ExecutorStart_hook_type executor_prev_start = NULL;
+static ExecutorRun_hook_type executor_prev_run = NULL;
+static ProcessUtility_hook_type executor_prev_utility = NULL;
 
-static void
-call_executor_start(QueryDesc *queryDesc, int eflags)
+static void executor_start(QueryDesc *queryDesc, int eflags);
+static void executor_call_start(QueryDesc *queryDesc, int eflags);
+static void executor_run(LS_EXECUTOR_RUN_PARAMS);
+static void executor_call_run(LS_EXECUTOR_RUN_PARAMS);
+static void executor_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+							 ProcessUtilityContext context, ParamListInfo params,
+							 QueryEnvironment *queryEnv, DestReceiver *dest,
+							 QueryCompletion *qc);
+static bool executor_is_bypassed(const Node *command);
+
+void
+ls_install_hooks(void)
 {
-	if (prev_executor_start)
-		prev_executor_start(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
+	executor_prev_start = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
+	executor_prev_run = ExecutorRun_hook;
+	ExecutorRun_hook = executor_run;
+	executor_prev_utility = ProcessUtility_hook;
+	ProcessUtility_hook = executor_utility;
 }
 
 static void
@@ -50,7 +62,7 @@ executor_start(QueryDesc *queryDesc, int eflags)
 
 	if (!RecoveryInProgress())
 	{
-		call_executor_start(queryDesc, eflags);
+		executor_call_start(queryDesc, eflags);
 		return;
 	}
 	if (ls_enabled)
@@ -63,7 +75,7 @@ executor_start(QueryDesc *queryDesc, int eflags)
 	ls_nesting++;
 	PG_TRY();
 	{
-		call_executor_start(queryDesc, eflags);
+		executor_call_start(queryDesc, eflags);
 	}
 	PG_CATCH();
 	{
@@ -77,12 +89,12 @@ executor_start(QueryDesc *queryDesc, int eflags)
 }
 
 static void
-call_executor_run(LS_EXECUTOR_RUN_PARAMS)
+executor_call_start(QueryDesc *queryDesc, int eflags)
 {
-	if (prev_executor_run)
-		prev_executor_run(LS_EXECUTOR_RUN_ARGS);
+	if (executor_prev_start)
+		executor_prev_start(queryDesc, eflags);
 	else
-		standard_ExecutorRun(LS_EXECUTOR_RUN_ARGS);
+		standard_ExecutorStart(queryDesc, eflags);
 }
 
 static void
@@ -94,14 +106,14 @@ executor_run(LS_EXECUTOR_RUN_PARAMS)
 	/* a place taken before promotion is given back after it */
 	if (!mine && !RecoveryInProgress())
 	{
-		call_executor_run(LS_EXECUTOR_RUN_ARGS);
+		executor_call_run(LS_EXECUTOR_RUN_ARGS);
 		return;
 	}
 
 	ls_nesting++;
 	PG_TRY();
 	{
-		call_executor_run(LS_EXECUTOR_RUN_ARGS);
+		executor_call_run(LS_EXECUTOR_RUN_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -112,33 +124,35 @@ executor_run(LS_EXECUTOR_RUN_PARAMS)
 	PG_END_TRY();
 }
 
-/* Commands that can be long and need not start a query of their own. */
-static bool
-works_without_executor(const Node *command)
+static void
+executor_call_run(LS_EXECUTOR_RUN_PARAMS)
 {
-	return IsA(command, DoStmt) || IsA(command, CallStmt) || IsA(command, CopyStmt);
+	if (executor_prev_run)
+		executor_prev_run(LS_EXECUTOR_RUN_ARGS);
+	else
+		standard_ExecutorRun(LS_EXECUTOR_RUN_ARGS);
 }
 
 static void
-process_utility(PlannedStmt *pstmt, const char *queryString,
-				bool readOnlyTree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *queryEnv,
-				DestReceiver *dest, QueryCompletion *qc)
+executor_utility(PlannedStmt *pstmt, const char *queryString,
+				 bool readOnlyTree, ProcessUtilityContext context,
+				 ParamListInfo params, QueryEnvironment *queryEnv,
+				 DestReceiver *dest, QueryCompletion *qc)
 {
 	if (IsA(pstmt->utilityStmt, VariableSetStmt))
 		ls_wait_for_lsn_statement(pstmt->utilityStmt,
 								  context == PROCESS_UTILITY_TOPLEVEL);
 
-	if (works_without_executor(pstmt->utilityStmt) && ls_enabled && RecoveryInProgress())
+	if (executor_is_bypassed(pstmt->utilityStmt) && ls_enabled && RecoveryInProgress())
 		ls_priority_note();
 	if (ls_my_session != NULL)
 		ls_session_count_statement();
 	ls_nesting++;
 	PG_TRY();
 	{
-		if (prev_process_utility)
-			prev_process_utility(pstmt, queryString, readOnlyTree, context,
-								 params, queryEnv, dest, qc);
+		if (executor_prev_utility)
+			executor_prev_utility(pstmt, queryString, readOnlyTree, context,
+								  params, queryEnv, dest, qc);
 		else
 			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 									params, queryEnv, dest, qc);
@@ -150,13 +164,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString,
 	PG_END_TRY();
 }
 
-void
-ls_install_hooks(void)
+/* Commands that can be long and need not start a query of their own. */
+static bool
+executor_is_bypassed(const Node *command)
 {
-	prev_executor_start = ExecutorStart_hook;
-	ExecutorStart_hook = executor_start;
-	prev_executor_run = ExecutorRun_hook;
-	ExecutorRun_hook = executor_run;
-	prev_process_utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
+	return IsA(command, DoStmt) || IsA(command, CallStmt) || IsA(command, CopyStmt);
 }

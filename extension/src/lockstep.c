@@ -24,22 +24,49 @@ PG_MODULE_MAGIC;
 
 extern PGDLLEXPORT void _PG_init(void);
 
-static shmem_request_hook_type prev_shmem_request = NULL;
-static shmem_startup_hook_type prev_shmem_startup = NULL;
+static shmem_request_hook_type lockstep_prev_shmem_request = NULL;
+static shmem_startup_hook_type lockstep_prev_shmem_startup = NULL;
+
+static void lockstep_shmem_request(void);
+static void lockstep_shmem_startup(void);
+static void lockstep_register_worker(const char *name, const char *function, int restart_s);
+
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	ls_define_settings();
+
+	lockstep_prev_shmem_request = shmem_request_hook;
+	shmem_request_hook = lockstep_shmem_request;
+	lockstep_prev_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = lockstep_shmem_startup;
+
+	ls_install_rmgr_callbacks();
+	ls_install_hooks();
+	ls_gate_register_callbacks();
+	ls_report_token_register_callback();
+	/* first: with room for one worker it is the one that runs */
+	lockstep_register_worker("lockstep controller", "lockstep_controller_main", 1);
+	/* not sooner: its errors come from the disk, a full one for example */
+	lockstep_register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
+}
 
 static void
-shmem_request(void)
+lockstep_shmem_request(void)
 {
-	if (prev_shmem_request)
-		prev_shmem_request();
+	if (lockstep_prev_shmem_request)
+		lockstep_prev_shmem_request();
 	ls_request_shared_memory();
 }
 
 static void
-shmem_startup(void)
+lockstep_shmem_startup(void)
 {
-	if (prev_shmem_startup)
-		prev_shmem_startup();
+	if (lockstep_prev_shmem_startup)
+		lockstep_prev_shmem_startup();
 	ls_attach_shared_memory();
 }
 
@@ -50,7 +77,7 @@ shmem_startup(void)
  * there were too many, not which one will be missing.
  */
 static void
-register_worker(const char *name, const char *function, int restart_s)
+lockstep_register_worker(const char *name, const char *function, int restart_s)
 {
 	BackgroundWorker worker = {0};
 
@@ -67,27 +94,4 @@ register_worker(const char *name, const char *function, int restart_s)
 				(errmsg("%s cannot run: max_worker_processes (%d) leaves no background worker for it",
 						name, max_worker_processes),
 				 errhint("If this server is a standby, raise max_worker_processes and restart it.")));
-}
-
-void
-_PG_init(void)
-{
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-
-	ls_define_settings();
-
-	prev_shmem_request = shmem_request_hook;
-	shmem_request_hook = shmem_request;
-	prev_shmem_startup = shmem_startup_hook;
-	shmem_startup_hook = shmem_startup;
-
-	ls_install_rmgr_callbacks();
-	ls_install_hooks();
-	ls_gate_register_callbacks();
-	ls_report_token_register_callback();
-	/* first: with room for one worker it is the one that runs */
-	register_worker("lockstep controller", "lockstep_controller_main", 1);
-	/* not sooner: its errors come from the disk, a full one for example */
-	register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
 }

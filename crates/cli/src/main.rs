@@ -20,7 +20,6 @@ mod replica;
 mod serve;
 mod steps;
 mod terminal;
-mod toml_file;
 mod top;
 mod wal;
 

@@ -15,9 +15,9 @@ use crate::{ClientError, Result};
 
 /// The next thing in a stream.
 #[derive(Debug)]
-pub enum Next {
+pub enum Next<D = CopyData> {
     /// One message; `lockstep_wire::stream::FromServer` decodes it.
-    Data(CopyData),
+    Data(D),
     /// No message has arrived yet: call [`Stream::wait`].
     NotYet,
     /// The server has ended the stream without an error, because it shuts down.

@@ -15,7 +15,7 @@ const CP: &str = "/usr/bin/cp";
 pub(crate) enum Origin {
     /// Each is made by initdb.
     Initdb,
-    /// The lab's nth is a copy of the process's nth template of its major ([`for_tests`]). So clusters of
+    /// The lab's nth is a copy of the nth template of its major ([`for_tests`]). So clusters of
     /// one lab differ in their system identifiers, by which doctor, the relay and the player
     /// tell them apart; clusters of two labs may have the same.
     Templates(AtomicUsize),
@@ -34,7 +34,8 @@ impl Origin {
                 let number = made.fetch_add(1, Ordering::SeqCst);
                 let mut cp = launcher.command(CP);
                 cp.args(["--archive", "--reflink=auto"]);
-                cp.arg(for_tests::template(package, number)?).arg(data);
+                cp.arg(for_tests::template(launcher, package, number)?)
+                    .arg(data);
                 launcher.run(cp)
             }
         }

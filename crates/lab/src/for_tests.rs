@@ -6,16 +6,20 @@
 //! `LOCKSTEP_SOURCE_PG` names one; `make test-majors` does.
 //!
 //! Their servers have fsync off unless a test turns it on, and their data folders are copies
-//! of templates: initdb runs once for each process and once more for each further cluster
-//! that some lab of it has.
+//! of templates: initdb runs once, and once more for each further cluster that some lab has. The
+//! templates are in the folder `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a
+//! run, or in a folder of this process alone.
 
-use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::cluster::{Lab, LabOptions};
 use crate::data_folder::{self, Origin};
 use crate::guard::{self, ReaperProgram};
+use crate::launch::Launcher;
 use crate::package::{Major, Package};
 use crate::server::Settings;
 use crate::{LabError, Result};
@@ -29,15 +33,9 @@ const USUAL_SPACE_MB: u64 = 1000;
 /// The test that [`reaper_entry!`](crate::reaper_entry) makes, run alone.
 const REAPER_ARGS: [&str; 3] = ["--exact", "reaper_entry", "--nocapture"];
 
-/// Data folders that initdb made in this process, in a lab of their own. Nobody drops it:
-/// its reaper removes it when the process ends.
-static TEMPLATES: Mutex<Option<Templates>> = Mutex::new(None);
-
-struct Templates {
-    lab: Lab,
-    /// Data folders, by the server's major version and their number.
-    made: BTreeMap<(u32, usize), PathBuf>,
-}
+/// The lab whose folder has this process's own templates. Nobody drops it: its reaper removes it when
+/// the process ends.
+static TEMPLATES: Mutex<Option<Lab>> = Mutex::new(None);
 
 /// What a test's lab has.
 #[derive(Debug, Clone, Copy)]
@@ -131,24 +129,38 @@ pub fn stage() -> Result<PathBuf> {
         .ok_or(LabError::NoStage)
 }
 
-/// The process's template of that major and number, made if it is not there yet.
-pub(crate) fn template(package: &Package, number: usize) -> Result<PathBuf> {
-    let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Templates { lab, made } = match &mut *templates {
-        Some(templates) => templates,
-        none => none.insert(Templates {
-            lab: Lab::new(&TestLab::stock().options()?)?,
-            made: BTreeMap::new(),
-        }),
-    };
-    let major = package.major();
-    if let Some(data) = made.get(&(major.get(), number)) {
-        return Ok(data.clone());
+/// The template of that major and number, made by the launcher's initdb if it is not there yet.
+pub(crate) fn template(launcher: &Launcher, package: &Package, number: usize) -> Result<PathBuf> {
+    let folder = templates()?;
+    let data = folder.join(format!("{}-{number}", package.major()));
+    // Several threads and processes come here at once.
+    let lock = File::create(folder.join("lock")).map_err(LabError::io("lock", &folder))?;
+    let _locked = Flock::lock(lock, FlockArg::LockExclusive)
+        .map_err(|(_, error)| LabError::io("lock", &folder)(error.into()))?;
+    if !data.exists() {
+        let new = data.with_extension("new");
+        if new.exists() {
+            // Whoever made it was killed.
+            fs::remove_dir_all(&new).map_err(LabError::io("remove", &new))?;
+        }
+        launcher.account().own(&folder)?;
+        data_folder::initdb(launcher, package, &new)?;
+        fs::rename(&new, &data).map_err(LabError::io("rename", &new))?;
     }
-    let data = lab.folder().join(format!("{major}-{number}"));
-    data_folder::initdb(lab.launcher(), package, &data)?;
-    made.insert((major.get(), number), data.clone());
     Ok(data)
+}
+
+/// The folder of the templates.
+fn templates() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("LOCKSTEP_TEMPLATES") {
+        return Ok(folder.into());
+    }
+    let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let lab = match &mut *templates {
+        Some(lab) => lab,
+        none => none.insert(Lab::new(&TestLab::stock().options()?)?),
+    };
+    Ok(lab.folder().to_path_buf())
 }
 
 /// What the test of [`reaper_entry!`](crate::reaper_entry) does: it is the reaper if this

@@ -2,7 +2,8 @@
 //!
 //! The demo, the benchmarks and the tests use this crate. It never touches the terminal,
 //! never uses a server that it did not start, and leaves nothing behind: [`guard`] says
-//! how every way to end is covered.
+//! how every way to end is covered. Servers run as an unprivileged account and listen on Unix
+//! sockets in the run folder; some benchmarks also use the loopback.
 #![cfg_attr(
     test,
     allow(

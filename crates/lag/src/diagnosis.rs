@@ -35,7 +35,7 @@ pub struct NodeReport {
     pub usable: bool,
     /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
-    /// Of a relay, its own version.
+    /// Version of a relay; None for a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_version: Option<String>,
     pub samples: usize,
@@ -49,7 +49,7 @@ pub struct LinkReport {
     pub replica: String,
     pub kind: LinkKind,
     pub slot: Option<String>,
-    /// It is a `lockstep replica`.
+    /// The `lockstep replica` that the link goes to, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lockstep_replica: Option<ReplicaReport>,
     pub behind: bool,

@@ -15,6 +15,7 @@
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`position`] | positions in JSON, and the bytes between them |
 //! | [`node`] | which servers, in which role, and what is wrong with them |
+//! | [`nodes`] | the nodes that a user names, by conninfos and in a file |
 //! | [`error`] | what can go wrong |
 //! | [`process_cpu`] | CPU of server processes on this machine |
 //! | [`tables`] | which tables are published, and which are followed |
@@ -60,6 +61,7 @@ pub mod links;
 pub mod monitor;
 pub mod node;
 pub mod node_sampler;
+pub mod nodes;
 pub mod parallel_replay;
 pub mod parallel_report;
 pub mod point;

@@ -51,12 +51,12 @@ pub struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// It comes from a relay.
+    /// True if the link comes from a relay.
     pub fn is_relayed(&self) -> bool {
         self.upstream.role == Role::Relay
     }
 
-    /// It goes to a relay.
+    /// True if the link goes to a relay.
     pub fn is_to_relay(&self) -> bool {
         self.replica.is_some_and(|node| node.role == Role::Relay)
     }
@@ -76,7 +76,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// It goes to a replica that is not a copy yet: that it is behind is no lag.
+    /// True if the link goes to a replica that is not a copy yet: that it is behind is no lag.
     pub fn is_being_copied(&self) -> bool {
         let doing = self.replica_state().map(|replica| replica.doing(true));
         doing == Some(Doing::Copying)

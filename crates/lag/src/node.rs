@@ -31,7 +31,7 @@ impl fmt::Display for Role {
 
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name in all output; unique.
+    /// The node's name in all output; unique.
     pub name: String,
     pub role: Role,
     pub conninfo: Conninfo,

@@ -50,7 +50,7 @@ const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_r
 /// recovery, by a deadlock with it.
 const BROKEN_OFF: [&str; 2] = ["40001", "40P01"];
 
-/// How often in a row one answer may be broken off before that counts as a refusal.
+/// Most times in a row that one answer may be broken off before that counts as a refusal.
 const MOST_BROKEN_OFF: usize = 20;
 
 /// The SQLSTATE of a right that is missing.
@@ -82,11 +82,11 @@ pub struct NodeSampler {
 /// What each sample asks.
 #[derive(Debug)]
 enum Asked {
-    /// Of a server: these parts. Parts that it refused are left out.
+    /// A server is asked for these parts. Parts that it refused are left out.
     Parts(Vec<(Part, String)>),
-    /// Of a relay: its groups and slots.
+    /// A relay is asked for its groups and slots.
     Relay,
-    /// Of a relay that refuses to show those: only whether it still answers.
+    /// A relay that refuses to show those is asked only whether it still answers.
     Nothing,
 }
 

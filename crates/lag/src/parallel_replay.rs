@@ -23,19 +23,19 @@ pub struct ParallelReplay {
     pub done_by_helpers: u64,
     /// Records that the startup process replayed at their turn for their kind.
     pub inline_kind: u64,
-    /// The same for a block that did not exist yet.
+    /// Records that the startup process replayed at their turn for a block that did not exist yet.
     pub inline_missing: u64,
-    /// The same for the visibility map.
+    /// Records that the startup process replayed at their turn for the visibility map.
     pub inline_map: u64,
-    /// The same for having many blocks.
+    /// Records that the startup process replayed at their turn for having many blocks.
     pub inline_large: u64,
     /// Records that were read only when their turn came, and could have run ahead otherwise.
     pub inline_late: u64,
     /// Records that no later one overtook: files and relations.
     pub barriers_ddl: u64,
-    /// The same for checkpoints and other changes of state.
+    /// Records that no later one overtook: checkpoints and other changes of state.
     pub barriers_checkpoint: u64,
-    /// The same for all other kinds.
+    /// Records that no later one overtook: all other kinds.
     pub barriers_other: u64,
     /// Records retired, in the order of the WAL, while records could run ahead.
     pub retired: u64,
@@ -53,11 +53,12 @@ pub struct ParallelReplay {
     pub helper_waits: String,
     /// Milliseconds that the startup process slept until a helper had finished a record.
     pub startup_wait_ms: f64,
-    /// Of these, while the helper ran or waited for a core.
+    /// Milliseconds of `startup_wait_ms` while the helper ran or waited for a core.
     pub startup_wait_cpu_ms: f64,
-    /// Of these, while the helper waited for storage.
+    /// Milliseconds of `startup_wait_ms` while the helper waited for storage.
     pub startup_wait_io_ms: f64,
-    /// Of these, while the helper waited for a lock, a pin or anything else.
+    /// Milliseconds of `startup_wait_ms` while the helper waited for a lock, a pin or anything
+    /// else.
     pub startup_wait_lock_ms: f64,
     /// Milliseconds that helpers waited for an earlier record, summed over helpers.
     pub helper_wait_ms: f64,

@@ -7,7 +7,7 @@ use crate::figures::ratio;
 use crate::parallel_replay::{ParallelReplay, cut};
 use crate::window::NodeWindow;
 
-/// The same over a window.
+/// What a standby says of replay by several processes, over a window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ParallelReport {
     /// In the newest sample.

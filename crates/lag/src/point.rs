@@ -24,7 +24,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Its name in JSON, metrics and text.
+    /// The kind's name in JSON, metrics and text.
     pub fn name(self) -> &'static str {
         match self {
             Self::Physical => "physical",
@@ -75,7 +75,7 @@ pub struct Point {
     pub flush: Lsn,
     /// Replayed, or applied by a subscriber.
     pub replay: Lsn,
-    /// The same as the replica last told its upstream, together with `flush`. A busy apply worker
+    /// Applied, as the replica last told its upstream, together with `flush`. A busy apply worker
     /// tells nothing until it has applied all that has come, so this may be older than `replay`.
     pub told: Lsn,
     /// How long the upstream has had WAL beyond `replay`.

@@ -358,7 +358,8 @@ fn our_views(schema: &str) -> String {
     )
 }
 
-/// Of a server that does not replay the views say what its last recovery did.
+/// Progress of parallel replay. On a server that does not replay the views say what its last
+/// recovery did.
 fn parallel_replay(schema: &str) -> String {
     format!(
         "CASE WHEN pg_is_in_recovery() THEN (SELECT to_json(r) FROM (\

@@ -41,7 +41,7 @@ const MOST_ERROR: usize = 2_000;
 #[serde(default)]
 pub struct Replica {
     pub name: String,
-    /// Its slot on the source.
+    /// The replica's slot on the source.
     pub slot: String,
     pub phase: CopyPhase,
     /// Somebody has paused it.
@@ -66,10 +66,10 @@ pub struct Replica {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Hold {
-    /// Its session on the target.
+    /// Verify's session on the target.
     pub pid: u32,
     pub user: Option<String>,
-    /// Its address; None if it is on the target's machine.
+    /// Verify's address; None if it is on the target's machine.
     pub client: Option<String>,
     pub age_ms: Option<f64>,
     /// The replica stands still; otherwise it is asked to.
@@ -88,7 +88,7 @@ macro_rules! doings {
         impl Doing {
             pub const ALL: &'static [Self] = &[$(Self::$doing),*];
 
-            /// Its name in JSON and metrics, which never changes.
+            /// The name in JSON and metrics, which never changes.
             pub fn id(self) -> &'static str {
                 match self {
                     $(Self::$doing => $id,)*
@@ -105,22 +105,22 @@ macro_rules! doings {
 }
 
 doings! {
-    /// It is not a copy yet, and `replica create` works on it.
+    /// The replica is not a copy yet, and `replica create` works on it.
     Copying = "copying", "copying";
-    /// It applies, and is behind.
+    /// The replica applies, and is behind.
     CatchingUp = "catching_up", "catching up";
-    /// It applies.
+    /// The replica applies.
     Running = "running", "running";
     Paused = "paused", "paused";
-    /// It stands still for `replica verify`.
+    /// The replica stands still for `replica verify`.
     Held = "held", "held by verify";
-    /// Its process is not connected to source and target.
+    /// The replica's process is not connected to source and target.
     Connecting = "connecting", "connecting";
     /// A change does not fit the target, or the process has ended with an error.
     Stopped = "stopped", "stopped with an error";
     /// No process works on it, and none has left an error.
     NotRunning = "not_running", "not running";
-    /// Its process is connected to the target and writes nothing.
+    /// The replica's process is connected to the target and writes nothing.
     Silent = "silent", "silent";
     /// Another command works on it, or a newer lockstep says what this one does not know.
     Other = "other", "not known";
@@ -133,7 +133,7 @@ impl Serialize for Doing {
 }
 
 impl Replica {
-    /// It is a copy: changes are to be applied.
+    /// True if the replica is a copy: changes are to be applied.
     pub fn is_copied(&self) -> bool {
         self.phase == CopyPhase::Ready
     }
@@ -258,7 +258,7 @@ pub fn named(slot: &str) -> Option<&str> {
 pub enum Kept {
     #[default]
     Absent,
-    /// Of a version from before [`question`]; who owns it can upgrade it.
+    /// The state is of a version from before [`question`]; who owns it can upgrade it.
     Older,
     /// Reading it could run code of whoever owns it.
     Untrusted,

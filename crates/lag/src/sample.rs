@@ -42,7 +42,7 @@ pub struct Facts {
     pub hosts: Vec<String>,
     /// The schema of extension lockstep, quoted, if it is created.
     pub extension: Option<String>,
-    /// That extension has views of parallel replay.
+    /// The extension has views of parallel replay.
     pub parallel_replay: bool,
     pub replicas: Kept,
 }
@@ -73,7 +73,7 @@ pub struct Sample {
     pub clock_offset_us: i64,
     pub in_recovery: bool,
     pub wal: Wal,
-    /// Its walsenders.
+    /// The node's walsenders.
     pub senders: Vec<Sender>,
     pub slots: Vec<Slot>,
     /// One for each logical slot.
@@ -96,7 +96,7 @@ pub struct Sample {
     pub parallel_replay: Option<ParallelReplay>,
     /// Asked for less often than the rest.
     pub tables: Arc<Tables>,
-    /// The same; None if the role may not see it.
+    /// All that is in `pg_wal`, asked for as seldom; None if the role may not see it.
     pub wal_folder: Option<WalFolder>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,

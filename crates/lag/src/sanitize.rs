@@ -25,7 +25,7 @@ fn seen(c: char) -> char {
     }
 }
 
-/// The same for the strings of a JSON text, in which control characters may be escaped. Text
+/// [`sanitize`] for the strings of a JSON text, in which control characters may be escaped. Text
 /// that is no JSON stays so.
 pub fn sanitize_json(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());

@@ -89,24 +89,24 @@ macro_rules! states {
 states! {
     /// State of a relay's group, as its console and metrics name it.
     GroupState {
-        /// It receives the primary's stream.
+        /// The group receives the primary's stream.
         Streaming = "streaming",
-        /// It has no connection to the primary.
+        /// The group has no connection to the primary.
         Connecting = "connecting",
-        /// It cannot store what it receives: the spool is at its limit, or the disk is full.
+        /// The group cannot store what it receives: the spool is at its limit, or the disk is full.
         Waiting = "waiting",
-        /// It has stopped for a reason that somebody has to decide about.
+        /// The group has stopped for a reason that somebody has to decide about.
         Failed = "failed",
     }
 
     /// `pg_stat_replication.state`
     SenderState {
         Startup = "startup",
-        /// It sends WAL of some time ago.
+        /// The walsender sends WAL of some time ago.
         Catchup = "catchup",
-        /// It sends WAL as it is written.
+        /// The walsender sends WAL as it is written.
         Streaming = "streaming",
-        /// It sends a base backup: no replica.
+        /// The walsender sends a base backup: no replica.
         Backup = "backup",
         Stopping = "stopping",
     }
@@ -114,7 +114,7 @@ states! {
     /// `pg_stat_replication.sync_state`
     SyncState {
         Async = "async",
-        /// It becomes synchronous if one before it in the list is lost.
+        /// The replica becomes synchronous if one before it in the list is lost.
         Potential = "potential",
         /// Commits wait for it.
         Sync = "sync",
@@ -144,7 +144,7 @@ states! {
     ReceiverStatus {
         Starting = "starting",
         Streaming = "streaming",
-        /// It has reached the end of a timeline and waits for the startup process.
+        /// The walreceiver has reached the end of a timeline and waits for the startup process.
         Waiting = "waiting",
         Restarting = "restarting",
         Stopping = "stopping",
@@ -179,7 +179,7 @@ states! {
         /// Indexes, constraints and triggers are being made.
         Indexing = "indexing",
         Finishing = "finishing",
-        /// It is a copy.
+        /// The replica is a copy.
         Ready = "ready",
     }
 
@@ -221,16 +221,16 @@ states! {
 
     /// `pg_stat_activity.wait_event_type`
     WaitType {
-        /// It has nothing to do.
+        /// The process has nothing to do.
         Activity = "Activity",
         BufferPin = "BufferPin",
-        /// It waits for the other end of a connection.
+        /// The process waits for the other end of a connection.
         Client = "Client",
         Extension = "Extension",
-        /// It waits for storage.
+        /// The process waits for storage.
         Io = "IO",
         Ipc = "IPC",
-        /// It waits for a lock that SQL can see.
+        /// The process waits for a lock that SQL can see.
         Lock = "Lock",
         Lwlock = "LWLock",
         Timeout = "Timeout",

@@ -109,12 +109,12 @@ pub struct Receiver {
     pub latest_end_lsn: Option<Lsn>,
     /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
-    /// Its slot on the upstream.
+    /// The walreceiver's slot on the upstream.
     pub slot_name: Option<String>,
     /// Host of the upstream.
     pub sender_host: Option<String>,
     pub sender_port: Option<u32>,
-    /// Its `application_name` on the upstream.
+    /// The walreceiver's `application_name` on the upstream.
     pub application_name: Option<String>,
 }
 
@@ -124,7 +124,7 @@ pub struct Receiver {
 pub struct Subscription {
     pub name: String,
     pub enabled: bool,
-    /// Its slot on the publisher.
+    /// The subscription's slot on the publisher.
     pub slot_name: Option<String>,
     pub synchronous_commit: SynchronousCommit,
     /// The apply worker, while it runs.
@@ -140,7 +140,8 @@ pub struct Subscription {
     pub unsynced_tables: u64,
     /// Errors of its worker since the statistics began.
     pub apply_errors: u64,
-    /// Of its tables without an index that leads to a row, the one that most rows were read of.
+    /// The table that most rows were read of, among the subscription's tables without an index that
+    /// leads to a row.
     pub searched: Option<Searched>,
 }
 
@@ -166,13 +167,13 @@ pub struct Process {
     pub wait: Option<String>,
     /// Processes that hold the lock that it waits for.
     pub blocked_by: Vec<u32>,
-    /// Its CPU, if it runs on this machine.
+    /// CPU of the process, if it runs on this machine.
     #[serde(skip)]
     pub cpu: Option<Cpu>,
 }
 
 impl Process {
-    /// It waits for an event of this type.
+    /// True if the process waits for an event of this type.
     pub fn waits(&self, kind: &WaitType) -> bool {
         self.wait_type.as_ref() == Some(kind)
     }
@@ -181,7 +182,7 @@ impl Process {
         self.wait.as_deref() == Some(event)
     }
 
-    /// It is an apply worker that has applied all that it received.
+    /// True for an apply worker that has applied all that it received.
     pub fn waits_for_changes(&self) -> bool {
         self.waits_for("LogicalApplyMain")
     }
@@ -221,7 +222,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Its transaction has written.
+    /// True if the session's transaction has written.
     pub fn has_xid(&self) -> bool {
         self.xid_age.is_some()
     }

@@ -23,7 +23,7 @@ pub struct Watch<'a> {
     pub application_name: &'a str,
     /// How long to watch.
     pub length: Duration,
-    /// How often each node is asked.
+    /// Interval at which each node is asked.
     pub every: Duration,
 }
 

@@ -41,7 +41,7 @@ pub struct NodeWindow {
     pub samples: Vec<Sample>,
     /// Ends of its WAL: more of them than there are samples, and from longer ago. Oldest first.
     pub glances: Vec<Glance>,
-    /// The same for each group of a relay.
+    /// Ends of each group of a relay, as in `glances`.
     pub group_glances: BTreeMap<String, Vec<Glance>>,
     pub troubles: Vec<Trouble>,
 }
@@ -80,7 +80,7 @@ impl Window {
 }
 
 impl NodeWindow {
-    /// It answered, and is what it was said to be.
+    /// True if the node answered, and is what it was said to be.
     pub fn is_usable(&self) -> bool {
         !self.samples.is_empty() && !self.troubles.iter().any(Trouble::is_blind)
     }

@@ -34,7 +34,7 @@ pub const TWO_PHASE: &str = "two-phase commit is not shared";
 /// What may become of a slot of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be adopted where it stands, if its group has everything from there on.
+    /// The slot may be adopted where it stands, if its group has everything from there on.
     Adopt(Lsn),
     /// The primary answers, and why.
     Pass(&'static str),
@@ -95,7 +95,7 @@ pub enum Action {
     TakeBack,
     /// The slot is the relay's.
     Serve,
-    /// It is the primary's, and why.
+    /// The slot is the primary's, and why.
     Pass(&'static str),
 }
 
@@ -136,13 +136,13 @@ enum State {
 #[derive(Debug)]
 pub struct Adoption {
     state: State,
-    /// It was in the book already.
+    /// The slot was in the book already.
     resumed: bool,
     fault: Option<Fault>,
 }
 
 impl Adoption {
-    /// Of a slot that only the primary has.
+    /// The adoption of a slot that only the primary has.
     pub fn begin() -> Self {
         Self {
             state: State::Adding,
@@ -151,7 +151,7 @@ impl Adoption {
         }
     }
 
-    /// Of a slot that the book has as adopting.
+    /// The adoption of a slot that the book has as adopting.
     pub fn resume() -> Self {
         Self {
             state: State::Dropping,
@@ -160,7 +160,7 @@ impl Adoption {
         }
     }
 
-    /// With something wrong, for tests.
+    /// This adoption with something wrong, for tests.
     #[must_use]
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
         if fault == Some(Fault::DropsBeforeAdding) && !self.resumed {
@@ -203,7 +203,7 @@ impl Adoption {
 /// What becomes of a slot of the relay that is to be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drop {
-    /// It is in use by this process: look again, or say so.
+    /// The slot is in use by this process: look again, or say so.
     InUse(u32),
     /// The primary may still have it too, and would keep WAL for it without end: look again
     /// until the adoption has settled, or say so.

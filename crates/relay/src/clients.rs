@@ -19,7 +19,7 @@ pub struct Clients(Mutex<BTreeMap<u64, Client>>);
 struct Client {
     stat: ClientStat,
     secret: Secret,
-    /// It has a connection to the primary.
+    /// The session has a connection to the primary.
     at_primary: bool,
     terminate: watch::Sender<Option<Report>>,
     cancel: watch::Sender<()>,

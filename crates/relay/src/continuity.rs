@@ -1,142 +1,91 @@
-//! Whether a primary's slot continues what the log has. No I/O.
+//! Why a group does not go on with a primary, in words for the operator. No I/O.
 //!
-//! | found | answer |
-//! |---|---|
-//! | another system identifier | refused: another cluster |
-//! | a timeline before the log's | refused: an old primary that was left behind |
-//! | the log's timeline, and less WAL than the log has | refused: the primary was set back |
-//! | WAL that parts from the log's before the log's end, by the histories of both timelines | refused: the log has transactions that this primary never had |
-//! | no slot | refused: what was committed since is not kept for the relay |
-//! | a slot of another plugin or database, or one that was invalidated | refused |
-//! | a slot that has confirmed more than the log has | refused: the difference is lost |
-//! | otherwise | goes on, from where the slot stands |
-//!
-//! A timeline's number alone says little: two standbys of the same primary can both be promoted
-//! to timeline 2. What tells them apart is where each timeline in the history ended.
-//!
-//! Two servers may also have the same history and differ nevertheless: one that was restored
-//! from an older copy of its files has written other WAL since, and two standbys may be promoted
-//! at the same position. So the stream is asked for from where the slot stands, and
-//! what is sent again is held against the log (`crate::overlap`). After a crash of the primary
-//! its slot often stands a little back, and what it sends again is what the log has.
+//! What decides is `lockstep_intake`: [`gap`] before the stream begins, and its comparison with the log
+//! of what is sent again.
 
-use lockstep_client::history::{Left, left};
-use lockstep_client::{Identity, SlotState, Switch};
-use lockstep_wire::{Lsn, SystemId, Timeline};
+use lockstep_intake::continuity::{FollowedSource, Gap, SourceFound, gap};
+use lockstep_wire::Lsn;
 
-/// What the log knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
-    /// The slot on the primary.
-    pub slot: String,
-    pub plugin: String,
-    pub database: String,
-    pub system: SystemId,
-    /// The timeline that the end of the log was received on.
-    pub timeline: Timeline,
-    /// Timelines that this one came from, and where each ended; None if it was not noted.
-    pub history: Option<Vec<Switch>>,
-    /// End of the log.
-    pub received: Lsn,
+/// Ok, or why the group that has this slot must not go on: a sentence for the operator.
+pub fn continues(slot: &str, known: &FollowedSource, found: &SourceFound) -> Result<(), String> {
+    gap(known, found).map_or(Ok(()), |gap| Err(words(&gap, slot, known, found)))
 }
 
-/// What a primary says.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// Who it is.
-    pub identity: Identity,
-    /// Timelines that its own came from, and where each ended.
-    pub history: Vec<Switch>,
-    /// The slot, if it is there.
-    pub slot: Option<SlotState>,
-}
-
-/// Ok, or why the log must not go on from there: a sentence for the operator.
-pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
-    let (name, received) = (&known.slot, known.received);
-    let now = &found.identity;
-    if now.system != known.system {
-        return Err(format!(
-            "the primary is of another cluster (system identifier {}, expected {}): \
+fn words(gap: &Gap, name: &str, known: &FollowedSource, found: &SourceFound) -> String {
+    let (now, received) = (&found.identity, known.received);
+    match gap {
+        Gap::OtherCluster { expected } => format!(
+            "the primary is of another cluster (system identifier {}, expected {expected}): \
              connect the relay to the right one, or give it an empty spool",
-            now.system, known.system
-        ));
-    }
-    if now.timeline < known.timeline {
-        return Err(format!(
-            "the primary is on timeline {}, the relay has seen timeline {}: an old primary \
+            now.system
+        ),
+        Gap::LeftBehind { followed } => format!(
+            "the primary is on timeline {}, the relay has seen timeline {followed}: an old primary \
              that was left behind; name the new one in the connection string",
-            now.timeline, known.timeline
-        ));
-    }
-    shares_wal(known, found)?;
-    if now.timeline == known.timeline && now.end < received {
-        return Err(format!(
+            now.timeline
+        ),
+        Gap::Unrelated { followed } => format!(
+            "the primary's timeline {} does not come from timeline {followed}, which the relay \
+             followed: it is not this primary's successor",
+            now.timeline
+        ),
+        Gap::Forked { followed, at } => format!(
+            "the primary's timeline {} left what the relay followed, timeline {followed}, at \
+             {at}, but the relay has transactions up to {received}: the new primary never had \
+             them, and subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and \
+             later synchronized_standby_slots prevents this)",
+            now.timeline
+        ),
+        Gap::SetBack => format!(
             "the primary's WAL ends at {}, but the relay has its transactions up to {received}: \
              the primary was set back, as by a restored backup; subscribers may have what it \
              does not, so synchronise subscriptions anew",
             now.end
-        ));
-    }
-    let Some(slot) = &found.slot else {
-        return Err(format!(
+        ),
+        Gap::NoSlot => format!(
             "replication slot \"{name}\" does not exist on the primary: transactions committed \
              since {received} would be lost without a word; if the slot was lost in a failover, \
              subscriptions must be synchronised anew (on PostgreSQL 17 and later a failover slot \
              prevents this)"
-        ));
-    };
-    let is = |found: &Option<String>, expected: &String| found.as_ref() == Some(expected);
-    if !is(&slot.plugin, &known.plugin) || !is(&slot.database, &known.database) {
-        return Err(format!(
-            "replication slot \"{name}\" is of plugin {} in database {}, expected {} in {}: \
-             it is not the relay's",
-            slot.plugin.as_deref().unwrap_or("none"),
-            slot.database.as_deref().unwrap_or("none"),
-            known.plugin,
-            known.database
-        ));
-    }
-    if let Some(why) = &slot.invalidation {
-        return Err(format!(
+        ),
+        Gap::NotOurs(slot) => {
+            let expected = known.slot.as_ref();
+            format!(
+                "replication slot \"{name}\" is of plugin {} in database {}, expected {} in {}: \
+                 it is not the relay's",
+                slot.plugin.as_deref().unwrap_or("none"),
+                slot.database.as_deref().unwrap_or("none"),
+                expected.map_or("none", |kind| &kind.plugin),
+                expected.map_or("none", |kind| &kind.database),
+            )
+        }
+        Gap::Invalidated(why) => format!(
             "replication slot \"{name}\" was invalidated by the primary ({why}): transactions \
              committed since {received} are lost to the relay; subscriptions must be \
              synchronised anew, and max_slot_wal_keep_size raised"
-        ));
+        ),
+        Gap::Ahead { confirmed } => format!(
+            "replication slot \"{name}\" stands at {confirmed}, the relay's spool ends at {received}: \
+             transactions between the two are lost; subscriptions must be synchronised anew"
+        ),
     }
-    if slot.confirmed > received {
-        return Err(format!(
-            "replication slot \"{name}\" stands at {}, the relay's spool ends at {received}: \
-             transactions between the two are lost; subscriptions must be synchronised anew",
-            slot.confirmed
-        ));
-    }
-    Ok(())
 }
 
-/// Whether the log's end is in the WAL that both timelines have.
-fn shares_wal(known: &Known, found: &Found) -> Result<(), String> {
-    let (old, new) = (known.timeline, found.identity.timeline);
-    let history = known.history.as_deref();
-    match left((old, history), (new, &found.history)) {
-        Left::Unrelated => Err(format!(
-            "the primary's timeline {new} does not come from timeline {old}, which the relay \
-             followed: it is not this primary's successor"
-        )),
-        Left::At(fork) if known.received > fork => Err(format!(
-            "the primary's timeline {new} left what the relay followed, timeline {old}, at \
-             {fork}, but the relay has transactions up to {}: the new primary never had \
-             them, and subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and \
-             later synchronized_standby_slots prevents this)",
-            known.received
-        )),
-        Left::At(_) | Left::Never => Ok(()),
-    }
+/// What it means that the primary does not send again what the log has from here on.
+pub fn differs(at: Lsn) -> String {
+    format!(
+        "the primary does not have the transaction that the relay has received from it at {at}: \
+         it was set back, as by a restored backup, or is another server than before, and has \
+         written other WAL since; subscribers may have what it does not, so synchronise \
+         subscriptions anew"
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use lockstep_client::Switch;
+    use lockstep_client::{Identity, SlotState, Switch};
+    use lockstep_intake::continuity::SlotKind;
+    use lockstep_wire::{SystemId, Timeline};
 
     use super::*;
 
@@ -144,16 +93,21 @@ mod tests {
         Timeline::new(number).unwrap()
     }
 
-    fn known() -> Known {
-        Known {
-            slot: "lockstep_g".to_owned(),
-            plugin: "lockstep".to_owned(),
-            database: "app".to_owned(),
-            system: SystemId::from(1),
-            timeline: timeline(2),
+    fn known() -> FollowedSource {
+        FollowedSource {
+            system: Some(SystemId::from(1).to_string()),
+            timeline: Some(timeline(2)),
             history: Some(history(&[(1, 40)])),
             received: 100.into(),
+            slot: Some(SlotKind {
+                plugin: "lockstep".to_owned(),
+                database: "app".to_owned(),
+            }),
         }
+    }
+
+    fn continues(known: &FollowedSource, found: &SourceFound) -> Result<(), String> {
+        super::continues("lockstep_g", known, found)
     }
 
     /// Timelines, and where each ended.
@@ -165,8 +119,8 @@ mod tests {
         ends.iter().map(switch).collect()
     }
 
-    fn found() -> Found {
-        Found {
+    fn found() -> SourceFound {
+        SourceFound {
             identity: Identity {
                 system: SystemId::from(1),
                 timeline: timeline(2),
@@ -187,6 +141,7 @@ mod tests {
                 failover: false,
                 synced: false,
             }),
+            is_standby: false,
         }
     }
 
@@ -202,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_does_not_is_refused_in_words() {
-        let changed = |change: fn(&mut Found)| {
+        let changed = |change: fn(&mut SourceFound)| {
             let mut found = found();
             change(&mut found);
             continues(&known(), &found).unwrap_err()

@@ -4,16 +4,16 @@
 //! on, so that a test can show that it would be found. A relay that runs has none: only
 //! tests make a value of this type.
 
-/// A fault.
+use lockstep_intake::fault::IntakeFault;
+
+/// What is wrong in a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The log does not count the headers of records into the room that the beginning of a
     /// segment needs, nor keeps that room free: a spool may grow over its limit.
     HeadersNotCounted,
-    /// The receiver confirms to the primary what is in the log, durable or not.
-    ConfirmsReceived,
-    /// The receiver tells the primary that all that is durable is applied.
-    AppliedIsFlushed,
+    /// Something is wrong in the receiver.
+    Intake(IntakeFault),
     /// The sender says why it ends although its last message was sent in part.
     ErrorWithinMessage,
     /// The sender ends the copy although its last message was sent in part.
@@ -25,4 +25,14 @@ pub enum Fault {
     GivesBackUnconfirmed,
     /// A slot is dropped on the primary before the relay's book has it.
     DropsBeforeAdding,
+}
+
+impl Fault {
+    /// What of it is wrong in the receiver.
+    pub fn of_intake(self) -> Option<IntakeFault> {
+        match self {
+            Self::Intake(fault) => Some(fault),
+            _ => None,
+        }
+    }
 }

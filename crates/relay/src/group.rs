@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
+use lockstep_intake::continuity::{FollowedSource, SlotKind};
 use lockstep_spool::{FileStorage, Log};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
@@ -23,7 +24,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
@@ -130,7 +130,7 @@ pub struct Group {
     /// The slot is to be a failover slot.
     failover: bool,
     pub synchronous: Synchronous,
-    /// It was said that it cannot be one.
+    /// Already logged: the primary has no failover slots.
     said_too_old: AtomicBool,
     broken: Broken,
     phase: watch::Sender<Phase>,
@@ -142,7 +142,7 @@ pub struct Group {
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
-    /// Its receiver is to give up its walsender.
+    /// The receiver is to give up its walsender.
     to_spare: AtomicBool,
     /// The primary had none for it.
     lacks_walsender: AtomicBool,
@@ -240,17 +240,18 @@ impl Group {
         options
     }
 
-    /// What the log knows, to be held against a primary.
-    pub fn known(&self) -> Known {
+    /// What is known of the primary that was followed so far.
+    pub fn followed(&self) -> FollowedSource {
         let kept = lock(&self.kept);
-        Known {
-            slot: kept.upstream_slot.clone(),
-            plugin: kept.plugin.clone(),
-            database: kept.key.database.clone(),
-            system: SystemId::from(kept.system),
-            timeline: Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST),
+        FollowedSource {
+            system: Some(SystemId::from(kept.system).to_string()),
+            timeline: Some(Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST)),
             history: kept.history.as_deref().and_then(file::history),
             received: self.log.received(),
+            slot: Some(SlotKind {
+                plugin: kept.plugin.clone(),
+                database: kept.key.database.clone(),
+            }),
         }
     }
 
@@ -445,7 +446,7 @@ impl Group {
         self.to_spare.swap(false, Ordering::AcqRel) && self.readers() == 0
     }
 
-    /// Its walsender was given up.
+    /// Notes that the walsender was given up.
     pub fn stand_idle(&self) {
         SPARED.clone_into(&mut lock(&self.reason));
         self.enter(Phase::Connecting);

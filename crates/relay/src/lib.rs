@@ -26,11 +26,10 @@
 //! | [`spare`] | what is given up while the primary has too few walsenders or slots; no I/O |
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
-//! | [`continuity`] | whether a primary's slot continues what the log has |
-//! | [`overlap`] | what the primary sends again, held against the log |
+//! | [`continuity`] | why a group does not go on with a primary, in words |
 //! | [`upstream_slot`] | a group's slot on the primary: how it is made, and whose the slots there are |
 //! | [`group`] | one upstream slot and the log it fills |
-//! | [`receive`] | from the primary's messages to wire-ready frames in the log |
+//! | [`receive`] | a group as the host of its stream: what receives it is crate `intake` |
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
@@ -68,7 +67,6 @@ pub mod identity;
 mod lock;
 pub mod look;
 pub mod metrics;
-pub mod overlap;
 pub mod primary;
 pub mod receive;
 pub mod relay;

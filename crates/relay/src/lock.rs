@@ -41,7 +41,7 @@ impl<K: Ord + Clone> Keyed<K> {
         self.of(key).lock_owned().await
     }
 
-    /// The same in a thread.
+    /// Waits for a key's lock in a thread.
     pub fn hold_in_thread(&self, key: &K) -> Held {
         self.of(key).blocking_lock_owned()
     }

@@ -14,7 +14,7 @@ use crate::stats::ClientStat;
 /// How soon the primary is asked again once others stream than before, or after a failure.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How often the primary is asked what may have changed while groups stream.
+/// Interval at which the primary is asked what may have changed while groups stream.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Who streams: what the primary says depends on it.

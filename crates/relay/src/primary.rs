@@ -143,7 +143,7 @@ impl Primary {
         lock(&self.server).clone()
     }
 
-    /// Its host and port, as last connected to.
+    /// The primary's host and port, as last connected to.
     pub fn name(&self) -> String {
         lock(&self.server)
             .as_ref()

@@ -26,7 +26,7 @@ use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
 use crate::primary::Primary;
-use crate::receive::thread::Receiving;
+use crate::receive::Receiving;
 use crate::said::Said;
 use crate::serve::Terms;
 use crate::slots::{self, Slot, SlotBook};
@@ -38,10 +38,10 @@ use crate::unguarded;
 mod giving;
 mod own_slots;
 
-/// How often slots are saved, and segments removed that no slot needs.
+/// Interval at which slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// How often a configured group that could not be made is tried again.
+/// Interval at which a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Bytes of one segment of a spool.
@@ -50,7 +50,7 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 /// What the search for the primary is called in [`Said`]: no group has such a name.
 const LOOKING: &str = "the primary";
 
-/// The same of what the primary is asked while groups stream.
+/// What questions to the primary while groups stream are called in [`Said`].
 const ASKING: &str = "what changes at the primary";
 
 /// Locked while a relay works in a spool.

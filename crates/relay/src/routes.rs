@@ -36,7 +36,7 @@ use crate::slots::{PRIMARY, Route, Switch};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fitting {
     pub name: String,
-    /// Its log has everything from here on.
+    /// The group's log has everything from here on.
     pub begins: Lsn,
 }
 

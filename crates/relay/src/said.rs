@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::lock::lock;
 
-/// By what it is about.
+/// What was said last, by what it is about.
 #[derive(Debug, Default)]
 pub struct Said(Mutex<BTreeMap<String, String>>);
 
@@ -19,7 +19,7 @@ impl Said {
         last.as_ref() != Some(&why)
     }
 
-    /// It does not fail any more. True if it did.
+    /// Notes that something does not fail any more. True if it did.
     pub fn clear(&self, about: &str) -> bool {
         lock(&self.0).remove(about).is_some()
     }

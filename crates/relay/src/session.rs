@@ -74,9 +74,9 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub database: String,
-    /// Its OID: another database may come to have the name.
+    /// The database's OID: another may come to have the name.
     pub database_oid: u32,
-    /// That of the role that has logged in.
+    /// OID of the role that has logged in.
     pub role_oid: u32,
     pub written: Written,
 }
@@ -101,7 +101,7 @@ pub enum Needs {
     Nothing,
     /// Where the session stands, even if it was asked before the last `SET`.
     Standing,
-    /// The same as of now.
+    /// Where the session stands now, asked again.
     StandingNow,
 }
 

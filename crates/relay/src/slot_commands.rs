@@ -66,7 +66,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// each second.
 const LONGEST_SETTLING: Duration = Duration::from_secs(5);
 
-/// How often it looks.
+/// Pause between two looks of a command that waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The relay as sessions see it.

@@ -77,7 +77,7 @@ pub struct Active {
 /// One subscriber's slot.
 #[derive(Debug)]
 pub struct Slot {
-    /// Its name, unique in the relay.
+    /// The slot's name, unique in the relay.
     pub name: String,
     pub database: String,
     /// The primary may still have a slot of this name that was adopted, or a copy that the slot
@@ -87,7 +87,7 @@ pub struct Slot {
     adopted_at: Option<Lsn>,
     /// What the primary may have is no slot that was adopted but a copy, which stands anywhere.
     copying: AtomicBool,
-    /// It was asked for two-phase commit, and is the primary's as soon as it has caught up.
+    /// The slot was asked for two-phase commit, and is the primary's as soon as it has caught up.
     two_phase: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
@@ -103,7 +103,7 @@ pub struct Slot {
     miss_bytes: AtomicU64,
     last_reset: AtomicI64,
     ended: watch::Sender<bool>,
-    /// Its group's log cannot give it what it needs next.
+    /// The log of the slot's group cannot give it what it needs next.
     failed: AtomicBool,
     /// Why, and how far it was sent then.
     failure: Mutex<(String, Lsn)>,
@@ -357,7 +357,7 @@ pub struct SlotBook<S: Storage = Folder> {
 pub enum NotAdded {
     /// The name is taken, or there are [`MOST_SLOTS`].
     NoPlace,
-    /// Its group does not have everything that it needs any more.
+    /// The group does not have everything that the slot needs any more.
     TooLate,
 }
 
@@ -464,7 +464,7 @@ impl<S: Storage> SlotBook<S> {
         self.remove_if(name, |_| true)
     }
 
-    /// The same if the slot may be: what [`SlotBook::copying`] says does not change meanwhile.
+    /// Removes a slot if it may be: what [`SlotBook::copying`] says does not change meanwhile.
     pub fn remove_if(&self, name: &str, may_be: impl FnOnce(&Slot) -> bool) -> Result<bool> {
         let _writing = lock(&self.writing);
         if !self.get(name).is_some_and(|slot| may_be(&slot)) {

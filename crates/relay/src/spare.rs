@@ -16,7 +16,7 @@ use lockstep_client::ClientError;
 
 use crate::error::RelayError;
 
-/// How often what was refused is tried again once something was given up.
+/// Pause before what was refused is tried again once something was given up.
 pub const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long the primary may take to end what was given up, before more is.
@@ -48,7 +48,7 @@ impl Scarce {
         }
     }
 
-    /// The same of the relay's own connections.
+    /// What the relay's own connections lack, by their error.
     pub fn met(error: &RelayError) -> Option<Self> {
         match error {
             RelayError::Upstream(ClientError::Connect(words)) => {
@@ -142,7 +142,7 @@ impl Turn {
 }
 
 impl Need {
-    /// It was refused.
+    /// What follows once the primary has refused it.
     pub fn refused(&mut self, now: Instant) -> Then {
         let ending = |given: Instant| now.saturating_duration_since(given) < ENDS_IN;
         if self.given.is_some_and(ending) {

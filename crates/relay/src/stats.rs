@@ -10,9 +10,9 @@ pub const BLOCK: u64 = 8192;
 /// What a group does, as console and metrics name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GroupState {
-    /// It receives: the state of a group that does what it should.
+    /// The group receives: the state of one that does what it should.
     Streaming,
-    /// It looks for the primary, or asks it for the stream.
+    /// The group looks for the primary, or asks it for the stream.
     #[default]
     Connecting,
     /// The spool is full, and the primary waits.
@@ -46,9 +46,9 @@ pub enum ClientState {
     /// The primary answers it; every session begins so.
     #[default]
     PassedThrough,
-    /// It is sent a slot's stream.
+    /// The client is sent a slot's stream.
     Streaming,
-    /// It talks to the console.
+    /// The client talks to the console.
     Console,
 }
 

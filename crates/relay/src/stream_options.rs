@@ -33,11 +33,11 @@ const VERTICAL_TAB: char = '\x0b';
 /// What decides how the primary reads options.
 #[derive(Debug, Clone, Copy)]
 pub struct Server<'a> {
-    /// Its major version.
+    /// The server's major version.
     pub major: u32,
     /// The encoding of its database.
     pub encoding: &'a str,
-    /// That of the session.
+    /// The encoding of the session.
     pub client_encoding: &'a str,
 }
 

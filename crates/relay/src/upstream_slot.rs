@@ -142,7 +142,7 @@ fn another_spools<'a>(there: &'a [Found], identity: &Identity, group: &str) -> O
     others.next().map(|slot| slot.name.as_str())
 }
 
-/// It may stand anywhere: a new one begins where it should.
+/// Drops a slot that was left, wherever it stands: a new one begins where it should.
 fn drop_left(
     upstream: &mut Connection,
     name: &str,

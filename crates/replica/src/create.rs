@@ -3,6 +3,10 @@
 //! Each phase is committed in the target before its work begins ([`Phase`]). The same call after a
 //! crash goes on from there: a phase's work can be done again, and tables that are copied stay. Two
 //! calls do not meet, since each holds the replica's lock in the target.
+//!
+//! Nothing is changed on source or target before the preflight has found no error. Of slots and
+//! publications on the source only those are touched whose names hold the replica's number, and that
+//! was committed in the target before they were made.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -20,17 +24,18 @@ use crate::error::{ReplicaError, Result};
 use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
 use crate::failpoint;
 use crate::finish;
+use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
-use crate::preflight::facts::{Excluded, Facts};
+use crate::preflight::facts::Facts;
 use crate::preflight::rules::{Finding, findings};
 use crate::publication;
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
-use crate::sessions;
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
+use lockstep_apply::sessions;
 
 /// How long statements on tables of any size may take.
 const LONG: Duration = Duration::from_secs(24 * 3600);
@@ -407,7 +412,7 @@ impl Run<'_> {
         let below: Vec<_> = facts
             .tables
             .iter()
-            .filter(|table| self.excluded.covers(table) && !self.excluded.names(&table.name))
+            .filter(|table| table.is_left_out(&self.excluded) && !self.excluded.names(&table.name))
             .map(|table| {
                 format!(
                     "{}.{}",

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tracing::{error, error_span, info};
 
-use crate::apply::{Control, Stats};
 use crate::failpoint;
 use crate::follow::{Following, follow};
+use lockstep_apply::{Control, Stats};
 
 /// A replica that failed is tried again after this long.
 pub const RETRY: Duration = Duration::from_secs(10);

@@ -2,8 +2,8 @@
 
 use lockstep_client::ClientError;
 
-use crate::apply::ApplyError;
 use crate::preflight::rules::Finding;
+use lockstep_apply::ApplyError;
 
 pub type Result<T, E = ReplicaError> = std::result::Result<T, E>;
 

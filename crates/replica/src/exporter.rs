@@ -23,8 +23,8 @@ use lockstep_wire::{Lsn, Timeline};
 use crate::create::{Watcher, session};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
-use crate::sessions;
 use crate::state::APPLICATION;
+use lockstep_apply::sessions;
 
 /// The plugin that every server has.
 const PLUGIN: &str = "pgoutput";

@@ -9,8 +9,8 @@ use lockstep_client::{ClientError, Connection, Conninfo, ToText, field};
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
+use crate::names::Excluded;
 use crate::names::TableName;
-use crate::preflight::facts::Excluded;
 
 /// SQLSTATE of a materialised view that reads another one that is not filled yet.
 const NOT_FILLED: &str = "55000";

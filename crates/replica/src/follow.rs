@@ -13,17 +13,15 @@ use lockstep_client::{ClientError, Connection, Conninfo};
 use lockstep_wire::Lsn;
 use tracing::warn;
 
-use crate::apply::error::{ApplyError, Result as ApplyResult};
-use crate::apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
-use crate::apply::spool::{self, Identity};
-use crate::apply::{
-    self, Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
-};
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
 use crate::publication::Expected;
 use crate::source::{self, Source, source_of};
 use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
+use lockstep_apply::error::{ApplyError, Result as ApplyResult};
+use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use lockstep_apply::spool::{self, Identity};
+use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
 
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -87,7 +85,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             memory: what.memory,
             writers: what.writers,
             spool: spool.clone(),
-            published: published.clone(),
+            published: published.clone().map(|expected| expected as _),
             ..settings(&replica, &source, &what.target)?
         };
         if replica.paused {
@@ -252,10 +250,10 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
     })
 }
 
-/// Applies to a replica until `control` stops it; see [`crate::apply::run`].
+/// Applies to a replica until `control` stops it; see [`lockstep_apply::run`].
 pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult<()> {
     let mut asked = |_: &mut Connection| starts(&settings.target, replica);
-    apply::run(settings, control, &mut asked)
+    lockstep_apply::run(settings, control, &mut asked)
 }
 
 /// Where each table of a replica starts: where its own copy ends. Of others only partitions that
@@ -338,7 +336,7 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
             // It is written at once that the replica is held.
             Some(lsn) if !control.is_held(lsn) => {
                 control.wait_held(lsn, LOOK_EVERY);
-                control.stats().phase == apply::Phase::Stopped
+                control.stats().phase == lockstep_apply::Phase::Stopped
             }
             Some(_) => rest(control, LOOK_HELD_EVERY),
             None => rest(control, LOOK_EVERY),
@@ -348,7 +346,9 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
 
 /// Waits until apply has ended. False if so much time has passed before.
 fn rest(control: &Control, at_most: Duration) -> bool {
-    control.wait_for(at_most, |stats| stats.phase == apply::Phase::Stopped)
+    control.wait_for(at_most, |stats| {
+        stats.phase == lockstep_apply::Phase::Stopped
+    })
 }
 
 /// Holds apply, or lets it go on, as the state wants it, and says there where it is held.

@@ -9,14 +9,12 @@
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
-//! | `sessions` | our sessions of a server, and those of others in words |
 //! | [`lost`] | tables that were copied and are not replicated any more |
 //! | [`publication`] | whether the publication still is what the replica made |
 //! | [`names`] | names of tables and replicas |
 //! | [`subset`] | what of a table is replicated: row filter and column list |
 //! | [`error`] | what can go wrong |
 //! | [`failpoint`] | where tests let a process die |
-//! | [`apply`] | the source's changes, applied in sets |
 //! | [`follow`], [`daemon`] | a replica that applies, as its state wants it; several in one process |
 //! | [`standing`], [`source`] | how a replica stands, and what its source says |
 //! | [`verify`] | both sides compared at one moment |
@@ -30,7 +28,6 @@
     )
 )]
 
-pub mod apply;
 pub mod copy;
 pub mod create;
 pub mod daemon;
@@ -45,7 +42,6 @@ pub mod preflight;
 pub mod publication;
 pub mod remove;
 pub mod schema;
-mod sessions;
 pub mod source;
 pub mod standing;
 pub mod state;

@@ -1,33 +1,8 @@
-//! Names of tables and of replicas.
+//! Names of replicas; those of tables are apply's.
 
-use std::fmt;
+pub use lockstep_apply::names::{Excluded, TableName, quoted};
 
 use crate::error::{ReplicaError, Result};
-
-/// A table's schema and name, unquoted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableName {
-    pub schema: String,
-    pub table: String,
-}
-
-/// A name, quoted for SQL. Names come from a server, so they are never too long or empty.
-pub fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-impl TableName {
-    /// Quoted for SQL.
-    pub fn sql(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
-    }
-}
-
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}.{}\"", self.schema, self.table)
-    }
-}
 
 /// Longest name of a replica, in bytes: slots and origins are named after it, the longest
 /// `lockstep_NAME_05cef18a_again`.
@@ -63,15 +38,5 @@ mod tests {
         ] {
             assert_eq!(check_replica_name(name).is_ok(), good, "{name}");
         }
-    }
-
-    #[test]
-    fn tables_are_quoted() {
-        let name = TableName {
-            schema: "a\"b".to_owned(),
-            table: "C d".to_owned(),
-        };
-        assert_eq!(name.sql(), "\"a\"\"b\".\"C d\"");
-        assert_eq!(name.to_string(), "\"a\"b.C d\"");
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Conninfo, Purpose};
 
-use crate::apply::origins;
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
-use crate::sessions;
 use crate::state::{APPLICATION, Phase, Replica, State};
+use lockstep_apply::origins;
+use lockstep_apply::sessions;
 
 /// SQLSTATE of an object that a session uses.
 const IN_USE: &str = "55006";

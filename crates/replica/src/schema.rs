@@ -15,7 +15,7 @@ use lockstep_client::{Connection, Conninfo, field};
 
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
-use crate::preflight::facts::Excluded;
+use crate::names::Excluded;
 use crate::state::{APPLICATION, SCHEMA};
 
 /// Where distributions install the programs of each major, below which is `MAJOR/bin`.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, field};
 use lockstep_wire::Lsn;
 
-use crate::apply::continuity::invalid_words;
 use crate::error::{ReplicaError, Result};
 use crate::lost::{Lost, lost};
 use crate::names::TableName;
 use crate::publication::Expected;
-use crate::sessions;
 use crate::state::{APPLICATION, Replica, TableCopy};
+use lockstep_apply::continuity::invalid_words;
+use lockstep_apply::sessions;
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);

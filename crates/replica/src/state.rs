@@ -30,7 +30,6 @@ mod hold;
 mod home;
 mod locks;
 mod open;
-mod position;
 mod published;
 mod subsets;
 mod tables;
@@ -44,14 +43,13 @@ use lockstep_wire::{Lsn, Timeline};
 pub use hold::{Held, Hold};
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
-pub use position::{END_AT_POSITION, keep_position_sql, kept_position};
-pub use tables::{ADD_MISSING, TableCopy, TableState, copied_sql, copying_sql};
+pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
 
-use crate::apply::SpoolStats;
 use crate::error::{ReplicaError, Result};
-use crate::preflight::facts::Excluded;
-use crate::sessions;
+use crate::names::Excluded;
 use crate::subset::Subset;
+use lockstep_apply::SpoolStats;
+use lockstep_apply::sessions;
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -426,39 +424,6 @@ impl State {
 /// An age that the target tells in seconds. Its clock may have been set back.
 fn since(seconds: Option<f64>) -> Option<Duration> {
     seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
-}
-
-/// What a replica's state says of its source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stand {
-    pub system_id: String,
-    pub start: Lsn,
-    /// The source's timeline when apply last connected.
-    pub timeline: Option<Timeline>,
-}
-
-pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
-    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(timeline, 0) \
-               FROM lockstep.replica WHERE name = $1";
-    let rows = connection.query_with(sql, &[&replica])?;
-    let read = |row: &Vec<Option<String>>| {
-        Ok(Stand {
-            system_id: field(row, 0)?,
-            start: field(row, 1)?,
-            timeline: Timeline::new(field(row, 2)?),
-        })
-    };
-    rows.first().map(read).transpose()
-}
-
-pub fn set_timeline(
-    connection: &mut Connection,
-    replica: &str,
-    timeline: Timeline,
-) -> Result<(), ClientError> {
-    let sql = "UPDATE lockstep.replica SET timeline = $2 WHERE name = $1";
-    let kept = connection.query_with(sql, &[&replica, &timeline.get()]);
-    kept.map(drop)
 }
 
 fn replica(row: &[Option<String>]) -> Result<Replica> {

@@ -11,6 +11,7 @@
 //! | [`address`] | where to listen |
 //! | [`logging`] | the log's format and level |
 //! | [`secret`] | files that others must not be able to read |
+//! | [`toml_file`] | files in TOML that users write |
 //! | [`waker`] | wakes a thread that waits for a socket |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`tls`] | certificate and key from files |
@@ -34,5 +35,6 @@ pub mod logging;
 pub mod secret;
 #[cfg(feature = "http")]
 pub mod tls;
+pub mod toml_file;
 pub mod waker;
 pub mod words;

@@ -5,6 +5,9 @@
 //! messages in them are not, since the walsender sends each only once a session: they
 //! move into the next unit. The Begin messages of what is dropped are kept until they are taken, to
 //! be held against the log.
+//!
+//! A keepalive's position is used only between two units, and not while a batch is announced by a
+//! marker: it may cover commits that have not come yet.
 
 use std::mem;
 

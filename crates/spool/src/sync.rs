@@ -4,6 +4,10 @@
 //! gets its own. So whoever appends never waits for the disk, not even where a new segment
 //! begins, and after a crash everything that has a segment's name is whole but for the end
 //! of the newest.
+//!
+//! After a write or sync that failed nobody knows what the disk holds: the log takes nothing more,
+//! and the process that has it ends. Opening it writes the newest segment once more (`recover`),
+//! since the system may count as written what the disk never took.
 
 use lockstep_wire::Lsn;
 

@@ -1,4 +1,8 @@
 //! Writing the log: append, cover, cut.
+//!
+//! A full spool gets room again once all in it is confirmed: a write is refused unless what begins
+//! the next segment still fits behind it, and another segment follows a full one, which can then be
+//! removed.
 
 use std::sync::{Arc, MutexGuard};
 

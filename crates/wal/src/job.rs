@@ -39,7 +39,7 @@ pub struct Job {
     pub after: [u32; BLOCKS],
     /// Number of the last job before it that added tuples with its transaction's slot; 0 is none.
     pub heap_before: u32,
-    /// All jobs of that chain must be done before: rule 2 of pipeline.c.
+    /// All jobs of that chain must be done before: rule 2 of `extension/src/replay/README.md`.
     pub after_heap: bool,
     pub xid_slot: u16,
     pub blocks: u8,
@@ -190,7 +190,7 @@ impl Planner {
         after
     }
 
-    /// As `note_transaction()` in dispatch.c.
+    /// As `dispatch_note_transaction()`.
     fn note_transaction(&mut self, record: &Record, slot: usize) -> u32 {
         if record.header.xid == 0 {
             return 0;

@@ -16,9 +16,9 @@ pub const BLOCK_SLOTS: usize = 32 * 1024;
 pub const WORTH_HELPERS: u64 = 256;
 /// `pipeline.c`: room in the queue from which it is filled again.
 pub const REFILL: usize = 32;
-/// `pipeline.c`: helpers rest for so many records.
+/// `pipeline.c`: records for which helpers rest.
 pub const REST: u64 = 256 * 1024;
-/// `pipeline.c`: helpers learn once in so many records how far replay is.
+/// `pipeline.c`: records between two times at which helpers are told how far replay is.
 pub const TELL_EVERY: usize = 8;
 
 /// `helper.c`: records taken at once, and from how few left on.

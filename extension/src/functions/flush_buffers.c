@@ -25,21 +25,7 @@
 
 PG_FUNCTION_INFO_V1(lockstep_flush_buffers);
 
-/* OIDs of every database, those that allow no connections included. */
-static List *
-database_oids(void)
-{
-	List	   *oids = NIL;
-	Relation	databases = table_open(DatabaseRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		oids = lappend_oid(oids, ((Form_pg_database) GETSTRUCT(tuple))->oid);
-	systable_endscan(scan);
-	table_close(databases, AccessShareLock);
-	return oids;
-}
+static List *flush_buffers_databases(void);
 
 /* Returns the number of databases. */
 Datum
@@ -53,7 +39,7 @@ lockstep_flush_buffers(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to write out all buffers")));
 
-	oids = database_oids();
+	oids = flush_buffers_databases();
 	FlushDatabaseBuffers(InvalidOid);	/* what all databases share */
 	foreach(cell, oids)
 	{
@@ -61,4 +47,20 @@ lockstep_flush_buffers(PG_FUNCTION_ARGS)
 		FlushDatabaseBuffers(lfirst_oid(cell));
 	}
 	PG_RETURN_INT32(list_length(oids));
+}
+
+/* OIDs of every database, those that allow no connections included. */
+static List *
+flush_buffers_databases(void)
+{
+	List	   *oids = NIL;
+	Relation	databases = table_open(DatabaseRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		oids = lappend_oid(oids, ((Form_pg_database) GETSTRUCT(tuple))->oid);
+	systable_endscan(scan);
+	table_close(databases, AccessShareLock);
+	return oids;
 }

@@ -25,8 +25,8 @@
  *
  * A query that may not wait executes without a place, and so does each call of the
  * executor that came here by another way: of EXECUTE, FETCH or a later fetch of a
- * portal. Both count while they execute: gate_limit.c leaves so many places fewer
- * for the others, but never less than lockstep.read_throttle_min. Exempt sessions,
+ * portal. Both count while they execute: gate_limit.c leaves as many places fewer
+ * for the others as there are of these, but never less than lockstep.read_throttle_min. Exempt sessions,
  * and commands that do their work without the executor, are not counted.
  *
  * Limit: portals that are bound before the first of them executes share one
@@ -69,26 +69,54 @@
 #include "state/settings.h"
 #include "state/shared_state.h"
 
-/* How often a waiter looks by itself, in ms, even if no process wakes it. */
+/* Interval at which a waiter looks by itself, in ms, even if no process wakes it. */
 #define RECHECK_MS 1000
-/* The same for a waiter with locks that others may come to wait for. */
+/* That interval for a waiter with locks that others may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 /*
- * The first time: replay can have begun to wait for this transaction just before its
- * snapshot was given up, and show it a moment later.
+ * Time until a waiter looks by itself first: replay can have begun to wait for this transaction
+ * just before its snapshot was given up, and show it a moment later.
  */
 #define RECHECK_FIRST_MS 10
+/* Least time between two messages of log mode. */
 #define LOG_EVERY_US INT64CONST(1000000)
 
 LsGateShared *ls_gate = NULL;
 
-/* this process's place */
-static bool inside = false;
-static const QueryDesc *inside_query = NULL;
+/* Has this process a place, or executes without one; the query for which. */
+static bool gate_inside = false;
+static const QueryDesc *gate_inside_query = NULL;
 
-/* how long this process has executed in its last turn, and since when it does now */
-static int64 used_us = 0;
-static int64 began_us = 0;
+/* Time that this process has executed in its last turn, and when it began to execute now. */
+static int64 gate_used_us = 0;
+static int64 gate_began_us = 0;
+
+static bool gate_may_wait(const QueryDesc *queryDesc);
+static bool gate_client_sent(const QueryDesc *queryDesc);
+static bool gate_applies(void);
+static bool gate_resume_turn(LsSession *s, const QueryDesc *queryDesc);
+static bool gate_turn_is_over(LsSession *s, int64 now);
+static void gate_at_xact_end(XactEvent event, void *arg);
+static void gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact,
+								SubTransactionId parent, void *arg);
+static bool gate_try_take_place(void);
+static void gate_hold_place(const QueryDesc *queryDesc);
+static void gate_go_in_unasked(const QueryDesc *queryDesc);
+static void gate_go_inside(const QueryDesc *queryDesc, LsGateState state);
+static bool gate_give_back(LsSession *s, LsGateState from);
+static bool gate_take_away(LsSession *s, LsGateState from);
+static void gate_say_would_wait(void);
+static void gate_wait_for_place(QueryDesc *queryDesc);
+static void gate_line_up_and_wait(QueryDesc *queryDesc);
+static bool gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks);
+static bool gate_wait_in_line(LsSession *s, bool has_shared_locks);
+static bool gate_line_up(LsSession *s);
+static bool gate_wait_in_queue(LsSession *s, bool has_shared_locks);
+static void gate_report_timeout(void);
+static void gate_count_wait(int64 began);
+static void gate_catch_up(QueryDesc *queryDesc);
+static bool gate_let_go_of_snapshot(QueryDesc *queryDesc);
+static void gate_take_fresh_snapshot(QueryDesc *queryDesc);
 
 void
 ls_gate_init_shared(char *queues)
@@ -110,55 +138,106 @@ ls_gate_init_shared(char *queues)
 	ls_init_lines(queues);
 }
 
-static bool
-try_take_place(void)
+/*
+ * Called before the executor starts a query on a standby. True if the query
+ * now holds a place, which ls_gate_leave() gives back.
+ */
+bool
+ls_gate_enter(QueryDesc *queryDesc)
 {
-	uint32		running = pg_atomic_read_u32(&ls_gate->running);
+	if (!gate_may_wait(queryDesc) || !gate_applies() || ls_session_attach() == NULL)
+		return false;
 
-	while (running < pg_atomic_read_u32(&ls_gate->capacity))
+	if (gate_inside)
 	{
-		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
-										   &running, running + 1))
-			return true;
+		/* a query bound earlier never executed: its place serves this one */
+		gate_inside_query = queryDesc;
+		return true;
 	}
-	return false;
-}
 
-/* Number of queries inside the gate, with and without a place. */
-uint32
-ls_gate_executing(void)
-{
-	return pg_atomic_read_u32(&ls_gate->running) + pg_atomic_read_u32(&ls_gate->unasked);
+	if (gate_resume_turn(ls_my_session, queryDesc))
+		return true;
+	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && gate_try_take_place())
+		gate_hold_place(queryDesc);
+	else if (ls_read_throttle == LS_THROTTLE_LOG)
+	{
+		gate_say_would_wait();
+		gate_go_in_unasked(queryDesc);
+	}
+	else
+		gate_wait_for_place(queryDesc);
+	return true;
 }
 
 /*
- * The clock is set before the state says that it counts: the controller looks
- * at the state first.
+ * Called before the executor runs on a standby what has no place. True if this call
+ * counts from here on, until ls_gate_leave(). It never waits: it may be in the middle
+ * of its rows, with a snapshot.
  */
-static void
-go_inside(const QueryDesc *queryDesc, LsGateState state)
+bool
+ls_gate_count(const QueryDesc *queryDesc)
 {
-	inside = true;
-	inside_query = queryDesc;
-	used_us = 0;
-	began_us = ls_now_us();
-	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) began_us);
-	pg_write_barrier();
-	pg_atomic_write_u32(&ls_my_session->gate, state);
+	if (gate_inside || !gate_applies() || ls_session_attach() == NULL)
+		return false;
+	if (!gate_resume_turn(ls_my_session, queryDesc))
+		gate_go_in_unasked(queryDesc);
+	return true;
 }
 
-static void
-hold_place(const QueryDesc *queryDesc)
+/* The query has executed, or failed. */
+void
+ls_gate_leave(void)
 {
-	go_inside(queryDesc, LS_GATE_INSIDE);
+	LsSession  *s = ls_my_session;
+	int64		now;
+
+	if (!gate_inside)
+		return;
+	gate_inside = false;
+	gate_inside_query = NULL;
+	now = ls_now_us();
+	gate_used_us += now - gate_began_us;
+	/* a turn is for those who have waited for it, or would have */
+	if (gate_give_back(s, LS_GATE_UNASKED))
+		return;
+	if (gate_turn_is_over(s, now))
+	{
+		(void) gate_give_back(s, LS_GATE_INSIDE);
+		return;
+	}
+	/* looked at again, or the place stays kept if the gate was opened in between */
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
+	if (gate_turn_is_over(s, ls_now_us()))
+		(void) gate_give_back(s, LS_GATE_KEPT);
 }
 
-/* For a query that may not wait. */
-static void
-go_in_unasked(const QueryDesc *queryDesc)
+/*
+ * The session counts again, or has left: the place that the controller added
+ * for it goes as well. Left until the controller's next round, that place would
+ * let in one query too many, which may be a long one. Who clears the mark takes
+ * the place away, the session or the controller (gate_limit_mark_exceptions() of
+ * gate_limit.c), so it goes once.
+ */
+void
+ls_gate_end_exception(LsSession *s)
 {
-	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
-	go_inside(queryDesc, LS_GATE_UNASKED);
+	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
+	uint32		capacity;
+
+	if (pg_atomic_read_u32(&s->excepted) == 0 ||
+		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
+		return;
+	capacity = pg_atomic_read_u32(&ls_gate->capacity);
+	while (capacity > steady && capacity < LS_GATE_OPEN &&
+		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
+										   &capacity, capacity - 1))
+		;
+}
+
+bool
+ls_gate_is_mine(const QueryDesc *queryDesc)
+{
+	return gate_inside && gate_inside_query == queryDesc;
 }
 
 /*
@@ -185,7 +264,7 @@ ls_gate_drain(void)
 	 * fill a cell of the queue and set the capacity do not.
 	 */
 	pg_memory_barrier();
-	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
+	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && gate_try_take_place())
 	{
 		int			procno = ls_grant_next();
 
@@ -200,233 +279,69 @@ ls_gate_drain(void)
 	}
 }
 
-/* ---- what a waiter must not hold ---- */
-
-static void
-take_fresh_snapshot(QueryDesc *queryDesc)
+/* Number of queries inside the gate, with and without a place. */
+uint32
+ls_gate_executing(void)
 {
-	PushActiveSnapshot(GetTransactionSnapshot());
-	queryDesc->snapshot = RegisterSnapshot(GetActiveSnapshot());
+	return pg_atomic_read_u32(&ls_gate->running) + pg_atomic_read_u32(&ls_gate->unasked);
+}
+
+void
+ls_gate_register_callbacks(void)
+{
+	RegisterXactCallback(gate_at_xact_end, NULL);
+	RegisterSubXactCallback(gate_at_subxact_end, NULL);
 }
 
 /*
- * Gives up the query's snapshot as PortalStart took it: pushed once and
- * registered once. False, with a snapshot in place again, if the transaction
- * keeps another one, for then waiting would hold back replay.
+ * Gives up what this process has at the gate: a place, an entry in the queue,
+ * or a place granted a moment ago. For errors while waiting, and for exit:
+ * FATAL exits without passing any PG_CATCH.
  */
-static bool
-let_go_of_snapshot(QueryDesc *queryDesc)
+void
+ls_gate_forget(void)
 {
-	Snapshot	snapshot = queryDesc->snapshot;
+	LsSession  *s = ls_my_session;
 
-	if (!ActiveSnapshotSet() || GetActiveSnapshot() != snapshot ||
-		queryDesc->crosscheck_snapshot != InvalidSnapshot)
-		return false;
-
-	PopActiveSnapshot();
-	if (ActiveSnapshotSet())
-	{
-		PushActiveSnapshot(snapshot);
-		return false;
-	}
-
-	UnregisterSnapshot(snapshot);
-	queryDesc->snapshot = InvalidSnapshot;
-	InvalidateCatalogSnapshot();
-	if (TransactionIdIsValid(MyProc->xmin))
-	{
-		take_fresh_snapshot(queryDesc);
-		return false;
-	}
-	return true;
-}
-
-/* ---- waiting ---- */
-
-/* Puts the session into its line; as ls_join_line(). */
-static bool
-line_up(LsSession *s)
-{
-	if (!ls_join_line(s, ls_line_of(used_us, (int64) ls_read_throttle_turn * 1000)))
-		return false;
-	/* a place may have become free since this session looked */
-	ls_gate_drain();
-	return true;
-}
-
-static void
-report_timeout(void)
-{
-	pg_atomic_fetch_add_u64(&ls_gate->timeouts, 1);
-	ereport(ERROR,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
-					ls_read_throttle_timeout),
-			 errdetail("%u read queries execute on this standby, %u wait.",
-					   ls_gate_executing(),
-					   pg_atomic_read_u32(&ls_gate->waiting)),
-			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
-}
-
-/* Waits for a place; false if it must go on without one. */
-static bool
-wait_in_queue(LsSession *s, bool has_shared_locks)
-{
-	int64		began = ls_now_us();
-	bool		first = true;
-
-	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
-	{
-		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
-
-		if (first)
-			timeout = RECHECK_FIRST_MS;
-		first = false;
-		CHECK_FOR_INTERRUPTS();
-		if (!ls_controller_alive() || !RecoveryInProgress() ||
-			pg_atomic_read_u32(&s->in_the_way) != 0 || ls_replay_may_await_us() ||
-			(has_shared_locks && ls_others_wait_for_us()))
-			return ls_leave_line(s);
-		if (ls_read_throttle_timeout > 0)
-		{
-			long		waited = (long) ((ls_now_us() - began) / 1000);
-
-			if (waited >= ls_read_throttle_timeout)
-				report_timeout();
-			timeout = Min(timeout, ls_read_throttle_timeout - waited);
-		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, ls_event_throttle);
-		ResetLatch(MyLatch);
-	}
-	return true;
-}
-
-static void
-count_wait(int64 began)
-{
-	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
+	gate_inside = false;
+	gate_inside_query = NULL;
+	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
+		return;
+	if (gate_give_back(s, LS_GATE_KEPT) || gate_give_back(s, LS_GATE_INSIDE) ||
+		gate_give_back(s, LS_GATE_UNASKED))
+		return;
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && ls_leave_line(s))
+		(void) gate_give_back(s, LS_GATE_GRANTED);
 }
 
 /*
- * Makes what has been replayed up to now count, a REVOKE for example: the executor
- * checks privileges next, and it hears of changes only as it takes a lock, which
- * this transaction has taken already. The query has no snapshot before and a
- * fresh one afterwards.
+ * Controller, each round: ends turns of clients that did not come back. Others are
+ * let in once the controller knows how many places there are now.
  */
-static void
-catch_up(QueryDesc *queryDesc)
+void
+ls_gate_end_turns(int64 now)
 {
-	AcceptInvalidationMessages();
-	if (ls_must_plan_again())
-		ls_plan_again(queryDesc);
-	take_fresh_snapshot(queryDesc);
-}
-
-/* False: the query must not wait. Otherwise it has no snapshot any more. */
-static bool
-prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
-{
-	if (!ls_can_plan_again(queryDesc))
-		return false;
-	switch (ls_lock_plan_indexes(queryDesc->plannedstmt))
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		case LS_INDEXES_LOCKED:
-			break;
-		case LS_INDEXES_CHANGED:
-			ls_plan_is_stale();
-			return false;
-		case LS_INDEXES_TOO_MANY:
-			return false;
+		LsSession  *s = &ls_sessions[i];
+
+		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && gate_turn_is_over(s, now))
+			(void) gate_take_away(s, LS_GATE_KEPT);
 	}
-	*has_shared_locks = ls_holds_shared_locks();
-	return !(*has_shared_locks && ls_others_wait_for_us()) &&
-		let_go_of_snapshot(queryDesc);
-}
-
-/* Returns whether the session has a place now. */
-static bool
-wait_in_line(LsSession *s, bool has_shared_locks)
-{
-	int64		began = ls_now_us();
-	volatile bool granted = false;
-
-	ls_resolve_wait_events();
-	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
-
-	PG_TRY();
-	{
-		granted = line_up(s) && wait_in_queue(s, has_shared_locks);
-	}
-	PG_CATCH();
-	{
-		count_wait(began);
-		ls_gate_forget();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	count_wait(began);
-	return granted;
-}
-
-static void
-line_up_and_wait(QueryDesc *queryDesc)
-{
-	bool		has_shared_locks = false;
-
-	if (!prepare_to_wait(queryDesc, &has_shared_locks))
-	{
-		go_in_unasked(queryDesc);
-		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
-			catch_up(queryDesc);
-		return;
-	}
-
-	if (wait_in_line(ls_my_session, has_shared_locks))
-		hold_place(queryDesc);
-	else
-		go_in_unasked(queryDesc);
-	catch_up(queryDesc);
-}
-
-static void
-wait_for_place(QueryDesc *queryDesc)
-{
-	ls_watch_plan(queryDesc->plannedstmt);
-	PG_TRY();
-	{
-		line_up_and_wait(queryDesc);
-	}
-	PG_FINALLY();
-	{
-		ls_stop_watching_plan();
-	}
-	PG_END_TRY();
-}
-
-/* ---- log mode ---- */
-
-static void
-say_would_wait(void)
-{
-	uint64		now = (uint64) ls_now_us();
-	uint64		last = pg_atomic_read_u64(&ls_gate->logged_at);
-
-	pg_atomic_fetch_add_u64(&ls_gate->would_wait, 1);
-	if (now - last < LOG_EVERY_US ||
-		!pg_atomic_compare_exchange_u64(&ls_gate->logged_at, &last, now))
-		return;
-	ereport(LOG,
-			(errmsg("lockstep.read_throttle would have held back a read query"),
-			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
-					   ls_gate_executing(),
-					   pg_atomic_read_u32(&ls_gate->limit),
-					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
-			 errhidestmt(true)));
 }
 
 /* ---- entry and exit ---- */
+
+/* May this query wait? */
+static bool
+gate_may_wait(const QueryDesc *queryDesc)
+{
+	/* a protocol-level query just being started; no cursor, no nested call */
+	return ls_nesting == 0 && ActivePortal != NULL &&
+		ActivePortal->status == PORTAL_DEFINED &&
+		ActivePortal->strategy == PORTAL_ONE_SELECT &&
+		!IsolationUsesXactSnapshot() && gate_client_sent(queryDesc);
+}
 
 /*
  * A client's portal starts with no active snapshot but its own. A cursor that a
@@ -434,7 +349,7 @@ say_would_wait(void)
  * one's. Only the client's portal can be without a name.
  */
 static bool
-client_sent(const QueryDesc *queryDesc)
+gate_client_sent(const QueryDesc *queryDesc)
 {
 	bool		is_only_one;
 
@@ -457,38 +372,115 @@ gate_applies(void)
 		!ls_session_is_exempt();
 }
 
-/* May this query wait? */
+/* Goes on with the session's turn; false if it has none, or it is over. */
 static bool
-may_wait(const QueryDesc *queryDesc)
+gate_resume_turn(LsSession *s, const QueryDesc *queryDesc)
 {
-	/* a protocol-level query just being started; no cursor, no nested call */
-	return ls_nesting == 0 && ActivePortal != NULL &&
-		ActivePortal->status == PORTAL_DEFINED &&
-		ActivePortal->strategy == PORTAL_ONE_SELECT &&
-		!IsolationUsesXactSnapshot() && client_sent(queryDesc);
+	uint32		kept = LS_GATE_KEPT;
+	int64		now;
+
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_KEPT)
+		return false;
+	now = ls_now_us();
+	if (gate_turn_is_over(s, now))
+	{
+		(void) gate_give_back(s, LS_GATE_KEPT);
+		return false;
+	}
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
+		return false;
+	ls_gate_end_exception(s);
+	gate_inside = true;
+	gate_inside_query = queryDesc;
+	gate_began_us = now;
+	return true;
+}
+
+/* The caller has seen that the session is inside. */
+static bool
+gate_turn_is_over(LsSession *s, int64 now)
+{
+	pg_read_barrier();			/* as in gate_go_inside() */
+	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
+		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
+		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
+}
+
+/* A query that was started and never run gives its place back here. */
+static void
+gate_at_xact_end(XactEvent event, void *arg)
+{
+	if (gate_inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+						event == XACT_EVENT_PREPARE))
+		ls_gate_leave();
 }
 
 /*
- * The session counts again, or has left: the place that the controller added
- * for it goes as well. Left until the controller's next round, that place would
- * let in one query too many, which may be a long one. Who clears the mark takes
- * the place away, the session or the controller (mark_exceptions() of
- * gate_limit.c), so it goes once.
+ * A query that was started before an error does not run any more either, if the transaction
+ * goes on at a savepoint. Within a query that goes on, such as a function that catches
+ * an error, the place is still that query's.
  */
-void
-ls_gate_end_exception(LsSession *s)
+static void
+gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact, SubTransactionId parent, void *arg)
 {
-	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
-	uint32		capacity;
+	if (gate_inside && event == SUBXACT_EVENT_ABORT_SUB && ls_nesting == 0)
+		ls_gate_leave();
+}
 
-	if (pg_atomic_read_u32(&s->excepted) == 0 ||
-		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
-		return;
-	capacity = pg_atomic_read_u32(&ls_gate->capacity);
-	while (capacity > steady && capacity < LS_GATE_OPEN &&
-		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
-										   &capacity, capacity - 1))
-		;
+/* ---- places ---- */
+
+static bool
+gate_try_take_place(void)
+{
+	uint32		running = pg_atomic_read_u32(&ls_gate->running);
+
+	while (running < pg_atomic_read_u32(&ls_gate->capacity))
+	{
+		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
+										   &running, running + 1))
+			return true;
+	}
+	return false;
+}
+
+static void
+gate_hold_place(const QueryDesc *queryDesc)
+{
+	gate_go_inside(queryDesc, LS_GATE_INSIDE);
+}
+
+/* For a query that may not wait. */
+static void
+gate_go_in_unasked(const QueryDesc *queryDesc)
+{
+	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
+	gate_go_inside(queryDesc, LS_GATE_UNASKED);
+}
+
+/*
+ * The clock is set before the state says that it counts: the controller looks
+ * at the state first.
+ */
+static void
+gate_go_inside(const QueryDesc *queryDesc, LsGateState state)
+{
+	gate_inside = true;
+	gate_inside_query = queryDesc;
+	gate_used_us = 0;
+	gate_began_us = ls_now_us();
+	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) gate_began_us);
+	pg_write_barrier();
+	pg_atomic_write_u32(&ls_my_session->gate, state);
+}
+
+/* Takes away what a session has inside, if it is in that state, and lets others in. */
+static bool
+gate_give_back(LsSession *s, LsGateState from)
+{
+	if (!gate_take_away(s, from))
+		return false;
+	ls_gate_drain();
+	return true;
 }
 
 /*
@@ -496,7 +488,7 @@ ls_gate_end_exception(LsSession *s)
  * lets others in.
  */
 static bool
-take_away(LsSession *s, LsGateState from)
+gate_take_away(LsSession *s, LsGateState from)
 {
 	uint32		expected = from;
 
@@ -507,190 +499,228 @@ take_away(LsSession *s, LsGateState from)
 	return true;
 }
 
-/* The same, and lets others in. */
-static bool
-give_back(LsSession *s, LsGateState from)
+/* ---- log mode ---- */
+
+static void
+gate_say_would_wait(void)
 {
-	if (!take_away(s, from))
+	uint64		now = (uint64) ls_now_us();
+	uint64		last = pg_atomic_read_u64(&ls_gate->logged_at);
+
+	pg_atomic_fetch_add_u64(&ls_gate->would_wait, 1);
+	if (now - last < LOG_EVERY_US ||
+		!pg_atomic_compare_exchange_u64(&ls_gate->logged_at, &last, now))
+		return;
+	ereport(LOG,
+			(errmsg("lockstep.read_throttle would have held back a read query"),
+			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
+					   ls_gate_executing(),
+					   pg_atomic_read_u32(&ls_gate->limit),
+					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
+			 errhidestmt(true)));
+}
+
+/* ---- waiting ---- */
+
+static void
+gate_wait_for_place(QueryDesc *queryDesc)
+{
+	ls_watch_plan(queryDesc->plannedstmt);
+	PG_TRY();
+	{
+		gate_line_up_and_wait(queryDesc);
+	}
+	PG_FINALLY();
+	{
+		ls_stop_watching_plan();
+	}
+	PG_END_TRY();
+}
+
+static void
+gate_line_up_and_wait(QueryDesc *queryDesc)
+{
+	bool		has_shared_locks = false;
+
+	if (!gate_prepare_to_wait(queryDesc, &has_shared_locks))
+	{
+		gate_go_in_unasked(queryDesc);
+		if (ls_must_plan_again() && gate_let_go_of_snapshot(queryDesc))
+			gate_catch_up(queryDesc);
+		return;
+	}
+
+	if (gate_wait_in_line(ls_my_session, has_shared_locks))
+		gate_hold_place(queryDesc);
+	else
+		gate_go_in_unasked(queryDesc);
+	gate_catch_up(queryDesc);
+}
+
+/* False: the query must not wait. Otherwise it has no snapshot any more. */
+static bool
+gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
+{
+	if (!ls_can_plan_again(queryDesc))
 		return false;
+	switch (ls_lock_plan_indexes(queryDesc->plannedstmt))
+	{
+		case LS_INDEXES_LOCKED:
+			break;
+		case LS_INDEXES_CHANGED:
+			ls_plan_is_stale();
+			return false;
+		case LS_INDEXES_TOO_MANY:
+			return false;
+	}
+	*has_shared_locks = ls_holds_shared_locks();
+	return !(*has_shared_locks && ls_others_wait_for_us()) &&
+		gate_let_go_of_snapshot(queryDesc);
+}
+
+/* Returns whether the session has a place now. */
+static bool
+gate_wait_in_line(LsSession *s, bool has_shared_locks)
+{
+	int64		began = ls_now_us();
+	volatile bool granted = false;
+
+	ls_resolve_wait_events();
+	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
+
+	PG_TRY();
+	{
+		granted = gate_line_up(s) && gate_wait_in_queue(s, has_shared_locks);
+	}
+	PG_CATCH();
+	{
+		gate_count_wait(began);
+		ls_gate_forget();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	gate_count_wait(began);
+	return granted;
+}
+
+/* Puts the session into its line; returns what ls_join_line() does. */
+static bool
+gate_line_up(LsSession *s)
+{
+	if (!ls_join_line(s, ls_line_of(gate_used_us, (int64) ls_read_throttle_turn * 1000)))
+		return false;
+	/* a place may have become free since this session looked */
 	ls_gate_drain();
 	return true;
 }
 
-/* The caller has seen that the session is inside. */
+/* Waits for a place; false if it must go on without one. */
 static bool
-turn_is_over(LsSession *s, int64 now)
+gate_wait_in_queue(LsSession *s, bool has_shared_locks)
 {
-	pg_read_barrier();			/* as in go_inside() */
-	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
-		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
-		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
-}
+	int64		began = ls_now_us();
+	bool		first = true;
 
-/* Goes on with the session's turn; false if it has none, or it is over. */
-static bool
-resume_turn(LsSession *s, const QueryDesc *queryDesc)
-{
-	uint32		kept = LS_GATE_KEPT;
-	int64		now;
-
-	if (pg_atomic_read_u32(&s->gate) != LS_GATE_KEPT)
-		return false;
-	now = ls_now_us();
-	if (turn_is_over(s, now))
+	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
 	{
-		(void) give_back(s, LS_GATE_KEPT);
-		return false;
+		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
+
+		if (first)
+			timeout = RECHECK_FIRST_MS;
+		first = false;
+		CHECK_FOR_INTERRUPTS();
+		if (!ls_controller_alive() || !RecoveryInProgress() ||
+			pg_atomic_read_u32(&s->in_the_way) != 0 || ls_replay_may_await_us() ||
+			(has_shared_locks && ls_others_wait_for_us()))
+			return ls_leave_line(s);
+		if (ls_read_throttle_timeout > 0)
+		{
+			long		waited = (long) ((ls_now_us() - began) / 1000);
+
+			if (waited >= ls_read_throttle_timeout)
+				gate_report_timeout();
+			timeout = Min(timeout, ls_read_throttle_timeout - waited);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, ls_event_throttle);
+		ResetLatch(MyLatch);
 	}
-	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
-		return false;
-	ls_gate_end_exception(s);
-	inside = true;
-	inside_query = queryDesc;
-	began_us = now;
 	return true;
 }
 
-/* The query has executed, or failed. */
-void
-ls_gate_leave(void)
-{
-	LsSession  *s = ls_my_session;
-	int64		now;
-
-	if (!inside)
-		return;
-	inside = false;
-	inside_query = NULL;
-	now = ls_now_us();
-	used_us += now - began_us;
-	/* a turn is for those who have waited for it, or would have */
-	if (give_back(s, LS_GATE_UNASKED))
-		return;
-	if (turn_is_over(s, now))
-	{
-		(void) give_back(s, LS_GATE_INSIDE);
-		return;
-	}
-	/* again, or the place stays kept if the gate was opened in between */
-	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
-	if (turn_is_over(s, ls_now_us()))
-		(void) give_back(s, LS_GATE_KEPT);
-}
-
-/*
- * Called before the executor starts a query on a standby. True if the query
- * now holds a place, which ls_gate_leave() gives back.
- */
-bool
-ls_gate_enter(QueryDesc *queryDesc)
-{
-	if (!may_wait(queryDesc) || !gate_applies() || ls_session_attach() == NULL)
-		return false;
-
-	if (inside)
-	{
-		/* a query bound earlier never executed: its place serves this one */
-		inside_query = queryDesc;
-		return true;
-	}
-
-	if (resume_turn(ls_my_session, queryDesc))
-		return true;
-	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && try_take_place())
-		hold_place(queryDesc);
-	else if (ls_read_throttle == LS_THROTTLE_LOG)
-	{
-		say_would_wait();
-		go_in_unasked(queryDesc);
-	}
-	else
-		wait_for_place(queryDesc);
-	return true;
-}
-
-/*
- * Called before the executor runs on a standby what has no place. True if this call
- * counts from here on, until ls_gate_leave(). It never waits: it may be in the middle
- * of its rows, with a snapshot.
- */
-bool
-ls_gate_count(const QueryDesc *queryDesc)
-{
-	if (inside || !gate_applies() || ls_session_attach() == NULL)
-		return false;
-	if (!resume_turn(ls_my_session, queryDesc))
-		go_in_unasked(queryDesc);
-	return true;
-}
-
-/*
- * Controller, each round: ends turns of clients that did not come back. Others are
- * let in once the controller knows how many places there are now.
- */
-void
-ls_gate_end_turns(int64 now)
-{
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		LsSession  *s = &ls_sessions[i];
-
-		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
-			(void) take_away(s, LS_GATE_KEPT);
-	}
-}
-
-bool
-ls_gate_is_mine(const QueryDesc *queryDesc)
-{
-	return inside && inside_query == queryDesc;
-}
-
-/*
- * Gives up what this process has at the gate: a place, an entry in the queue,
- * or a place granted a moment ago. For errors while waiting, and for exit:
- * FATAL exits without passing any PG_CATCH.
- */
-void
-ls_gate_forget(void)
-{
-	LsSession  *s = ls_my_session;
-
-	inside = false;
-	inside_query = NULL;
-	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
-		return;
-	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE) ||
-		give_back(s, LS_GATE_UNASKED))
-		return;
-	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && ls_leave_line(s))
-		(void) give_back(s, LS_GATE_GRANTED);
-}
-
-/* A query that was started and never run gives its place back here. */
 static void
-at_xact_end(XactEvent event, void *arg)
+gate_report_timeout(void)
 {
-	if (inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-				   event == XACT_EVENT_PREPARE))
-		ls_gate_leave();
+	pg_atomic_fetch_add_u64(&ls_gate->timeouts, 1);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
+					ls_read_throttle_timeout),
+			 errdetail("%u read queries execute on this standby, %u wait.",
+					   ls_gate_executing(),
+					   pg_atomic_read_u32(&ls_gate->waiting)),
+			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
+}
+
+static void
+gate_count_wait(int64 began)
+{
+	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
 }
 
 /*
- * Nor does one run any more that was started before an error, if the transaction goes
- * on at a savepoint. Within a query that goes on, such as a function that catches
- * an error, the place is still that query's.
+ * Makes what has been replayed up to now count, a REVOKE for example: the executor
+ * checks privileges next, and it hears of changes only as it takes a lock, which
+ * this transaction has taken already. The query has no snapshot before and a
+ * fresh one afterwards.
  */
 static void
-at_subxact_end(SubXactEvent event, SubTransactionId subxact, SubTransactionId parent, void *arg)
+gate_catch_up(QueryDesc *queryDesc)
 {
-	if (inside && event == SUBXACT_EVENT_ABORT_SUB && ls_nesting == 0)
-		ls_gate_leave();
+	AcceptInvalidationMessages();
+	if (ls_must_plan_again())
+		ls_plan_again(queryDesc);
+	gate_take_fresh_snapshot(queryDesc);
 }
 
-void
-ls_gate_register_callbacks(void)
+/* ---- what a waiter must not hold ---- */
+
+/*
+ * Gives up the query's snapshot as PortalStart took it: pushed once and
+ * registered once. False, with a snapshot in place again, if the transaction
+ * keeps another one, for then waiting would hold back replay.
+ */
+static bool
+gate_let_go_of_snapshot(QueryDesc *queryDesc)
 {
-	RegisterXactCallback(at_xact_end, NULL);
-	RegisterSubXactCallback(at_subxact_end, NULL);
+	Snapshot	snapshot = queryDesc->snapshot;
+
+	if (!ActiveSnapshotSet() || GetActiveSnapshot() != snapshot ||
+		queryDesc->crosscheck_snapshot != InvalidSnapshot)
+		return false;
+
+	PopActiveSnapshot();
+	if (ActiveSnapshotSet())
+	{
+		PushActiveSnapshot(snapshot);
+		return false;
+	}
+
+	UnregisterSnapshot(snapshot);
+	queryDesc->snapshot = InvalidSnapshot;
+	InvalidateCatalogSnapshot();
+	if (TransactionIdIsValid(MyProc->xmin))
+	{
+		gate_take_fresh_snapshot(queryDesc);
+		return false;
+	}
+	return true;
+}
+
+static void
+gate_take_fresh_snapshot(QueryDesc *queryDesc)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	queryDesc->snapshot = RegisterSnapshot(GetActiveSnapshot());
 }

@@ -44,6 +44,7 @@
 #include "state/session.h"
 #include "state/settings.h"
 
+/* Time between two steps of the limit, and between two looks at the number of cores. */
 #define LIMIT_EVERY_US INT64CONST(100000)
 #define CORES_EVERY_US INT64CONST(5000000)
 /* Share of the time on a core from which startup counts as busy. */
@@ -53,88 +54,14 @@
 /* Rounds from one sample of resting sessions to the next: each reads procfs. */
 #define REST_ROUNDS 4
 
-static int	cores = 1;
-static int64 cores_at = 0;
-static LsLimitState state;
-static int64 stepped_at = 0;
-static int64 startup_cpu_ns = 0;
-static double average_share = 0;
-static bool core_for_startup = false;
-static double average_resting = 0;
-
-static bool
-replay_is_held_on_purpose(void)
-{
-	return recovery_min_apply_delay > 0 ||
-		GetRecoveryPauseState() != RECOVERY_NOT_PAUSED;
-}
-
-/* Part of the time since the last step that the startup process was on a core. */
-static double
-startup_share(int64 since_us)
-{
-	int64		before_ns = startup_cpu_ns;
-
-	startup_cpu_ns = ls_sched_cpu_ns(ls_startup_pid());
-	if (before_ns <= 0 || startup_cpu_ns < before_ns || since_us <= 0)
-		return 0;
-	return (double) (startup_cpu_ns - before_ns) / 1000 / since_us;
-}
-
-/* Lag that fewer reads might cure. */
-static int64
-curable_lag_us(void)
-{
-	if (replay_is_held_on_purpose() || ls_replay_in_conflict())
-		return 0;
-	return (int64) pg_atomic_read_u64(&ls_lag->lag_us);
-}
-
-static void
-move_limit(int64 now)
-{
-	LsLimitInput in = {0};
-	double		share;
-
-	if (state.limit != 0 && now - stepped_at < LIMIT_EVERY_US)
-		return;
-	if (now - cores_at >= CORES_EVERY_US)
-	{
-		cores = ls_sched_cores();
-		cores_at = now;
-	}
-	share = startup_share(now - stepped_at);
-	average_share += (share - average_share) / SHARE_PART;
-	core_for_startup = ls_limit_core_for_startup(core_for_startup, average_share);
-	stepped_at = now;
-
-	in.now = now;
-	in.lag_us = curable_lag_us();
-	in.allowed_us = (int64) ls_read_throttle_lag * 1000;
-	/* where no query is held back a trial would show nothing */
-	if (ls_read_throttle == LS_THROTTLE_ON)
-		in.give_up_us = (int64) ls_read_throttle_give_up * 1000;
-	in.replayed = GetXLogReplayRecPtr(NULL);
-	in.startup_busy = share >= BUSY_SHARE;
-	in.floor = ls_read_throttle_min;
-	in.ceiling = ls_limit_ceiling(ls_read_throttle_max, in.floor, cores, core_for_startup);
-	ls_limit_step(&state, &in);
-	pg_atomic_write_u32(&ls_gate->limit, (uint32) state.limit);
-	pg_atomic_write_u32(&ls_gate->phase, (uint32) state.phase);
-}
-
-/* Has it been inside for longer than lockstep.read_throttle_long_query? */
-static bool
-is_long(LsSession *s, int64 now)
-{
-	int64		inside_us;
-
-	pg_read_barrier();			/* the caller has read the state; as in
-								 * go_inside() of gate.c */
-	inside_us = now - (int64) pg_atomic_read_u64(&s->inside_since);
-	return ls_read_throttle_long_query > 0 &&
-		inside_us > (int64) ls_read_throttle_long_query * 1000;
-}
+static int	gate_limit_cores = 1;
+static int64 gate_limit_cores_at = 0;
+static LsLimitState gate_limit_state;
+static int64 gate_limit_stepped_at = 0;
+static int64 gate_limit_startup_cpu_ns = 0;
+static double gate_limit_average_share = 0;
+static bool gate_limit_core_for_startup = false;
+static double gate_limit_average_resting = 0;
 
 /* What a session is that is inside. */
 typedef enum Kind
@@ -146,25 +73,149 @@ typedef enum Kind
 	LONG						/* executes for long, while lag counts */
 } Kind;
 
-static Kind
-kind_of(int procno, LsGateState held, int64 now, bool lag_counts)
-{
-	uint32		event = *(volatile uint32 *) &GetPGProcByNumber(procno)->wait_event_info;
-	uint32		class = event & 0xFF000000U;
+static void gate_limit_forget(void);
+static void gate_limit_move(int64 now);
+static double gate_limit_startup_share(int64 since_us);
+static int64 gate_limit_curable_lag_us(void);
+static bool gate_limit_replay_is_held(void);
+static void gate_limit_set_capacity(int64 now);
+static LsGateCensus gate_limit_take_census(uint8 *kinds, int64 now, bool lag_counts);
+static Kind gate_limit_kind_of(int procno, LsGateState held, int64 now, bool lag_counts);
+static bool gate_limit_is_long(LsSession *s, int64 now);
+static void gate_limit_average_resting_step(const uint8 *kinds, bool lag_counts);
+static int gate_limit_count_resting(const uint8 *kinds);
+static void gate_limit_mark_exceptions(const uint8 *kinds, const LsGatePlaces *places);
+static bool gate_limit_is_over(LsSession *s, Kind kind);
 
-	if (class == PG_WAIT_CLIENT)
-		return held == LS_GATE_KEPT ? RESTING : EXCEPTION;
-	if (class == PG_WAIT_LOCK || class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
-		ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lag_counts))
-		return EXCEPTION;
-	if (held != LS_GATE_KEPT && is_long(&ls_sessions[procno], now))
-		return lag_counts ? LONG : EXCEPTION;
-	return COUNTS;
+/* Controller: every query passes, and those that wait are let in. */
+void
+ls_gate_open(void)
+{
+	pg_atomic_exchange_u32(&ls_gate->capacity, LS_GATE_OPEN);
+	ls_gate_end_turns(ls_now_us());
+	ls_gate_drain();
 }
 
-/* kinds: of each session. */
+/* Controller, each round. */
+void
+ls_gate_step(int64 now)
+{
+	ls_gate_end_turns(now);
+	if (!ls_enabled || ls_read_throttle == LS_THROTTLE_OFF)
+	{
+		gate_limit_forget();
+		ls_gate_open();
+		return;
+	}
+
+	/* the mode has left "on", and sessions that wait have not read that */
+	if (ls_read_throttle != LS_THROTTLE_ON &&
+		pg_atomic_read_u32(&ls_gate->waiting) > 0)
+	{
+		ls_gate_open();
+		return;
+	}
+	gate_limit_move(now);
+	gate_limit_set_capacity(now);
+	ls_gate_drain();
+}
+
+/* There is no limit: it begins anew when there is one again. */
+static void
+gate_limit_forget(void)
+{
+	memset(&gate_limit_state, 0, sizeof(gate_limit_state));
+	gate_limit_average_resting = 0;
+	pg_atomic_write_u32(&ls_gate->limit, 0);
+}
+
+static void
+gate_limit_move(int64 now)
+{
+	LsLimitInput in = {0};
+	double		share;
+
+	if (gate_limit_state.limit != 0 && now - gate_limit_stepped_at < LIMIT_EVERY_US)
+		return;
+	if (now - gate_limit_cores_at >= CORES_EVERY_US)
+	{
+		gate_limit_cores = ls_sched_cores();
+		gate_limit_cores_at = now;
+	}
+	share = gate_limit_startup_share(now - gate_limit_stepped_at);
+	gate_limit_average_share += (share - gate_limit_average_share) / SHARE_PART;
+	gate_limit_core_for_startup = ls_limit_core_for_startup(gate_limit_core_for_startup,
+															gate_limit_average_share);
+	gate_limit_stepped_at = now;
+
+	in.now = now;
+	in.lag_us = gate_limit_curable_lag_us();
+	in.allowed_us = (int64) ls_read_throttle_lag * 1000;
+	/* where no query is held back a trial would show nothing */
+	if (ls_read_throttle == LS_THROTTLE_ON)
+		in.give_up_us = (int64) ls_read_throttle_give_up * 1000;
+	in.replayed = GetXLogReplayRecPtr(NULL);
+	in.startup_busy = share >= BUSY_SHARE;
+	in.floor = ls_read_throttle_min;
+	in.ceiling = ls_limit_ceiling(ls_read_throttle_max, in.floor, gate_limit_cores,
+								  gate_limit_core_for_startup);
+	ls_limit_step(&gate_limit_state, &in);
+	pg_atomic_write_u32(&ls_gate->limit, (uint32) gate_limit_state.limit);
+	pg_atomic_write_u32(&ls_gate->phase, (uint32) gate_limit_state.phase);
+}
+
+/* Part of the time since the last step that the startup process was on a core. */
+static double
+gate_limit_startup_share(int64 since_us)
+{
+	int64		before_ns = gate_limit_startup_cpu_ns;
+
+	gate_limit_startup_cpu_ns = ls_sched_cpu_ns(ls_startup_pid());
+	if (before_ns <= 0 || gate_limit_startup_cpu_ns < before_ns || since_us <= 0)
+		return 0;
+	return (double) (gate_limit_startup_cpu_ns - before_ns) / 1000 / since_us;
+}
+
+/* Lag that fewer reads might cure. */
+static int64
+gate_limit_curable_lag_us(void)
+{
+	if (gate_limit_replay_is_held() || ls_replay_in_conflict())
+		return 0;
+	return (int64) pg_atomic_read_u64(&ls_lag->lag_us);
+}
+
+static bool
+gate_limit_replay_is_held(void)
+{
+	return recovery_min_apply_delay > 0 ||
+		GetRecoveryPauseState() != RECOVERY_NOT_PAUSED;
+}
+
+static void
+gate_limit_set_capacity(int64 now)
+{
+	static uint8 *kinds = NULL;
+	bool		lag_counts = ls_limit_lag_counts(gate_limit_state.phase);
+	LsGateCensus census;
+	LsGatePlaces places;
+
+	if (kinds == NULL)
+		kinds = MemoryContextAlloc(TopMemoryContext, ls_nsessions);
+	census = gate_limit_take_census(kinds, now, lag_counts);
+	gate_limit_average_resting_step(kinds, lag_counts);
+	places = ls_limit_places(gate_limit_state.limit, ls_read_throttle_min,
+							 gate_limit_average_resting, &census);
+	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
+	pg_atomic_exchange_u32(&ls_gate->capacity,
+						   (uint32) (places.steady + places.for_exceptions +
+									 places.for_resting + places.for_longs));
+	gate_limit_mark_exceptions(kinds, &places);
+}
+
+/* Counts the sessions inside by their kinds, and writes each session's into kinds. */
 static LsGateCensus
-take_census(uint8 *kinds, int64 now, bool lag_counts)
+gate_limit_take_census(uint8 *kinds, int64 now, bool lag_counts)
 {
 	LsGateCensus census = {0};
 
@@ -175,10 +226,10 @@ take_census(uint8 *kinds, int64 now, bool lag_counts)
 
 		kinds[i] = COUNTS;
 		if (held == LS_GATE_UNASKED)
-			census.unasked += kind_of(i, held, now, lag_counts) == EXCEPTION ? 0 : 1;
+			census.unasked += gate_limit_kind_of(i, held, now, lag_counts) == EXCEPTION ? 0 : 1;
 		else if (held == LS_GATE_INSIDE || held == LS_GATE_KEPT)
 		{
-			kinds[i] = kind_of(i, held, now, lag_counts);
+			kinds[i] = gate_limit_kind_of(i, held, now, lag_counts);
 			census.exceptions += kinds[i] == EXCEPTION;
 			census.resting += kinds[i] == RESTING;
 			census.longs += kinds[i] == LONG;
@@ -187,13 +238,65 @@ take_census(uint8 *kinds, int64 now, bool lag_counts)
 	return census;
 }
 
-/* Has the session left, or gone on with its turn, since the census? */
-static bool
-is_over(LsSession *s, Kind kind)
+static Kind
+gate_limit_kind_of(int procno, LsGateState held, int64 now, bool lag_counts)
 {
-	LsGateState held = pg_atomic_read_u32(&s->gate);
+	uint32		event = *(volatile uint32 *) &GetPGProcByNumber(procno)->wait_event_info;
+	uint32		class = event & 0xFF000000U;
 
-	return held != LS_GATE_KEPT && (kind == RESTING || held != LS_GATE_INSIDE);
+	if (class == PG_WAIT_CLIENT)
+		return held == LS_GATE_KEPT ? RESTING : EXCEPTION;
+	if (class == PG_WAIT_LOCK || class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
+		ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lag_counts))
+		return EXCEPTION;
+	if (held != LS_GATE_KEPT && gate_limit_is_long(&ls_sessions[procno], now))
+		return lag_counts ? LONG : EXCEPTION;
+	return COUNTS;
+}
+
+/* Has the session been inside for longer than lockstep.read_throttle_long_query? */
+static bool
+gate_limit_is_long(LsSession *s, int64 now)
+{
+	int64		inside_us;
+
+	pg_read_barrier();			/* the caller has read the state; as in
+								 * gate_go_inside() of gate.c */
+	inside_us = now - (int64) pg_atomic_read_u64(&s->inside_since);
+	return ls_read_throttle_long_query > 0 &&
+		inside_us > (int64) ls_read_throttle_long_query * 1000;
+}
+
+static void
+gate_limit_average_resting_step(const uint8 *kinds, bool lag_counts)
+{
+	static int	rounds = 0;
+	bool		any_waits = pg_atomic_read_u32(&ls_gate->waiting) > 0;
+
+	if (ls_read_throttle_turn == 0)
+		gate_limit_average_resting = 0;
+	else if (++rounds % REST_ROUNDS == 0)
+		gate_limit_average_resting = ls_limit_average_resting(gate_limit_average_resting,
+															  any_waits ? gate_limit_count_resting(kinds) : 0,
+															  any_waits, lag_counts);
+}
+
+/*
+ * Sessions that keep a place for their turn and sleep. One that has been woken and
+ * has no CPU yet still says that it waits for its client; the kernel knows.
+ */
+static int
+gate_limit_count_resting(const uint8 *kinds)
+{
+	int			resting = 0;
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (kinds[i] == RESTING &&
+			ls_sched_state((int) pg_atomic_read_u32(&ls_sessions[i].pid)) == 'S')
+			resting++;
+	}
+	return resting;
 }
 
 /*
@@ -207,7 +310,7 @@ is_over(LsSession *s, Kind kind)
  * in it. That is one too few until the next round, but never less than steady.
  */
 static void
-mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
+gate_limit_mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
 {
 	int			left[] = {
 		[COUNTS] = 0,
@@ -228,101 +331,16 @@ mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
 		}
 		left[kinds[i]]--;
 		pg_atomic_exchange_u32(&s->excepted, 1);
-		if (is_over(s, kinds[i]))
+		if (gate_limit_is_over(s, kinds[i]))
 			ls_gate_end_exception(s);
 	}
 }
 
-/*
- * Sessions that keep a place for their turn and sleep. One that has been woken and
- * has no CPU yet still says that it waits for its client; the kernel knows.
- */
-static int
-count_resting(const uint8 *kinds)
+/* Has the session left, or gone on with its turn, since the census? */
+static bool
+gate_limit_is_over(LsSession *s, Kind kind)
 {
-	int			resting = 0;
+	LsGateState held = pg_atomic_read_u32(&s->gate);
 
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		if (kinds[i] == RESTING &&
-			ls_sched_state((int) pg_atomic_read_u32(&ls_sessions[i].pid)) == 'S')
-			resting++;
-	}
-	return resting;
-}
-
-static void
-average_resting_step(const uint8 *kinds, bool lag_counts)
-{
-	static int	rounds = 0;
-	bool		any_waits = pg_atomic_read_u32(&ls_gate->waiting) > 0;
-
-	if (ls_read_throttle_turn == 0)
-		average_resting = 0;
-	else if (++rounds % REST_ROUNDS == 0)
-		average_resting = ls_limit_average_resting(average_resting,
-												   any_waits ? count_resting(kinds) : 0,
-												   any_waits, lag_counts);
-}
-
-static void
-set_capacity(int64 now)
-{
-	static uint8 *kinds = NULL;
-	bool		lag_counts = ls_limit_lag_counts(state.phase);
-	LsGateCensus census;
-	LsGatePlaces places;
-
-	if (kinds == NULL)
-		kinds = MemoryContextAlloc(TopMemoryContext, ls_nsessions);
-	census = take_census(kinds, now, lag_counts);
-	average_resting_step(kinds, lag_counts);
-	places = ls_limit_places(state.limit, ls_read_throttle_min, average_resting, &census);
-	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
-	pg_atomic_exchange_u32(&ls_gate->capacity,
-						   (uint32) (places.steady + places.for_exceptions +
-									 places.for_resting + places.for_longs));
-	mark_exceptions(kinds, &places);
-}
-
-/* There is no limit: it begins anew when there is one again. */
-static void
-forget_limit(void)
-{
-	memset(&state, 0, sizeof(state));
-	average_resting = 0;
-	pg_atomic_write_u32(&ls_gate->limit, 0);
-}
-
-/* Controller: every query passes, and those that wait are let in. */
-void
-ls_gate_open(void)
-{
-	pg_atomic_exchange_u32(&ls_gate->capacity, LS_GATE_OPEN);
-	ls_gate_end_turns(ls_now_us());
-	ls_gate_drain();
-}
-
-/* Controller, each round. */
-void
-ls_gate_step(int64 now)
-{
-	ls_gate_end_turns(now);
-	if (!ls_enabled || ls_read_throttle == LS_THROTTLE_OFF)
-	{
-		forget_limit();
-		ls_gate_open();
-		return;
-	}
-
-	/* the mode has left "on", and sessions that wait have not read that */
-	if (ls_read_throttle != LS_THROTTLE_ON &&
-		pg_atomic_read_u32(&ls_gate->waiting) > 0)
-	{
-		ls_gate_open();
-		return;
-	}
-	move_limit(now);
-	set_capacity(now);
-	ls_gate_drain();
+	return held != LS_GATE_KEPT && (kind == RESTING || held != LS_GATE_INSIDE);
 }

@@ -18,17 +18,15 @@
 #include "gate/gate_lines.h"
 #include "gate/gate_queue.h"
 
-static Size
-queue_size(void)
-{
-	return MAXALIGN(ls_queue_size(MaxBackends));
-}
+static Size gate_lines_queue_size(void);
+static int gate_lines_take_entry(LsLine *line);
+static void gate_lines_count_grant(LsLine line);
 
 /* Shared memory for both. */
 Size
 ls_gate_queues_size(void)
 {
-	return LS_LINES * queue_size();
+	return LS_LINES * gate_lines_queue_size();
 }
 
 void
@@ -37,21 +35,9 @@ ls_init_lines(char *queues)
 	pg_atomic_init_u32(&ls_gate->lights_since, 0);
 	for (int i = 0; i < LS_LINES; i++)
 	{
-		ls_gate->queues[i] = (LsQueue *) (queues + i * queue_size());
+		ls_gate->queues[i] = (LsQueue *) (queues + i * gate_lines_queue_size());
 		ls_queue_init(ls_gate->queues[i], ls_nsessions);
 	}
-}
-
-/* Stops waiting; true if the session had been granted a place by then. */
-bool
-ls_leave_line(LsSession *s)
-{
-	uint32		queued = LS_GATE_QUEUED;
-
-	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
-		return true;
-	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
-	return false;
 }
 
 /*
@@ -71,6 +57,49 @@ ls_join_line(LsSession *s, LsLine line)
 	return ls_leave_line(s);
 }
 
+/* Stops waiting; true if the session had been granted a place by then. */
+bool
+ls_leave_line(LsSession *s)
+{
+	uint32		queued = LS_GATE_QUEUED;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
+		return true;
+	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+	return false;
+}
+
+/*
+ * Grants the place that the caller holds to the next waiting session. LS_NO_PROCNO
+ * if there is none. Entries of sessions that gave up are dropped.
+ */
+int
+ls_grant_next(void)
+{
+	LsLine		line;
+	int			procno;
+
+	while ((procno = gate_lines_take_entry(&line)) != LS_NO_PROCNO)
+	{
+		LsSession  *s = &ls_sessions[procno];
+		uint32		queued = LS_GATE_QUEUED;
+
+		/*
+		 * Before the grant, or a session that queues again here is lost. Its
+		 * clock is not touched: the entry may be an old one of a session that
+		 * is inside by now. One that is granted sets it as it goes in.
+		 */
+		pg_atomic_exchange_u32(&s->in_ring, 0);
+		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
+		{
+			pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+			gate_lines_count_grant(line);
+			return procno;
+		}
+	}
+	return LS_NO_PROCNO;
+}
+
 /* True if neither line has an entry at this moment. */
 bool
 ls_lines_are_empty(void)
@@ -79,12 +108,18 @@ ls_lines_are_empty(void)
 		ls_queue_is_empty(ls_gate->queues[LS_LINE_HEAVY]);
 }
 
+static Size
+gate_lines_queue_size(void)
+{
+	return MAXALIGN(ls_queue_size(MaxBackends));
+}
+
 /*
  * Takes an entry out of the line whose turn it is, or out of the other if that one
  * turns out to be empty. LS_NO_PROCNO: both are.
  */
 static int
-take_entry(LsLine *line)
+gate_lines_take_entry(LsLine *line)
 {
 	int			procno;
 
@@ -100,41 +135,10 @@ take_entry(LsLine *line)
 
 /* Two processes may count at once; then one light session more or less goes first. */
 static void
-count_grant(LsLine line)
+gate_lines_count_grant(LsLine line)
 {
 	if (line == LS_LINE_HEAVY)
 		pg_atomic_write_u32(&ls_gate->lights_since, 0);
 	else if (!ls_queue_is_empty(ls_gate->queues[LS_LINE_HEAVY]))
 		pg_atomic_fetch_add_u32(&ls_gate->lights_since, 1);
-}
-
-/*
- * Grants the place that the caller holds to the next waiting session. LS_NO_PROCNO
- * if there is none. Entries of sessions that gave up are dropped.
- */
-int
-ls_grant_next(void)
-{
-	LsLine		line;
-	int			procno;
-
-	while ((procno = take_entry(&line)) != LS_NO_PROCNO)
-	{
-		LsSession  *s = &ls_sessions[procno];
-		uint32		queued = LS_GATE_QUEUED;
-
-		/*
-		 * Before the grant, or a session that queues again here is lost. Its
-		 * clock is not touched: the entry may be an old one of a session that
-		 * is inside by now. One that is granted sets it as it goes in.
-		 */
-		pg_atomic_exchange_u32(&s->in_ring, 0);
-		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
-		{
-			pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
-			count_grant(line);
-			return procno;
-		}
-	}
-	return LS_NO_PROCNO;
 }

@@ -17,8 +17,38 @@
 /* Called with a partition's lock held; true ends the walk. */
 typedef bool (*ProcLockTest) (const PROCLOCK *proclock);
 
+static bool held_locks_any(ProcLockTest test);
+static bool held_locks_is_waited_for(const PROCLOCK *proclock);
+static bool held_locks_is_held(const PROCLOCK *proclock);
+static bool held_locks_replay_may_want(const PROCLOCK *proclock);
+
+/*
+ * True if another process waits for a lock of this transaction. Relation locks
+ * on the fast path have no entry in the shared table, and no process can be
+ * waiting for those.
+ */
+bool
+ls_others_wait_for_us(void)
+{
+	return held_locks_any(held_locks_is_waited_for);
+}
+
+/* True if it has a lock in the shared table, where others may wait for it. */
+bool
+ls_holds_shared_locks(void)
+{
+	return held_locks_any(held_locks_is_held);
+}
+
+/* Could replay come to wait for a lock of this transaction? */
+bool
+ls_holds_lock_replay_may_want(void)
+{
+	return ls_holds_fast_path_locks() || held_locks_any(held_locks_replay_may_want);
+}
+
 static bool
-any_proclock(ProcLockTest test)
+held_locks_any(ProcLockTest test)
 {
 	for (int partition = 0; partition < NUM_LOCK_PARTITIONS; partition++)
 	{
@@ -40,7 +70,7 @@ any_proclock(ProcLockTest test)
 }
 
 static bool
-is_waited_for(const PROCLOCK *proclock)
+held_locks_is_waited_for(const PROCLOCK *proclock)
 {
 	LOCK	   *lock = proclock->tag.myLock;
 	LockMethod	method = GetLocksMethodTable(lock);
@@ -55,42 +85,17 @@ is_waited_for(const PROCLOCK *proclock)
 }
 
 static bool
-is_held(const PROCLOCK *proclock)
+held_locks_is_held(const PROCLOCK *proclock)
 {
 	return proclock->holdMask != 0;
 }
 
 static bool
-replay_may_want(const PROCLOCK *proclock)
+held_locks_replay_may_want(const PROCLOCK *proclock)
 {
 	LOCK	   *lock = proclock->tag.myLock;
 
 	return proclock->holdMask != 0 &&
 		lock->tag.locktag_type != LOCKTAG_ADVISORY &&
 		lock->tag.locktag_type != LOCKTAG_VIRTUALTRANSACTION;
-}
-
-/*
- * True if another process waits for a lock of this transaction. Relation locks
- * on the fast path have no entry in the shared table, and no process can be
- * waiting for those.
- */
-bool
-ls_others_wait_for_us(void)
-{
-	return any_proclock(is_waited_for);
-}
-
-/* True if it has a lock in the shared table, where others may wait for it. */
-bool
-ls_holds_shared_locks(void)
-{
-	return any_proclock(is_held);
-}
-
-/* Could replay come to wait for a lock of this transaction? */
-bool
-ls_holds_lock_replay_may_want(void)
-{
-	return ls_holds_fast_path_locks() || any_proclock(replay_may_want);
 }

@@ -32,7 +32,7 @@
 #define NO_SLOWER 0.9
 /* Periods of lockstep.read_throttle_give_up from a trial to the next one. */
 #define REST 8
-/* The same from giving up until it is tried anew. */
+/* Such periods from giving up until all is tried anew. */
 #define RETRY 16
 
 /* Share of a core from which startup gets one, and below which it loses it. */
@@ -42,6 +42,13 @@
 /* Part of a sample in the average of resting sessions, and of forgetting it. */
 #define SAMPLE_PART 4
 #define FORGET_PART 256
+
+static void limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in);
+static void limit_rule_enter(LsLimitState *state, const LsLimitInput *in, LsLimitPhase phase, int64 watch_us);
+static void limit_rule_judge_lowest(LsLimitState *state, const LsLimitInput *in);
+static double limit_rule_rate_since(const LsLimitState *state, const LsLimitInput *in);
+static void limit_rule_judge_trial(LsLimitState *state, const LsLimitInput *in);
+static int limit_rule_next(const LsLimitState *state, const LsLimitInput *in);
 
 const char *
 ls_limit_phase_name(LsLimitPhase phase)
@@ -69,100 +76,6 @@ ls_limit_lag_counts(LsLimitPhase phase)
 	return phase == LS_LIMIT_SHRINKING || phase == LS_LIMIT_LOWEST;
 }
 
-static void
-enter(LsLimitState *state, const LsLimitInput *in, LsLimitPhase phase, int64 watch_us)
-{
-	state->phase = phase;
-	state->since = in->now;
-	state->lag_us = in->lag_us;
-	state->replayed = in->replayed;
-	state->watch_us = watch_us;
-}
-
-static double
-rate_since(const LsLimitState *state, const LsLimitInput *in)
-{
-	return (double) (in->replayed - state->replayed) / (double) Max(in->now - state->since, 1);
-}
-
-static void
-judge_lowest(LsLimitState *state, const LsLimitInput *in)
-{
-	int64		elapsed = in->now - state->since;
-
-	if (in->give_up_us == 0 || elapsed < state->watch_us)
-		return;
-	if ((state->lag_us - in->lag_us) * CURED_PART >= elapsed)
-	{
-		enter(state, in, LS_LIMIT_LOWEST, in->give_up_us);
-		return;
-	}
-	state->lowest_rate = rate_since(state, in);
-	enter(state, in, LS_LIMIT_TRIAL, in->give_up_us);
-}
-
-static void
-judge_trial(LsLimitState *state, const LsLimitInput *in)
-{
-	if (in->now - state->since < state->watch_us)
-		return;
-	if (rate_since(state, in) >= state->lowest_rate * NO_SLOWER)
-		enter(state, in, LS_LIMIT_GIVEN_UP, in->give_up_us * RETRY);
-	else
-		enter(state, in, LS_LIMIT_LOWEST, in->give_up_us * REST);
-}
-
-static void
-choose_phase(LsLimitState *state, const LsLimitInput *in)
-{
-	if (in->allowed_us == 0 || in->lag_us <= in->allowed_us)
-	{
-		state->phase = LS_LIMIT_CALM;
-		return;
-	}
-	switch (state->phase)
-	{
-		case LS_LIMIT_CALM:
-			if (!in->startup_busy)
-				state->phase = LS_LIMIT_SHRINKING;
-			break;
-		case LS_LIMIT_SHRINKING:
-			if (state->limit <= in->floor)
-				enter(state, in, LS_LIMIT_LOWEST, in->give_up_us);
-			else if (in->startup_busy)
-				state->phase = LS_LIMIT_CALM;
-			break;
-		case LS_LIMIT_LOWEST:
-			judge_lowest(state, in);
-			break;
-		case LS_LIMIT_TRIAL:
-			judge_trial(state, in);
-			break;
-		case LS_LIMIT_GIVEN_UP:
-			if (in->now - state->since >= state->watch_us)
-				state->phase = LS_LIMIT_SHRINKING;
-			break;
-	}
-}
-
-static int
-next_limit(const LsLimitState *state, const LsLimitInput *in)
-{
-	switch (state->phase)
-	{
-		case LS_LIMIT_CALM:
-			return state->limit + 1;
-		case LS_LIMIT_SHRINKING:
-			return state->limit / 2;
-		case LS_LIMIT_LOWEST:
-			return in->floor;
-		case LS_LIMIT_TRIAL:
-		case LS_LIMIT_GIVEN_UP:
-			return in->ceiling;
-	}
-	return state->limit;
-}
-
 /* To be called once in each period of equal length. */
 void
 ls_limit_step(LsLimitState *state, const LsLimitInput *in)
@@ -171,8 +84,8 @@ ls_limit_step(LsLimitState *state, const LsLimitInput *in)
 		state->limit = in->ceiling;
 	else
 	{
-		choose_phase(state, in);
-		state->limit = next_limit(state, in);
+		limit_rule_choose_phase(state, in);
+		state->limit = limit_rule_next(state, in);
 	}
 	state->limit = Min(Max(state->limit, in->floor), in->ceiling);
 }
@@ -235,4 +148,98 @@ ls_limit_places(int limit, int floor, double average_resting, const LsGateCensus
 	places.for_resting = Max(census->resting - always, 0);
 	places.for_longs = Max(floor - (others - census->longs), 0);
 	return places;
+}
+
+static void
+limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in)
+{
+	if (in->allowed_us == 0 || in->lag_us <= in->allowed_us)
+	{
+		state->phase = LS_LIMIT_CALM;
+		return;
+	}
+	switch (state->phase)
+	{
+		case LS_LIMIT_CALM:
+			if (!in->startup_busy)
+				state->phase = LS_LIMIT_SHRINKING;
+			break;
+		case LS_LIMIT_SHRINKING:
+			if (state->limit <= in->floor)
+				limit_rule_enter(state, in, LS_LIMIT_LOWEST, in->give_up_us);
+			else if (in->startup_busy)
+				state->phase = LS_LIMIT_CALM;
+			break;
+		case LS_LIMIT_LOWEST:
+			limit_rule_judge_lowest(state, in);
+			break;
+		case LS_LIMIT_TRIAL:
+			limit_rule_judge_trial(state, in);
+			break;
+		case LS_LIMIT_GIVEN_UP:
+			if (in->now - state->since >= state->watch_us)
+				state->phase = LS_LIMIT_SHRINKING;
+			break;
+	}
+}
+
+static void
+limit_rule_enter(LsLimitState *state, const LsLimitInput *in, LsLimitPhase phase, int64 watch_us)
+{
+	state->phase = phase;
+	state->since = in->now;
+	state->lag_us = in->lag_us;
+	state->replayed = in->replayed;
+	state->watch_us = watch_us;
+}
+
+static void
+limit_rule_judge_lowest(LsLimitState *state, const LsLimitInput *in)
+{
+	int64		elapsed = in->now - state->since;
+
+	if (in->give_up_us == 0 || elapsed < state->watch_us)
+		return;
+	if ((state->lag_us - in->lag_us) * CURED_PART >= elapsed)
+	{
+		limit_rule_enter(state, in, LS_LIMIT_LOWEST, in->give_up_us);
+		return;
+	}
+	state->lowest_rate = limit_rule_rate_since(state, in);
+	limit_rule_enter(state, in, LS_LIMIT_TRIAL, in->give_up_us);
+}
+
+static double
+limit_rule_rate_since(const LsLimitState *state, const LsLimitInput *in)
+{
+	return (double) (in->replayed - state->replayed) / (double) Max(in->now - state->since, 1);
+}
+
+static void
+limit_rule_judge_trial(LsLimitState *state, const LsLimitInput *in)
+{
+	if (in->now - state->since < state->watch_us)
+		return;
+	if (limit_rule_rate_since(state, in) >= state->lowest_rate * NO_SLOWER)
+		limit_rule_enter(state, in, LS_LIMIT_GIVEN_UP, in->give_up_us * RETRY);
+	else
+		limit_rule_enter(state, in, LS_LIMIT_LOWEST, in->give_up_us * REST);
+}
+
+static int
+limit_rule_next(const LsLimitState *state, const LsLimitInput *in)
+{
+	switch (state->phase)
+	{
+		case LS_LIMIT_CALM:
+			return state->limit + 1;
+		case LS_LIMIT_SHRINKING:
+			return state->limit / 2;
+		case LS_LIMIT_LOWEST:
+			return in->floor;
+		case LS_LIMIT_TRIAL:
+		case LS_LIMIT_GIVEN_UP:
+			return in->ceiling;
+	}
+	return state->limit;
 }

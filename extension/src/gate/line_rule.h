@@ -11,7 +11,7 @@ typedef enum LsLine
 } LsLine;
 
 #define LS_LINES 2
-/* So many light sessions at least go before a heavy one. */
+/* Fewest light sessions that go before a heavy one while they wait. */
 #define LS_LIGHTS_FIRST 4
 
 extern LsLine ls_line_of(int64 used_us, int64 turn_us);

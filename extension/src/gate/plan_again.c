@@ -51,88 +51,24 @@ typedef struct Statement
 	int			nparams;
 } Statement;
 
-/* the plan that waits, NULL: none does */
-static const PlannedStmt *watched = NULL;
-static bool stale = false;
+/* The plan that waits, NULL: none does. stale: it may be wrong by now. */
+static const PlannedStmt *plan_again_watched = NULL;
+static bool plan_again_stale = false;
 
-/* relid: InvalidOid means any relation. */
-static void
-relation_changed(Datum arg, Oid relid)
-{
-	if (watched != NULL &&
-		(!OidIsValid(relid) || list_member_oid(watched->relationOids, relid)))
-		stale = true;
-}
-
-static void
-anything_changed(Datum arg, int cacheid, uint32 hashvalue)
-{
-	if (watched != NULL)
-		stale = true;
-}
-
-static void
-register_callbacks(void)
-{
-	static const int kinds[] = {
-		PROCOID, TYPEOID, OPEROID, CLAOID, OPFAMILYOID, COLLOID, TSCONFIGOID, TSDICTOID,
-		AUTHOID, AUTHMEMROLEMEM, NAMESPACEOID
-	};
-
-	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
-	for (int i = 0; i < lengthof(kinds); i++)
-		CacheRegisterSyscacheCallback(kinds[i], anything_changed, (Datum) 0);
-}
-
-void
-ls_watch_plan(const PlannedStmt *stmt)
-{
-	static bool registered = false;
-
-	if (!registered)
-	{
-		register_callbacks();
-		registered = true;
-	}
-	stale = false;
-	watched = stmt;
-}
-
-void
-ls_stop_watching_plan(void)
-{
-	watched = NULL;
-}
-
-/* For what the caller has found out by itself. */
-void
-ls_plan_is_stale(void)
-{
-	stale = true;
-}
-
-bool
-ls_must_plan_again(void)
-{
-	return stale;
-}
-
-/* The prepared statement with a name that the portal was bound from, or NULL. */
-static CachedPlanSource *
-named_statement(void)
-{
-	PreparedStatement *prepared;
-
-	if (ActivePortal->prepStmtName == NULL || ActivePortal->prepStmtName[0] == '\0')
-		return NULL;
-	prepared = FetchPreparedStatement(ActivePortal->prepStmtName, false);
-	return prepared == NULL ? NULL : prepared->plansource;
-}
+static CachedPlanSource *plan_again_named_statement(void);
+static void plan_again_register_callbacks(void);
+static void plan_again_relation_changed(Datum arg, Oid relid);
+static void plan_again_anything_changed(Datum arg, int cacheid, uint32 hashvalue);
+static PlannedStmt *plan_again_make(const QueryDesc *queryDesc);
+static Statement plan_again_statement_of(const QueryDesc *queryDesc);
+static RawStmt *plan_again_parse_text(const QueryDesc *queryDesc);
+static bool plan_again_columns_may_be_known(void);
+static List *plan_again_column_types(const PlannedStmt *stmt);
 
 bool
 ls_can_plan_again(const QueryDesc *queryDesc)
 {
-	CachedPlanSource *source = named_statement();
+	CachedPlanSource *source = plan_again_named_statement();
 
 	if (queryDesc->queryEnv != NULL)
 		return false;
@@ -142,8 +78,156 @@ ls_can_plan_again(const QueryDesc *queryDesc)
 		strchr(queryDesc->sourceText, '\\') == NULL;
 }
 
+void
+ls_watch_plan(const PlannedStmt *stmt)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		plan_again_register_callbacks();
+		registered = true;
+	}
+	plan_again_stale = false;
+	plan_again_watched = stmt;
+}
+
+void
+ls_stop_watching_plan(void)
+{
+	plan_again_watched = NULL;
+}
+
+/* For what the caller has found out by itself. */
+void
+ls_plan_is_stale(void)
+{
+	plan_again_stale = true;
+}
+
+bool
+ls_must_plan_again(void)
+{
+	return plan_again_stale;
+}
+
+/*
+ * Called with all invalidations accepted and no snapshot. What planning evaluates
+ * must not wait at the gate, so it counts as nested.
+ */
+void
+ls_plan_again(QueryDesc *queryDesc)
+{
+	PlannedStmt *stmt;
+
+	ls_nesting++;
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		stmt = plan_again_make(queryDesc);
+		PopActiveSnapshot();
+	}
+	PG_FINALLY();
+	{
+		ls_nesting--;
+	}
+	PG_END_TRY();
+
+	/* as the server says it of a prepared statement */
+	if (plan_again_columns_may_be_known() &&
+		!equal(plan_again_column_types(stmt), plan_again_column_types(queryDesc->plannedstmt)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("columns of the query changed while it waited at the gate"),
+				 errhint("Prepare the statement again.")));
+	queryDesc->plannedstmt = stmt;
+}
+
+/* The prepared statement with a name that the portal was bound from, or NULL. */
+static CachedPlanSource *
+plan_again_named_statement(void)
+{
+	PreparedStatement *prepared;
+
+	if (ActivePortal->prepStmtName == NULL || ActivePortal->prepStmtName[0] == '\0')
+		return NULL;
+	prepared = FetchPreparedStatement(ActivePortal->prepStmtName, false);
+	return prepared == NULL ? NULL : prepared->plansource;
+}
+
+static void
+plan_again_register_callbacks(void)
+{
+	static const int kinds[] = {
+		PROCOID, TYPEOID, OPEROID, CLAOID, OPFAMILYOID, COLLOID, TSCONFIGOID, TSDICTOID,
+		AUTHOID, AUTHMEMROLEMEM, NAMESPACEOID
+	};
+
+	CacheRegisterRelcacheCallback(plan_again_relation_changed, (Datum) 0);
+	for (int i = 0; i < lengthof(kinds); i++)
+		CacheRegisterSyscacheCallback(kinds[i], plan_again_anything_changed, (Datum) 0);
+}
+
+/* relid: InvalidOid means any relation. */
+static void
+plan_again_relation_changed(Datum arg, Oid relid)
+{
+	if (plan_again_watched != NULL &&
+		(!OidIsValid(relid) || list_member_oid(plan_again_watched->relationOids, relid)))
+		plan_again_stale = true;
+}
+
+static void
+plan_again_anything_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	if (plan_again_watched != NULL)
+		plan_again_stale = true;
+}
+
+static PlannedStmt *
+plan_again_make(const QueryDesc *queryDesc)
+{
+	Statement	statement = plan_again_statement_of(queryDesc);
+	List	   *plans;
+
+	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(statement.raw, queryDesc->sourceText,
+															   statement.param_types,
+															   statement.nparams, NULL),
+							queryDesc->sourceText, CURSOR_OPT_PARALLEL_OK, queryDesc->params);
+	if (list_length(plans) != 1 || linitial_node(PlannedStmt, plans)->commandType != CMD_SELECT)
+		elog(ERROR, "a query that was planned again is no longer one query");
+	return linitial_node(PlannedStmt, plans);
+}
+
+static Statement
+plan_again_statement_of(const QueryDesc *queryDesc)
+{
+	CachedPlanSource *source = plan_again_named_statement();
+	ParamListInfo params = queryDesc->params;
+	Statement	statement = {0};
+	Oid		   *types;
+
+	if (source != NULL)
+	{
+		statement.raw = copyObject(source->raw_parse_tree);
+		statement.param_types = source->param_types;
+		statement.nparams = source->num_params;
+		return statement;
+	}
+	statement.raw = plan_again_parse_text(queryDesc);
+	if (params != NULL && params->numParams > 0)
+	{
+		types = palloc(sizeof(Oid) * params->numParams);
+		for (int i = 0; i < params->numParams; i++)
+			types[i] = params->params[i].ptype;
+		statement.param_types = types;
+		statement.nparams = params->numParams;
+	}
+	return statement;
+}
+
 static RawStmt *
-parse_text(const QueryDesc *queryDesc)
+plan_again_parse_text(const QueryDesc *queryDesc)
 {
 	List	   *all = pg_parse_query(queryDesc->sourceText);
 	ListCell   *cell;
@@ -160,61 +244,19 @@ parse_text(const QueryDesc *queryDesc)
 	return NULL;				/* not reached */
 }
 
-static Statement
-statement_of(const QueryDesc *queryDesc)
-{
-	CachedPlanSource *source = named_statement();
-	ParamListInfo params = queryDesc->params;
-	Statement	statement = {0};
-	Oid		   *types;
-
-	if (source != NULL)
-	{
-		statement.raw = copyObject(source->raw_parse_tree);
-		statement.param_types = source->param_types;
-		statement.nparams = source->num_params;
-		return statement;
-	}
-	statement.raw = parse_text(queryDesc);
-	if (params != NULL && params->numParams > 0)
-	{
-		types = palloc(sizeof(Oid) * params->numParams);
-		for (int i = 0; i < params->numParams; i++)
-			types[i] = params->params[i].ptype;
-		statement.param_types = types;
-		statement.nparams = params->numParams;
-	}
-	return statement;
-}
-
-static PlannedStmt *
-make_plan(const QueryDesc *queryDesc)
-{
-	Statement	statement = statement_of(queryDesc);
-	List	   *plans;
-
-	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(statement.raw, queryDesc->sourceText,
-															   statement.param_types,
-															   statement.nparams, NULL),
-							queryDesc->sourceText, CURSOR_OPT_PARALLEL_OK, queryDesc->params);
-	if (list_length(plans) != 1 || linitial_node(PlannedStmt, plans)->commandType != CMD_SELECT)
-		elog(ERROR, "a query that was planned again is no longer one query");
-	return linitial_node(PlannedStmt, plans);
-}
-
 /*
  * May the client know the columns already? It is told those of a simple query, whose
  * plan is in no cache, once the executor has started.
  */
 static bool
-columns_may_be_known(void)
+plan_again_columns_may_be_known(void)
 {
 	return ActivePortal->cplan != NULL;
 }
 
-/* The columns, as types. */
+/* Types of the columns that the client gets. */
 static List *
-column_types(const PlannedStmt *stmt)
+plan_again_column_types(const PlannedStmt *stmt)
 {
 	List	   *types = NIL;
 	ListCell   *cell;
@@ -227,36 +269,4 @@ column_types(const PlannedStmt *stmt)
 			types = lappend_oid(types, exprType((Node *) entry->expr));
 	}
 	return types;
-}
-
-/*
- * Called with all invalidations accepted and no snapshot. What planning evaluates
- * must not wait at the gate, so it counts as nested.
- */
-void
-ls_plan_again(QueryDesc *queryDesc)
-{
-	PlannedStmt *stmt;
-
-	ls_nesting++;
-	PG_TRY();
-	{
-		PushActiveSnapshot(GetTransactionSnapshot());
-		stmt = make_plan(queryDesc);
-		PopActiveSnapshot();
-	}
-	PG_FINALLY();
-	{
-		ls_nesting--;
-	}
-	PG_END_TRY();
-
-	/* as the server says it of a prepared statement */
-	if (columns_may_be_known() &&
-		!equal(column_types(stmt), column_types(queryDesc->plannedstmt)))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("columns of the query changed while it waited at the gate"),
-				 errhint("Prepare the statement again.")));
-	queryDesc->plannedstmt = stmt;
 }

@@ -21,7 +21,7 @@
  * - It never waits for a lock, and never fails for want of memory for one. If a
  *   lock cannot be had, or the index is gone already, the session does not wait
  *   but executes at once, with a new plan (plan_again.c).
- * - It takes at most max_locks_per_transaction locks. The server has room for so many of
+ * - It takes at most max_locks_per_transaction locks. The server has room for that many of
  *   each session; more of them, at once, would leave none for others, and those fail.
  *   A session with a plan that needs more does not wait.
  * - Replay that comes to want one of the locks finds it held by a session at the
@@ -41,20 +41,74 @@
 #include "compat.h"
 #include "gate/plan_indexes.h"
 
-/* locks taken so far, and what it means if not all can be had */
-static int	taken = 0;
-static LsIndexLocks why_not = LS_INDEXES_CHANGED;
+/* Locks taken so far, and what the caller is told if not all can be had. */
+static int	plan_indexes_taken = 0;
+static LsIndexLocks plan_indexes_why_not = LS_INDEXES_CHANGED;
 
-static bool lock_indexes_of(const Plan *plan);
+static bool plan_indexes_lock(const Plan *plan);
+static bool plan_indexes_lock_node(const Plan *plan);
+static bool plan_indexes_lock_one(Oid index);
+static bool plan_indexes_lock_all(const List *plans);
+
+/* If the session may not wait, some may be locked all the same. */
+LsIndexLocks
+ls_lock_plan_indexes(const PlannedStmt *stmt)
+{
+	plan_indexes_taken = 0;
+	plan_indexes_why_not = LS_INDEXES_CHANGED;
+	/* subplans: also those of initplans and common table expressions */
+	if (plan_indexes_lock(stmt->planTree) && plan_indexes_lock_all(stmt->subplans))
+		return LS_INDEXES_LOCKED;
+	return plan_indexes_why_not;
+}
 
 static bool
-lock_index(Oid index)
+plan_indexes_lock(const Plan *plan)
+{
+	if (plan == NULL)
+		return true;
+	check_stack_depth();
+	return plan_indexes_lock_node(plan) &&
+		plan_indexes_lock(plan->lefttree) && plan_indexes_lock(plan->righttree);
+}
+
+/* What this node scans, and its children that are not left or right of it. */
+static bool
+plan_indexes_lock_node(const Plan *plan)
+{
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			return plan_indexes_lock_one(((const IndexScan *) plan)->indexid);
+		case T_IndexOnlyScan:
+			return plan_indexes_lock_one(((const IndexOnlyScan *) plan)->indexid);
+		case T_BitmapIndexScan:
+			return plan_indexes_lock_one(((const BitmapIndexScan *) plan)->indexid);
+		case T_Append:
+			return plan_indexes_lock_all(((const Append *) plan)->appendplans);
+		case T_MergeAppend:
+			return plan_indexes_lock_all(((const MergeAppend *) plan)->mergeplans);
+		case T_BitmapAnd:
+			return plan_indexes_lock_all(((const BitmapAnd *) plan)->bitmapplans);
+		case T_BitmapOr:
+			return plan_indexes_lock_all(((const BitmapOr *) plan)->bitmapplans);
+		case T_SubqueryScan:
+			return plan_indexes_lock(((const SubqueryScan *) plan)->subplan);
+		case T_CustomScan:
+			return plan_indexes_lock_all(((const CustomScan *) plan)->custom_plans);
+		default:
+			return true;
+	}
+}
+
+static bool
+plan_indexes_lock_one(Oid index)
 {
 	LOCKTAG		tag;
 
-	if (taken >= max_locks_per_xact)
+	if (plan_indexes_taken >= max_locks_per_xact)
 	{
-		why_not = LS_INDEXES_TOO_MANY;
+		plan_indexes_why_not = LS_INDEXES_TOO_MANY;
 		return false;
 	}
 	SET_LOCKTAG_RELATION(tag, IsSharedRelation(index) ? InvalidOid : MyDatabaseId, index);
@@ -63,7 +117,7 @@ lock_index(Oid index)
 		case LOCKACQUIRE_NOT_AVAIL:
 			return false;
 		case LOCKACQUIRE_OK:
-			taken++;
+			plan_indexes_taken++;
 			/* with the lock in hand, hear what happened to the index before */
 			AcceptInvalidationMessages();
 			return SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index));
@@ -75,65 +129,14 @@ lock_index(Oid index)
 }
 
 static bool
-lock_indexes_of_all(const List *plans)
+plan_indexes_lock_all(const List *plans)
 {
 	ListCell   *cell;
 
 	foreach(cell, plans)
 	{
-		if (!lock_indexes_of(lfirst(cell)))
+		if (!plan_indexes_lock(lfirst(cell)))
 			return false;
 	}
 	return true;
-}
-
-/* What this node scans, and its children that are not left or right of it. */
-static bool
-lock_indexes_of_node(const Plan *plan)
-{
-	switch (nodeTag(plan))
-	{
-		case T_IndexScan:
-			return lock_index(((const IndexScan *) plan)->indexid);
-		case T_IndexOnlyScan:
-			return lock_index(((const IndexOnlyScan *) plan)->indexid);
-		case T_BitmapIndexScan:
-			return lock_index(((const BitmapIndexScan *) plan)->indexid);
-		case T_Append:
-			return lock_indexes_of_all(((const Append *) plan)->appendplans);
-		case T_MergeAppend:
-			return lock_indexes_of_all(((const MergeAppend *) plan)->mergeplans);
-		case T_BitmapAnd:
-			return lock_indexes_of_all(((const BitmapAnd *) plan)->bitmapplans);
-		case T_BitmapOr:
-			return lock_indexes_of_all(((const BitmapOr *) plan)->bitmapplans);
-		case T_SubqueryScan:
-			return lock_indexes_of(((const SubqueryScan *) plan)->subplan);
-		case T_CustomScan:
-			return lock_indexes_of_all(((const CustomScan *) plan)->custom_plans);
-		default:
-			return true;
-	}
-}
-
-static bool
-lock_indexes_of(const Plan *plan)
-{
-	if (plan == NULL)
-		return true;
-	check_stack_depth();
-	return lock_indexes_of_node(plan) &&
-		lock_indexes_of(plan->lefttree) && lock_indexes_of(plan->righttree);
-}
-
-/* If the session may not wait, some may be locked all the same. */
-LsIndexLocks
-ls_lock_plan_indexes(const PlannedStmt *stmt)
-{
-	taken = 0;
-	why_not = LS_INDEXES_CHANGED;
-	/* subplans: also those of initplans and common table expressions */
-	if (lock_indexes_of(stmt->planTree) && lock_indexes_of_all(stmt->subplans))
-		return LS_INDEXES_LOCKED;
-	return why_not;
 }

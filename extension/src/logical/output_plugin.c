@@ -85,7 +85,7 @@ typedef struct EntryHeader
 #define BATCH 'B'
 #define MARKER 'O'
 
-/* How long a commit may be held while decoding goes on, in ms. */
+/* Longest time that a commit is held while decoding goes on, in ms. */
 #define HOLD_MS 10
 
 /* Shortest time from the beginning of one turn to that of the next, in us. */
@@ -132,185 +132,90 @@ typedef struct Batch
 
 extern PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
 
-static OutputPluginCallbacks pgoutput;
-static Batch *batch = NULL;
+static OutputPluginCallbacks plugin_pgoutput;
+static Batch *plugin_batch = NULL;
 
-static void
-forget_batch(void *arg)
+static void plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init);
+static BatchMode plugin_take_mode(LogicalDecodingContext *ctx);
+static void plugin_wrap_writer(LogicalDecodingContext *ctx, BatchMode mode);
+static void plugin_forget_batch(void *arg);
+static void plugin_prepare_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+								 bool last_write);
+static void plugin_write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+							   bool last_write);
+static void plugin_flush(void);
+static void plugin_flush_with(const StringInfo tail);
+static void plugin_send(char kind, const StringInfo tail, bool with_lsn);
+static int plugin_read_page(XLogReaderState *reader, XLogRecPtr page, int needed, XLogRecPtr record,
+							char *buffer);
+static bool plugin_batch_is_older(int ms);
+static void plugin_rest(void);
+static void plugin_shutdown(LogicalDecodingContext *ctx);
+static void plugin_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn);
+static void plugin_boundary(void);
+static void plugin_open_batch(void);
+static void plugin_message(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn,
+						   bool transactional, const char *prefix, Size size,
+						   const char *content);
+static void plugin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn);
+static void plugin_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+								   XLogRecPtr lsn);
+static void plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+									 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time);
+static void plugin_stream_stop(LogicalDecodingContext *ctx, ReorderBufferTXN *txn);
+static void plugin_stream_abort(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn);
+static void plugin_stream_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+								  XLogRecPtr lsn);
+static void plugin_stream_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+								 XLogRecPtr lsn);
+
+void
+_PG_output_plugin_init(OutputPluginCallbacks *callbacks)
 {
-	if (batch == arg)
-		batch = NULL;
-}
+	LogicalOutputPluginInit init = (LogicalOutputPluginInit)
+		load_external_function("pgoutput", "_PG_output_plugin_init", true, NULL);
 
-/*
- * Sends one message through the context's own writer: kind, and for a batch
- * its entries, the last of which may have its message in tail.
- */
-static void
-send_message(char kind, const StringInfo tail, bool with_lsn)
-{
-	LogicalDecodingContext *ctx = batch->ctx;
+	memset(&plugin_pgoutput, 0, sizeof(plugin_pgoutput));
+	init(&plugin_pgoutput);
 
-	ctx->out = batch->out;
-	batch->prepare_write(ctx, batch->location, batch->xid, with_lsn);
-	pq_sendbyte(ctx->out, kind);
-	if (kind == BATCH)
-	{
-		pq_sendint32(ctx->out, batch->count);
-		appendBinaryStringInfo(ctx->out, batch->entries->data, batch->entries->len);
-	}
-	if (tail)
-		appendBinaryStringInfo(ctx->out, tail->data, tail->len);
-	batch->write(ctx, batch->location, batch->xid, with_lsn);
-	ctx->out = batch->message;
-}
-
-/* Sends what was gathered, if anything; tail: the last entry's message. */
-static void
-flush_with(const StringInfo tail)
-{
-	if (batch->count == 0)
-		return;
-	send_message(BATCH, tail, batch->lsn != InvalidXLogRecPtr);
-	batch->count = 0;
-	batch->open = false;
-	resetStringInfo(batch->entries);
-}
-
-static void
-flush_batch(void)
-{
-	flush_with(NULL);
-}
-
-/* Announces that a commit is held, before any keepalive can cover it. */
-static void
-open_batch(void)
-{
-	if (batch->open)
-		return;
-	batch->open = true;
-	send_message(MARKER, NULL, false);
-}
-
-static bool
-older_than(int ms)
-{
-	return batch->count > 0 &&
-		TimestampDifferenceExceeds(batch->since, GetCurrentTimestamp(), ms);
+	*callbacks = plugin_pgoutput;
+	callbacks->startup_cb = plugin_startup;
+	callbacks->shutdown_cb = plugin_shutdown;
+	callbacks->commit_cb = plugin_commit;
+	callbacks->message_cb = plugin_message;
+	callbacks->prepare_cb = plugin_prepare;
+	callbacks->commit_prepared_cb = plugin_commit_prepared;
+	callbacks->rollback_prepared_cb = plugin_rollback_prepared;
+	callbacks->stream_stop_cb = plugin_stream_stop;
+	callbacks->stream_abort_cb = plugin_stream_abort;
+	callbacks->stream_prepare_cb = plugin_stream_prepare;
+	callbacks->stream_commit_cb = plugin_stream_commit;
 }
 
 static void
-prepare_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
-			  bool last_write)
+plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 {
-	resetStringInfo(batch->message);
-}
+	BatchMode	mode = plugin_take_mode(ctx);
 
-static void
-write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
-			bool last_write)
-{
-	StringInfo	message = batch->message;
-	bool		large = message->len > BATCH_BYTES;
-	EntryHeader header;
+	/*
+	 * Only streaming has progress to tell, and waits for WAL in the page
+	 * reader. An SQL function moves the slot at its end whatever was held,
+	 * also when a walsender runs it (replication=database).
+	 */
+	if (mode == BATCH_HOLD && ctx->update_progress == NULL)
+		mode = BATCH_COMMIT;
 
-	/* a large message goes alone, and is not copied into the batch first */
-	if (large)
-		flush_batch();
+	plugin_pgoutput.startup_cb(ctx, options, is_init);
 
-	/* messages that are made one right after the other may share a time */
-	if (batch->count % ENTRIES_A_TIME == 0)
-		batch->now = GetCurrentTimestamp();
-	if (batch->count == 0)
-		batch->since = batch->now;
-	batch->lsn = last_write ? lsn : InvalidXLogRecPtr;
-	batch->location = lsn;
-	batch->xid = xid;
-	batch->count++;
-	header.lsn = pg_hton64(batch->lsn);
-	header.time = pg_hton64(batch->now);
-	header.length = pg_hton32(message->len);
-	appendBinaryStringInfo(batch->entries, (char *) &header, ENTRY_HEADER);
-	if (large)
-		flush_with(message);
-	else
-		appendBinaryStringInfo(batch->entries, message->data, message->len);
-
-	/* as often as the walsender itself: at every message */
-	CHECK_FOR_INTERRUPTS();
-
-	if (batch->entries->len >= BATCH_BYTES ||
-		(wal_sender_timeout > 0 &&
-		 TimestampDifferenceExceeds(batch->since, batch->now,
-									wal_sender_timeout / 2)))
-		flush_batch();
-}
-
-/*
- * A transaction, or a part of one that the receiver acts on, is complete.
- */
-static void
-boundary(void)
-{
-	if (batch == NULL || batch->mode == BATCH_OFF || batch->count == 0)
-		return;
-	if (batch->mode == BATCH_HOLD && ls_may_hold_commits() &&
-		!older_than(HOLD_MS))
-		open_batch();
-	else
-		flush_batch();
-}
-
-/*
- * Lets WAL gather if the turn that ends here began just now. Whoever flushes WAL
- * does not wake a process that sleeps like this.
- */
-static void
-rest(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz until = batch->turn + TURN_US;
-
-	/* commits that wait for this stream must not wait longer */
-	if (MyWalSnd == NULL || MyWalSnd->sync_standby_priority > 0)
-		return;
-	/* a clock that was set back must not make it longer */
-	if (now < batch->turn || now >= until)
-		return;
-	pgstat_report_wait_start(PG_WAIT_EXTENSION);
-	pg_usleep(until - now);
-	pgstat_report_wait_end();
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * Reading a page may wait for WAL: nothing may be held then. It does not wait
- * for what is flushed already (on a standby: replayed).
- */
-static int
-read_page(XLogReaderState *reader, XLogRecPtr page, int needed,
-		  XLogRecPtr record, char *buffer)
-{
-	XLogRecPtr	available = RecoveryInProgress() ?
-		GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
-	bool		turn_ends = page + needed > available;
-	int			length;
-
-	if (batch->count > 0 &&
-		(turn_ends || !ls_may_hold_commits() || older_than(HOLD_MS)))
-		flush_batch();
-	if (!turn_ends)
-		return batch->page_read(reader, page, needed, record, buffer);
-	rest();
-	length = batch->page_read(reader, page, needed, record, buffer);
-	batch->turn = GetCurrentTimestamp();
-	return length;
+	/* while a slot is made nothing is written, and there may be no writer */
+	plugin_batch = NULL;
+	if (!is_init && mode != BATCH_OFF && ctx->write != NULL)
+		plugin_wrap_writer(ctx, mode);
 }
 
 /* Takes our option out of the list, since pgoutput refuses what it does not know. */
 static BatchMode
-take_mode(LogicalDecodingContext *ctx)
+plugin_take_mode(LogicalDecodingContext *ctx)
 {
 	BatchMode	mode = BATCH_OFF;
 	ListCell   *cell;
@@ -342,148 +247,275 @@ take_mode(LogicalDecodingContext *ctx)
 }
 
 static void
-wrap_writer(LogicalDecodingContext *ctx, BatchMode mode)
+plugin_wrap_writer(LogicalDecodingContext *ctx, BatchMode mode)
 {
 	MemoryContext old = MemoryContextSwitchTo(ctx->context);
 
-	batch = palloc0(sizeof(Batch));
-	batch->mode = mode;
-	batch->ctx = ctx;
-	batch->prepare_write = ctx->prepare_write;
-	batch->write = ctx->write;
-	batch->out = ctx->out;
-	batch->message = makeStringInfo();
-	batch->entries = makeStringInfo();
-	enlargeStringInfo(batch->entries, BATCH_BYTES + ENTRY_HEADER);
-	batch->reset.func = forget_batch;
-	batch->reset.arg = batch;
-	MemoryContextRegisterResetCallback(ctx->context, &batch->reset);
+	plugin_batch = palloc0(sizeof(Batch));
+	plugin_batch->mode = mode;
+	plugin_batch->ctx = ctx;
+	plugin_batch->prepare_write = ctx->prepare_write;
+	plugin_batch->write = ctx->write;
+	plugin_batch->out = ctx->out;
+	plugin_batch->message = makeStringInfo();
+	plugin_batch->entries = makeStringInfo();
+	enlargeStringInfo(plugin_batch->entries, BATCH_BYTES + ENTRY_HEADER);
+	plugin_batch->reset.func = plugin_forget_batch;
+	plugin_batch->reset.arg = plugin_batch;
+	MemoryContextRegisterResetCallback(ctx->context, &plugin_batch->reset);
 
-	ctx->prepare_write = prepare_entry;
-	ctx->write = write_entry;
-	ctx->out = batch->message;
+	ctx->prepare_write = plugin_prepare_entry;
+	ctx->write = plugin_write_entry;
+	ctx->out = plugin_batch->message;
 	if (mode == BATCH_HOLD)
 	{
-		batch->page_read = ctx->reader->routine.page_read;
-		ctx->reader->routine.page_read = read_page;
+		plugin_batch->page_read = ctx->reader->routine.page_read;
+		ctx->reader->routine.page_read = plugin_read_page;
 	}
 	MemoryContextSwitchTo(old);
 }
 
 static void
-plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
+plugin_forget_batch(void *arg)
 {
-	BatchMode	mode = take_mode(ctx);
+	if (plugin_batch == arg)
+		plugin_batch = NULL;
+}
 
-	/*
-	 * Only streaming has progress to tell, and waits for WAL in the page
-	 * reader. An SQL function moves the slot at its end whatever was held,
-	 * also when a walsender runs it (replication=database).
-	 */
-	if (mode == BATCH_HOLD && ctx->update_progress == NULL)
-		mode = BATCH_COMMIT;
+static void
+plugin_prepare_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+					 bool last_write)
+{
+	resetStringInfo(plugin_batch->message);
+}
 
-	pgoutput.startup_cb(ctx, options, is_init);
+static void
+plugin_write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+				   bool last_write)
+{
+	StringInfo	message = plugin_batch->message;
+	bool		large = message->len > BATCH_BYTES;
+	EntryHeader header;
 
-	/* while a slot is made nothing is written, and there may be no writer */
-	batch = NULL;
-	if (!is_init && mode != BATCH_OFF && ctx->write != NULL)
-		wrap_writer(ctx, mode);
+	/* a large message goes alone, and is not copied into the batch first */
+	if (large)
+		plugin_flush();
+
+	/* messages that are made one right after the other may share a time */
+	if (plugin_batch->count % ENTRIES_A_TIME == 0)
+		plugin_batch->now = GetCurrentTimestamp();
+	if (plugin_batch->count == 0)
+		plugin_batch->since = plugin_batch->now;
+	plugin_batch->lsn = last_write ? lsn : InvalidXLogRecPtr;
+	plugin_batch->location = lsn;
+	plugin_batch->xid = xid;
+	plugin_batch->count++;
+	header.lsn = pg_hton64(plugin_batch->lsn);
+	header.time = pg_hton64(plugin_batch->now);
+	header.length = pg_hton32(message->len);
+	appendBinaryStringInfo(plugin_batch->entries, (char *) &header, ENTRY_HEADER);
+	if (large)
+		plugin_flush_with(message);
+	else
+		appendBinaryStringInfo(plugin_batch->entries, message->data, message->len);
+
+	/* as often as the walsender itself: at every message */
+	CHECK_FOR_INTERRUPTS();
+
+	if (plugin_batch->entries->len >= BATCH_BYTES ||
+		(wal_sender_timeout > 0 &&
+		 TimestampDifferenceExceeds(plugin_batch->since, plugin_batch->now,
+									wal_sender_timeout / 2)))
+		plugin_flush();
+}
+
+static void
+plugin_flush(void)
+{
+	plugin_flush_with(NULL);
+}
+
+/* Sends what was gathered, if anything; tail: the last entry's message. */
+static void
+plugin_flush_with(const StringInfo tail)
+{
+	if (plugin_batch->count == 0)
+		return;
+	plugin_send(BATCH, tail, plugin_batch->lsn != InvalidXLogRecPtr);
+	plugin_batch->count = 0;
+	plugin_batch->open = false;
+	resetStringInfo(plugin_batch->entries);
+}
+
+/*
+ * Sends one message through the context's own writer: kind, and for a batch
+ * its entries, the last of which may have its message in tail.
+ */
+static void
+plugin_send(char kind, const StringInfo tail, bool with_lsn)
+{
+	LogicalDecodingContext *ctx = plugin_batch->ctx;
+
+	ctx->out = plugin_batch->out;
+	plugin_batch->prepare_write(ctx, plugin_batch->location, plugin_batch->xid, with_lsn);
+	pq_sendbyte(ctx->out, kind);
+	if (kind == BATCH)
+	{
+		pq_sendint32(ctx->out, plugin_batch->count);
+		appendBinaryStringInfo(ctx->out, plugin_batch->entries->data, plugin_batch->entries->len);
+	}
+	if (tail)
+		appendBinaryStringInfo(ctx->out, tail->data, tail->len);
+	plugin_batch->write(ctx, plugin_batch->location, plugin_batch->xid, with_lsn);
+	ctx->out = plugin_batch->message;
+}
+
+/*
+ * Reading a page may wait for WAL: nothing may be held then. It does not wait
+ * for what is flushed already (on a standby: replayed).
+ */
+static int
+plugin_read_page(XLogReaderState *reader, XLogRecPtr page, int needed,
+				 XLogRecPtr record, char *buffer)
+{
+	XLogRecPtr	available = RecoveryInProgress() ?
+		GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+	bool		turn_ends = page + needed > available;
+	int			length;
+
+	if (plugin_batch->count > 0 &&
+		(turn_ends || !ls_may_hold_commits() || plugin_batch_is_older(HOLD_MS)))
+		plugin_flush();
+	if (!turn_ends)
+		return plugin_batch->page_read(reader, page, needed, record, buffer);
+	plugin_rest();
+	length = plugin_batch->page_read(reader, page, needed, record, buffer);
+	plugin_batch->turn = GetCurrentTimestamp();
+	return length;
+}
+
+static bool
+plugin_batch_is_older(int ms)
+{
+	return plugin_batch->count > 0 &&
+		TimestampDifferenceExceeds(plugin_batch->since, GetCurrentTimestamp(), ms);
+}
+
+/*
+ * Lets WAL gather if the turn that ends here began just now. Whoever flushes WAL
+ * does not wake a process that sleeps like this.
+ */
+static void
+plugin_rest(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = plugin_batch->turn + TURN_US;
+
+	/* commits that wait for this stream must not wait longer */
+	if (MyWalSnd == NULL || MyWalSnd->sync_standby_priority > 0)
+		return;
+	/* a clock that was set back must not make it longer */
+	if (now < plugin_batch->turn || now >= until)
+		return;
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	pg_usleep(until - now);
+	pgstat_report_wait_end();
+	CHECK_FOR_INTERRUPTS();
 }
 
 static void
 plugin_shutdown(LogicalDecodingContext *ctx)
 {
-	if (pgoutput.shutdown_cb)
-		pgoutput.shutdown_cb(ctx);
-	batch = NULL;
+	if (plugin_pgoutput.shutdown_cb)
+		plugin_pgoutput.shutdown_cb(ctx);
+	plugin_batch = NULL;
 }
 
 static void
 plugin_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	pgoutput.commit_cb(ctx, txn, lsn);
-	boundary();
+	plugin_pgoutput.commit_cb(ctx, txn, lsn);
+	plugin_boundary();
 }
 
+/* A transaction, or a part of one that the receiver acts on, is complete. */
 static void
-plugin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+plugin_boundary(void)
 {
-	pgoutput.prepare_cb(ctx, txn, lsn);
-	boundary();
+	if (plugin_batch == NULL || plugin_batch->mode == BATCH_OFF || plugin_batch->count == 0)
+		return;
+	if (plugin_batch->mode == BATCH_HOLD && ls_may_hold_commits() &&
+		!plugin_batch_is_older(HOLD_MS))
+		plugin_open_batch();
+	else
+		plugin_flush();
 }
 
+/* Announces that a commit is held, before any keepalive can cover it. */
 static void
-plugin_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+plugin_open_batch(void)
 {
-	pgoutput.commit_prepared_cb(ctx, txn, lsn);
-	boundary();
-}
-
-static void
-plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
-						 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
-{
-	pgoutput.rollback_prepared_cb(ctx, txn, prepare_end_lsn, prepare_time);
-	boundary();
+	if (plugin_batch->open)
+		return;
+	plugin_batch->open = true;
+	plugin_send(MARKER, NULL, false);
 }
 
 static void
 plugin_message(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn,
 			   bool transactional, const char *prefix, Size size, const char *content)
 {
-	pgoutput.message_cb(ctx, txn, lsn, transactional, prefix, size, content);
+	plugin_pgoutput.message_cb(ctx, txn, lsn, transactional, prefix, size, content);
 	if (!transactional)
-		boundary();
+		plugin_boundary();
+}
+
+static void
+plugin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	plugin_pgoutput.prepare_cb(ctx, txn, lsn);
+	plugin_boundary();
+}
+
+static void
+plugin_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	plugin_pgoutput.commit_prepared_cb(ctx, txn, lsn);
+	plugin_boundary();
+}
+
+static void
+plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+						 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
+{
+	plugin_pgoutput.rollback_prepared_cb(ctx, txn, prepare_end_lsn, prepare_time);
+	plugin_boundary();
 }
 
 static void
 plugin_stream_stop(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 {
-	pgoutput.stream_stop_cb(ctx, txn);
-	boundary();
+	plugin_pgoutput.stream_stop_cb(ctx, txn);
+	plugin_boundary();
 }
 
 static void
 plugin_stream_abort(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	pgoutput.stream_abort_cb(ctx, txn, lsn);
-	boundary();
+	plugin_pgoutput.stream_abort_cb(ctx, txn, lsn);
+	plugin_boundary();
 }
 
 static void
 plugin_stream_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	pgoutput.stream_prepare_cb(ctx, txn, lsn);
-	boundary();
+	plugin_pgoutput.stream_prepare_cb(ctx, txn, lsn);
+	plugin_boundary();
 }
 
 static void
 plugin_stream_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
 {
-	pgoutput.stream_commit_cb(ctx, txn, lsn);
-	boundary();
-}
-
-void
-_PG_output_plugin_init(OutputPluginCallbacks *callbacks)
-{
-	LogicalOutputPluginInit init = (LogicalOutputPluginInit)
-		load_external_function("pgoutput", "_PG_output_plugin_init", true, NULL);
-
-	memset(&pgoutput, 0, sizeof(pgoutput));
-	init(&pgoutput);
-
-	*callbacks = pgoutput;
-	callbacks->startup_cb = plugin_startup;
-	callbacks->shutdown_cb = plugin_shutdown;
-	callbacks->commit_cb = plugin_commit;
-	callbacks->message_cb = plugin_message;
-	callbacks->prepare_cb = plugin_prepare;
-	callbacks->commit_prepared_cb = plugin_commit_prepared;
-	callbacks->rollback_prepared_cb = plugin_rollback_prepared;
-	callbacks->stream_stop_cb = plugin_stream_stop;
-	callbacks->stream_abort_cb = plugin_stream_abort;
-	callbacks->stream_prepare_cb = plugin_stream_prepare;
-	callbacks->stream_commit_cb = plugin_stream_commit;
+	plugin_pgoutput.stream_commit_cb(ctx, txn, lsn);
+	plugin_boundary();
 }

@@ -19,27 +19,54 @@
 #include "priority/sched_linux.h"
 #include "state/settings.h"
 
-static const char *const v1_mounts[] = {
+static const char *const cgroup_v1_mounts[] = {
 	"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"
 };
-static const char *const v2_mounts[] = {
+static const char *const cgroup_v2_mounts[] = {
 	"/sys/fs/cgroup", "/sys/fs/cgroup/unified"
 };
 
-/* Is "cpu" one of the comma-separated controllers? */
-static bool
-names_cpu(const char *list, const char *end)
-{
-	while (list < end)
-	{
-		const char *comma = memchr(list, ',', end - list);
-		const char *stop = comma ? comma : end;
+static bool cgroup_own_group(int *version, char *group, int size);
+static bool cgroup_names_cpu(const char *list, const char *end);
+static bool cgroup_v1_owns_cpu(const char *group);
+static bool cgroup_v2_owns_cpu(char *group);
+static bool cgroup_to_parent(char *group);
+static int cgroup_v1_quota(const char *mount, const char *group);
+static int cgroup_quota_cores(const char *quota, const char *period);
+static int cgroup_v2_quota(const char *mount, const char *group);
 
-		if (stop - list == 3 && memcmp(list, "cpu", 3) == 0)
-			return true;
-		list = stop + 1;
+/* True if a cgroup below the root schedules us; group has LS_CGROUP_NAME_SIZE bytes. */
+bool
+ls_cgroup_owns_cpu(char *group)
+{
+	int			version;
+
+	if (!cgroup_own_group(&version, group, LS_CGROUP_NAME_SIZE))
+		return false;
+	return version == 1 ? cgroup_v1_owns_cpu(group) : cgroup_v2_owns_cpu(group);
+}
+
+/* Cores that the cgroups' quotas allow, rounded up; 0 without a quota. */
+int
+ls_cgroup_cpu_quota(void)
+{
+	char		group[MAXPGPATH];
+	int			version;
+	int			least = 0;
+	int			nmounts;
+
+	if (!cgroup_own_group(&version, group, sizeof(group)))
+		return 0;
+	nmounts = version == 1 ? lengthof(cgroup_v1_mounts) : lengthof(cgroup_v2_mounts);
+	for (int i = 0; i < nmounts; i++)
+	{
+		int			cores = version == 1 ? cgroup_v1_quota(cgroup_v1_mounts[i], group)
+			: cgroup_v2_quota(cgroup_v2_mounts[i], group);
+
+		if (cores > 0)
+			least = least == 0 ? cores : Min(least, cores);
 	}
-	return false;
+	return least;
 }
 
 /*
@@ -48,7 +75,7 @@ names_cpu(const char *list, const char *end)
  * "3:cpu,cpuacct:/path" and "0::/path".
  */
 static bool
-own_group(int *version, char *group, int size)
+cgroup_own_group(int *version, char *group, int size)
 {
 	char		path[MAXPGPATH];
 	char		buf[8192];
@@ -66,7 +93,7 @@ own_group(int *version, char *group, int size)
 
 		if (name == NULL)
 			continue;
-		if (names_cpu(controllers + 1, name))
+		if (cgroup_names_cpu(controllers + 1, name))
 		{
 			*version = 1;
 			strlcpy(group, name + 1, size);
@@ -81,9 +108,62 @@ own_group(int *version, char *group, int size)
 	return *version == 2;
 }
 
+/* Is "cpu" one of the comma-separated controllers? */
+static bool
+cgroup_names_cpu(const char *list, const char *end)
+{
+	while (list < end)
+	{
+		const char *comma = memchr(list, ',', end - list);
+		const char *stop = comma ? comma : end;
+
+		if (stop - list == 3 && memcmp(list, "cpu", 3) == 0)
+			return true;
+		list = stop + 1;
+	}
+	return false;
+}
+
+static bool
+cgroup_v1_owns_cpu(const char *group)
+{
+	if (strcmp(group, "/") != 0)
+		return true;
+	for (int i = 0; i < lengthof(cgroup_v1_mounts); i++)
+	{
+		char		file[MAXPGPATH];
+
+		snprintf(file, sizeof(file), "%s/release_agent", cgroup_v1_mounts[i]);
+		if (access(cgroup_v1_mounts[i], F_OK) == 0)
+			return access(file, F_OK) != 0;
+	}
+	return false;
+}
+
+static bool
+cgroup_v2_owns_cpu(char *group)
+{
+	char		at[MAXPGPATH];
+
+	/* from the own group up to the mount itself, which is "" */
+	strlcpy(at, strcmp(group, "/") == 0 ? "" : group, sizeof(at));
+	do
+	{
+		for (int i = 0; i < lengthof(cgroup_v2_mounts); i++)
+		{
+			char		file[MAXPGPATH * 2];
+
+			snprintf(file, sizeof(file), "%s%s/cpu.weight", cgroup_v2_mounts[i], at);
+			if (access(file, F_OK) == 0)
+				return true;
+		}
+	} while (cgroup_to_parent(at));
+	return false;
+}
+
 /* Cuts the last component off; false once nothing is left above. */
 static bool
-to_parent(char *group)
+cgroup_to_parent(char *group)
 {
 	char	   *slash = strrchr(group, '/');
 
@@ -93,57 +173,25 @@ to_parent(char *group)
 	return true;
 }
 
-static bool
-v2_owns_cpu(char *group)
+static int
+cgroup_v1_quota(const char *mount, const char *group)
 {
-	char		at[MAXPGPATH];
+	char		file[MAXPGPATH * 2];
+	char		quota[32];
+	char		period[32];
 
-	/* from the own group up to the mount itself, which is "" */
-	strlcpy(at, strcmp(group, "/") == 0 ? "" : group, sizeof(at));
-	do
-	{
-		for (int i = 0; i < lengthof(v2_mounts); i++)
-		{
-			char		file[MAXPGPATH * 2];
-
-			snprintf(file, sizeof(file), "%s%s/cpu.weight", v2_mounts[i], at);
-			if (access(file, F_OK) == 0)
-				return true;
-		}
-	} while (to_parent(at));
-	return false;
-}
-
-static bool
-v1_owns_cpu(const char *group)
-{
-	if (strcmp(group, "/") != 0)
-		return true;
-	for (int i = 0; i < lengthof(v1_mounts); i++)
-	{
-		char		file[MAXPGPATH];
-
-		snprintf(file, sizeof(file), "%s/release_agent", v1_mounts[i]);
-		if (access(v1_mounts[i], F_OK) == 0)
-			return access(file, F_OK) != 0;
-	}
-	return false;
-}
-
-/* True if a cgroup below the root schedules us; group has LS_CGROUP_NAME_SIZE bytes. */
-bool
-ls_cgroup_owns_cpu(char *group)
-{
-	int			version;
-
-	if (!own_group(&version, group, LS_CGROUP_NAME_SIZE))
-		return false;
-	return version == 1 ? v1_owns_cpu(group) : v2_owns_cpu(group);
+	snprintf(file, sizeof(file), "%s%s/cpu.cfs_quota_us", mount, group);
+	if (ls_read_small_file(file, quota, sizeof(quota)) <= 0)
+		return 0;
+	snprintf(file, sizeof(file), "%s%s/cpu.cfs_period_us", mount, group);
+	if (ls_read_small_file(file, period, sizeof(period)) <= 0)
+		return 0;
+	return cgroup_quota_cores(quota, period);
 }
 
 /* Whole cores granted by "quota period", 0 for no quota. */
 static int
-quota_cores(const char *quota, const char *period)
+cgroup_quota_cores(const char *quota, const char *period)
 {
 	double		q = atof(quota);
 	double		p = atof(period);
@@ -154,7 +202,7 @@ quota_cores(const char *quota, const char *period)
 }
 
 static int
-v2_quota(const char *mount, const char *group)
+cgroup_v2_quota(const char *mount, const char *group)
 {
 	char		at[MAXPGPATH];
 	int			least = 0;
@@ -171,48 +219,9 @@ v2_quota(const char *mount, const char *group)
 		if (ls_read_small_file(file, buf, sizeof(buf)) <= 0 ||
 			(space = strchr(buf, ' ')) == NULL)
 			continue;
-		cores = quota_cores(buf, space + 1);
+		cores = cgroup_quota_cores(buf, space + 1);
 		if (cores > 0)
 			least = least == 0 ? cores : Min(least, cores);
-	} while (to_parent(at));
-	return least;
-}
-
-static int
-v1_quota(const char *mount, const char *group)
-{
-	char		file[MAXPGPATH * 2];
-	char		quota[32];
-	char		period[32];
-
-	snprintf(file, sizeof(file), "%s%s/cpu.cfs_quota_us", mount, group);
-	if (ls_read_small_file(file, quota, sizeof(quota)) <= 0)
-		return 0;
-	snprintf(file, sizeof(file), "%s%s/cpu.cfs_period_us", mount, group);
-	if (ls_read_small_file(file, period, sizeof(period)) <= 0)
-		return 0;
-	return quota_cores(quota, period);
-}
-
-/* Cores that the cgroups' quotas allow, rounded up; 0 without a quota. */
-int
-ls_cgroup_cpu_quota(void)
-{
-	char		group[MAXPGPATH];
-	int			version;
-	int			least = 0;
-	int			nmounts;
-
-	if (!own_group(&version, group, sizeof(group)))
-		return 0;
-	nmounts = version == 1 ? lengthof(v1_mounts) : lengthof(v2_mounts);
-	for (int i = 0; i < nmounts; i++)
-	{
-		int			cores = version == 1 ? v1_quota(v1_mounts[i], group)
-			: v2_quota(v2_mounts[i], group);
-
-		if (cores > 0)
-			least = least == 0 ? cores : Min(least, cores);
-	}
+	} while (cgroup_to_parent(at));
 	return least;
 }

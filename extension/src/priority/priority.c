@@ -5,7 +5,8 @@
  * whether demoting it is worth it. The controller compares the priority that
  * each session should have with the one it has and changes those that differ,
  * so promotion, a reload and the kill switch need no help from sessions, idle
- * ones included. Only the controller changes priorities.
+ * ones included. Only the controller changes priorities. No query ever fails
+ * because the kernel refuses one.
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.
@@ -37,11 +38,27 @@
 
 LsPriorityShared *ls_priority = NULL;
 
-/* controller only */
-static int64 next_autogroup = 0;
-static bool refusal_logged = false;
-static int	cursor = 0;
-static bool demote_first = false;
+/* State of the controller: when the next autogroup change is allowed, and whose turn it is. */
+static int64 priority_next_autogroup = 0;
+static bool priority_refusal_logged = false;
+static int	priority_cursor = 0;
+static bool priority_demote_first = false;
+
+/* What priority_change_sessions() is to do. */
+typedef enum Change
+{
+	CLEAR_WAY,					/* restore sessions that replay waits for */
+	RESTORE,
+	DEMOTE
+} Change;
+
+static bool priority_change_sessions(bool low_allowed, Change change, int64 now);
+static bool priority_should_be_low(LsSession *s);
+static void priority_set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to);
+static bool priority_is_due(LsSession *s, Change change, uint32 sched, bool low);
+static bool priority_is_demoted(uint32 sched);
+static LsKernelAnswer priority_demote(LsSession *s, int pid, LsPriorityMethod method);
+static LsKernelAnswer priority_restore(LsSession *s, int pid, LsSchedState was);
 
 void
 ls_priority_init_shared(void)
@@ -58,8 +75,8 @@ ls_priority_init_shared(void)
 }
 
 /*
- * In a backend or parallel worker, at each start of a query in recovery, and of a
- * command that may be as long. Needs a transaction.
+ * Notes whether this process may be demoted. Backend or parallel worker, at each start of a
+ * query in recovery, and of a command that may be as long. Needs a transaction.
  */
 void
 ls_priority_note(void)
@@ -76,7 +93,7 @@ ls_priority_note(void)
 	ls_nudge_controller();
 }
 
-/* Controller, as it starts and at each reload. */
+/* Chooses the method. Controller, as it starts and at each reload. */
 void
 ls_priority_init(void)
 {
@@ -98,6 +115,24 @@ ls_priority_init(void)
 	}
 }
 
+/* Controller, each round. */
+void
+ls_priority_step(int64 now, bool in_recovery)
+{
+	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
+	bool		used;
+
+	if (priority_change_sessions(low_allowed, CLEAR_WAY, now))
+		return;
+	if (!low_allowed)
+		priority_demote_first = false;
+	used = priority_change_sessions(low_allowed, priority_demote_first ? DEMOTE : RESTORE, now);
+	if (!used && low_allowed)
+		used = priority_change_sessions(low_allowed, priority_demote_first ? RESTORE : DEMOTE, now);
+	if (used)
+		priority_demote_first = !priority_demote_first;
+}
+
 /* Counts and describes what the kernel refused (errno); logs the first one. */
 void
 ls_priority_refused(int pid, const char *what)
@@ -109,176 +144,13 @@ ls_priority_refused(int pid, const char *what)
 			 strerror(save_errno));
 	ls_set_text(ls_priority->last_refusal, text);
 	pg_atomic_fetch_add_u64(&ls_priority->refusals, 1);
-	if (refusal_logged)
+	if (priority_refusal_logged)
 		return;
-	refusal_logged = true;
+	priority_refusal_logged = true;
 	ereport(LOG,
 			(errmsg("lockstep could not change the priority of process %d: %s",
 					pid, strerror(save_errno)),
 			 errdetail("Queries go on as before. Further refusals are only counted in lockstep_stat_priority.")));
-}
-
-static bool
-is_demoted(uint32 sched)
-{
-	return sched == LS_SCHED_AUTOGROUP || sched == LS_SCHED_IDLE;
-}
-
-static bool
-should_be_low(LsSession *s)
-{
-	return pg_atomic_read_u32(&s->wants_low) != 0 &&
-		pg_atomic_read_u32(&s->heavy) != 0 &&
-		pg_atomic_read_u32(&s->in_the_way) == 0;
-}
-
-/* What change_sessions() is to do. */
-typedef enum Change
-{
-	CLEAR_WAY,					/* restore sessions that replay waits for */
-	RESTORE,
-	DEMOTE
-} Change;
-
-/* low: should it be? */
-static bool
-is_due(LsSession *s, Change change, uint32 sched, bool low)
-{
-	if (change == DEMOTE)
-		return low && sched == LS_SCHED_NORMAL;
-	return is_demoted(sched) && !low &&
-		(change == RESTORE || pg_atomic_read_u32(&s->in_the_way) != 0);
-}
-
-/* Sets the state unless the process left and its slot was taken again. */
-static void
-set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
-{
-	uint32		expected = from;
-
-	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
-		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
-		return;
-	/* a new process took the slot in between: undo */
-	expected = to;
-	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
-		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
-}
-
-static LsKernelAnswer
-demote(LsSession *s, int pid, LsPriorityMethod method)
-{
-	LsKernelAnswer answer;
-
-	if (method == LS_METHOD_AUTOGROUP)
-		answer = ls_sched_autogroup(pid, LS_NICE_LOW, &s->pid);
-	else
-		answer = ls_sched_policy(pid, true, &s->pid);
-
-	switch (answer)
-	{
-		case LS_KERNEL_DONE:
-			pg_atomic_fetch_add_u64(&ls_priority->demotions, 1);
-			set_sched(s, pid, LS_SCHED_NORMAL,
-					  method == LS_METHOD_AUTOGROUP ? LS_SCHED_AUTOGROUP : LS_SCHED_IDLE);
-			break;
-		case LS_KERNEL_REFUSED:
-			ls_priority_refused(pid, "lowering");
-			set_sched(s, pid, LS_SCHED_NORMAL, LS_SCHED_REFUSED);
-			break;
-		case LS_KERNEL_LATER:
-		case LS_KERNEL_GONE:
-			break;
-	}
-	return answer;
-}
-
-static LsKernelAnswer
-restore(LsSession *s, int pid, LsSchedState was)
-{
-	LsKernelAnswer answer;
-
-	if (was == LS_SCHED_AUTOGROUP)
-		answer = ls_sched_autogroup(pid, LS_NICE_NORMAL, &s->pid);
-	else
-		answer = ls_sched_policy(pid, false, &s->pid);
-
-	switch (answer)
-	{
-		case LS_KERNEL_DONE:
-			pg_atomic_fetch_add_u64(&ls_priority->restores, 1);
-			set_sched(s, pid, was, LS_SCHED_NORMAL);
-			break;
-		case LS_KERNEL_REFUSED:
-			ls_priority_refused(pid, "restoring");
-			set_sched(s, pid, was, LS_SCHED_STUCK);
-			break;
-		case LS_KERNEL_LATER:
-		case LS_KERNEL_GONE:
-			break;
-	}
-	return answer;
-}
-
-/*
- * Changes sessions, all of them in one way, starting after the one that was
- * changed last. Stops, and is true, once it has used up the kernel's rate of
- * autogroup changes.
- */
-static bool
-change_sessions(bool low_allowed, Change change, int64 now)
-{
-	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
-
-	low_allowed = low_allowed && method != LS_METHOD_NONE;
-
-	for (int n = 0; n < ls_nsessions; n++)
-	{
-		int			i = (cursor + n) % ls_nsessions;
-		LsSession  *s = &ls_sessions[i];
-		int			pid = (int) pg_atomic_read_u32(&s->pid);
-		uint32		sched = pg_atomic_read_u32(&s->sched);
-		bool		low = low_allowed && should_be_low(s);
-		bool		autogroup;
-		LsKernelAnswer answer;
-
-		if (pid == 0)
-			continue;
-		if (low && sched == LS_SCHED_STUCK)
-			set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
-		if (!is_due(s, change, sched, low))
-			continue;
-
-		autogroup = change == DEMOTE ? method == LS_METHOD_AUTOGROUP : sched == LS_SCHED_AUTOGROUP;
-		if (autogroup && now < next_autogroup)
-			continue;
-		answer = change == DEMOTE ? demote(s, pid, method) : restore(s, pid, sched);
-		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
-		{
-			cursor = i + 1;
-			next_autogroup = now + AUTOGROUP_PACE_US;
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Controller, each round. */
-void
-ls_priority_step(int64 now, bool in_recovery)
-{
-	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
-	bool		used;
-
-	if (change_sessions(low_allowed, CLEAR_WAY, now))
-		return;
-	if (!low_allowed)
-		demote_first = false;
-	used = change_sessions(low_allowed, demote_first ? DEMOTE : RESTORE, now);
-	if (!used && low_allowed)
-		used = change_sessions(low_allowed, demote_first ? RESTORE : DEMOTE, now);
-	if (used)
-		demote_first = !demote_first;
 }
 
 /* Number of sessions that are still demoted. */
@@ -290,7 +162,7 @@ ls_priority_left(void)
 	for (int i = 0; i < ls_nsessions; i++)
 	{
 		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
-			is_demoted(pg_atomic_read_u32(&ls_sessions[i].sched)))
+			priority_is_demoted(pg_atomic_read_u32(&ls_sessions[i].sched)))
 			left++;
 	}
 	return left;
@@ -324,7 +196,7 @@ ls_priority_report_stuck(void)
 	pfree(pids.data);
 }
 
-/* For view lockstep_stat_priority; any process. */
+/* Counts sessions for view lockstep_stat_priority; any process. */
 void
 ls_priority_count(int *demoted, int *pending, int *stuck)
 {
@@ -339,12 +211,149 @@ ls_priority_count(int *demoted, int *pending, int *stuck)
 
 		if (pg_atomic_read_u32(&s->pid) == 0)
 			continue;
-		if (is_demoted(sched))
+		if (priority_is_demoted(sched))
 			(*demoted)++;
 		else if (sched == LS_SCHED_STUCK)
 			(*stuck)++;
 		else if (sched == LS_SCHED_NORMAL && low_allowed &&
-				 should_be_low(s))
+				 priority_should_be_low(s))
 			(*pending)++;
 	}
+}
+
+/*
+ * Changes sessions, all of them in one way, starting after the one that was
+ * changed last. Stops, and is true, once it has used up the kernel's rate of
+ * autogroup changes.
+ */
+static bool
+priority_change_sessions(bool low_allowed, Change change, int64 now)
+{
+	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
+
+	low_allowed = low_allowed && method != LS_METHOD_NONE;
+
+	for (int n = 0; n < ls_nsessions; n++)
+	{
+		int			i = (priority_cursor + n) % ls_nsessions;
+		LsSession  *s = &ls_sessions[i];
+		int			pid = (int) pg_atomic_read_u32(&s->pid);
+		uint32		sched = pg_atomic_read_u32(&s->sched);
+		bool		low = low_allowed && priority_should_be_low(s);
+		bool		autogroup;
+		LsKernelAnswer answer;
+
+		if (pid == 0)
+			continue;
+		if (low && sched == LS_SCHED_STUCK)
+			priority_set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
+		if (!priority_is_due(s, change, sched, low))
+			continue;
+
+		autogroup = change == DEMOTE ? method == LS_METHOD_AUTOGROUP : sched == LS_SCHED_AUTOGROUP;
+		if (autogroup && now < priority_next_autogroup)
+			continue;
+		answer = change == DEMOTE ? priority_demote(s, pid, method) : priority_restore(s, pid, sched);
+		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
+		{
+			priority_cursor = i + 1;
+			priority_next_autogroup = now + AUTOGROUP_PACE_US;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool
+priority_should_be_low(LsSession *s)
+{
+	return pg_atomic_read_u32(&s->wants_low) != 0 &&
+		pg_atomic_read_u32(&s->heavy) != 0 &&
+		pg_atomic_read_u32(&s->in_the_way) == 0;
+}
+
+/* Sets the state unless the process left and its slot was taken again. */
+static void
+priority_set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
+{
+	uint32		expected = from;
+
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
+		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
+		return;
+	/* a new process took the slot in between: undo */
+	expected = to;
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
+		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
+}
+
+/* Is the session due for this change? low: it should have low priority. */
+static bool
+priority_is_due(LsSession *s, Change change, uint32 sched, bool low)
+{
+	if (change == DEMOTE)
+		return low && sched == LS_SCHED_NORMAL;
+	return priority_is_demoted(sched) && !low &&
+		(change == RESTORE || pg_atomic_read_u32(&s->in_the_way) != 0);
+}
+
+static bool
+priority_is_demoted(uint32 sched)
+{
+	return sched == LS_SCHED_AUTOGROUP || sched == LS_SCHED_IDLE;
+}
+
+static LsKernelAnswer
+priority_demote(LsSession *s, int pid, LsPriorityMethod method)
+{
+	LsKernelAnswer answer;
+
+	if (method == LS_METHOD_AUTOGROUP)
+		answer = ls_sched_autogroup(pid, LS_NICE_LOW, &s->pid);
+	else
+		answer = ls_sched_policy(pid, true, &s->pid);
+
+	switch (answer)
+	{
+		case LS_KERNEL_DONE:
+			pg_atomic_fetch_add_u64(&ls_priority->demotions, 1);
+			priority_set_sched(s, pid, LS_SCHED_NORMAL,
+							   method == LS_METHOD_AUTOGROUP ? LS_SCHED_AUTOGROUP : LS_SCHED_IDLE);
+			break;
+		case LS_KERNEL_REFUSED:
+			ls_priority_refused(pid, "lowering");
+			priority_set_sched(s, pid, LS_SCHED_NORMAL, LS_SCHED_REFUSED);
+			break;
+		case LS_KERNEL_LATER:
+		case LS_KERNEL_GONE:
+			break;
+	}
+	return answer;
+}
+
+static LsKernelAnswer
+priority_restore(LsSession *s, int pid, LsSchedState was)
+{
+	LsKernelAnswer answer;
+
+	if (was == LS_SCHED_AUTOGROUP)
+		answer = ls_sched_autogroup(pid, LS_NICE_NORMAL, &s->pid);
+	else
+		answer = ls_sched_policy(pid, false, &s->pid);
+
+	switch (answer)
+	{
+		case LS_KERNEL_DONE:
+			pg_atomic_fetch_add_u64(&ls_priority->restores, 1);
+			priority_set_sched(s, pid, was, LS_SCHED_NORMAL);
+			break;
+		case LS_KERNEL_REFUSED:
+			ls_priority_refused(pid, "restoring");
+			priority_set_sched(s, pid, was, LS_SCHED_STUCK);
+			break;
+		case LS_KERNEL_LATER:
+		case LS_KERNEL_GONE:
+			break;
+	}
+	return answer;
 }

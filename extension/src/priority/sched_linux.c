@@ -57,34 +57,54 @@ typedef struct SchedAttributes
 	uint64		period;
 } SchedAttributes;
 
-/* Bytes read, 0-terminated; -1 and errno if the file cannot be read. */
-int
-ls_read_small_file(const char *path, char *buf, int size)
+static bool sched_autogroup_counts(char *why);
+static bool sched_idle_can_be_undone(long *limit, long *needed);
+static LsKernelAnswer sched_kernel_error(int pid);
+static int sched_get_attributes(int pid, SchedAttributes *attributes);
+
+/*
+ * Which of the two methods works here. detail (LS_TEXT_SIZE bytes) says why, in
+ * words for lockstep_stat_priority.
+ */
+LsPriorityMethod
+ls_sched_detect(bool allow_irreversible, char *detail)
 {
-	int			fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t		n;
+	char		why[LS_TEXT_SIZE];
+	long		limit;
+	long		needed;
+	pg_atomic_uint32 self;
 
-	if (fd < 0)
-		return -1;
-	n = read(fd, buf, size - 1);
-	close(fd);
-	if (n < 0)
-		return -1;
-	buf[n] = '\0';
-	return (int) n;
-}
+	pg_atomic_init_u32(&self, (uint32) MyProcPid);
+	if (sched_autogroup_counts(why))
+	{
+		/* a write that changes nothing tells whether writes are allowed */
+		if (ls_sched_autogroup(MyProcPid, LS_NICE_NORMAL, &self) != LS_KERNEL_REFUSED)
+		{
+			snprintf(detail, LS_TEXT_SIZE, "scheduling groups of reading sessions get nice %d",
+					 LS_NICE_LOW);
+			return LS_METHOD_AUTOGROUP;
+		}
+		snprintf(detail, LS_TEXT_SIZE,
+				 "autogroup is in force but %s/PID/autogroup cannot be written: %s",
+				 ls_proc_root, strerror(errno));
+		return LS_METHOD_NONE;
+	}
 
-static LsKernelAnswer
-kernel_error(int pid)
-{
-	int			save_errno = errno;
-
-	if (save_errno == EAGAIN)
-		return LS_KERNEL_LATER;
-	if (save_errno == ESRCH || (save_errno == ENOENT && kill(pid, 0) != 0))
-		return LS_KERNEL_GONE;
-	errno = save_errno;
-	return LS_KERNEL_REFUSED;
+	if (sched_idle_can_be_undone(&limit, &needed))
+	{
+		snprintf(detail, LS_TEXT_SIZE, "SCHED_IDLE for reading sessions, as %.180s", why);
+		return LS_METHOD_SCHED_IDLE;
+	}
+	if (allow_irreversible)
+	{
+		snprintf(detail, LS_TEXT_SIZE,
+				 "SCHED_IDLE for reading sessions, not undone before they reconnect; %.150s", why);
+		return LS_METHOD_SCHED_IDLE;
+	}
+	snprintf(detail, LS_TEXT_SIZE,
+			 "%.120s, and SCHED_IDLE could not be undone: RLIMIT_NICE is %ld, needs %ld (systemd: LimitNICE=+0)",
+			 why, limit, needed);
+	return LS_METHOD_NONE;
 }
 
 /*
@@ -105,7 +125,7 @@ ls_sched_autogroup(int pid, int nice, const pg_atomic_uint32 *still_pid)
 	snprintf(path, sizeof(path), "%s/%d/autogroup", ls_proc_root, pid);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return kernel_error(pid);
+		return sched_kernel_error(pid);
 	if (pg_atomic_read_u32(unconstify(pg_atomic_uint32 *, still_pid)) != (uint32) pid)
 	{
 		close(fd);
@@ -113,7 +133,7 @@ ls_sched_autogroup(int pid, int nice, const pg_atomic_uint32 *still_pid)
 	}
 	written = write(fd, value, len);
 	if (written != len)
-		answer = kernel_error(pid);
+		answer = sched_kernel_error(pid);
 	close(fd);
 	return answer;
 }
@@ -128,15 +148,7 @@ ls_sched_policy(int pid, bool idle, const pg_atomic_uint32 *still_pid)
 		return LS_KERNEL_GONE;
 	if (sched_setscheduler(pid, idle ? SCHED_IDLE : SCHED_OTHER, &param) == 0)
 		return LS_KERNEL_DONE;
-	return kernel_error(pid);
-}
-
-/* 0, or errno. */
-static int
-get_attributes(int pid, SchedAttributes *attributes)
-{
-	memset(attributes, 0, sizeof(*attributes));
-	return syscall(SYS_sched_getattr, pid, attributes, sizeof(*attributes), 0) == 0 ? 0 : errno;
+	return sched_kernel_error(pid);
 }
 
 /* A process's slice; 0 if the kernel does not tell. */
@@ -145,7 +157,7 @@ ls_sched_slice_ns(int pid)
 {
 	SchedAttributes attributes;
 
-	if (get_attributes(pid, &attributes) != 0 || attributes.policy != SCHED_OTHER)
+	if (sched_get_attributes(pid, &attributes) != 0 || attributes.policy != SCHED_OTHER)
 		return 0;
 	return attributes.runtime;
 }
@@ -158,7 +170,7 @@ int
 ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns)
 {
 	SchedAttributes attributes;
-	int			error = get_attributes(pid, &attributes);
+	int			error = sched_get_attributes(pid, &attributes);
 
 	*has_ns = 0;
 	if (error != 0)
@@ -169,96 +181,9 @@ ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns)
 	attributes.runtime = slice_ns;
 	if (syscall(SYS_sched_setattr, pid, &attributes, 0) != 0)
 		return errno;
-	error = get_attributes(pid, &attributes);
+	error = sched_get_attributes(pid, &attributes);
 	*has_ns = attributes.runtime;
 	return error;
-}
-
-/* True if the group's nice value would count; else why says why not. */
-static bool
-autogroup_counts(char *why)
-{
-	char		path[MAXPGPATH];
-	char		buf[64];
-	char		group[LS_CGROUP_NAME_SIZE];
-
-	snprintf(path, sizeof(path), "%s/self/autogroup", ls_proc_root);
-	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
-	{
-		snprintf(why, LS_TEXT_SIZE, "no %s", path);
-		return false;
-	}
-	snprintf(path, sizeof(path), "%s/sys/kernel/sched_autogroup_enabled", ls_proc_root);
-	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0 || buf[0] != '1')
-	{
-		strlcpy(why, "kernel.sched_autogroup_enabled is not 1", LS_TEXT_SIZE);
-		return false;
-	}
-	if (ls_cgroup_owns_cpu(group))
-	{
-		snprintf(why, LS_TEXT_SIZE, "cgroup \"%s\" schedules this server's CPU", group);
-		return false;
-	}
-	return true;
-}
-
-static bool
-idle_policy_can_be_undone(long *limit, long *needed)
-{
-	struct rlimit rl;
-
-	/* RLIMIT_NICE counts 20 - nice */
-	*needed = 20 - getpriority(PRIO_PROCESS, 0);
-	*limit = 0;
-	if (getrlimit(RLIMIT_NICE, &rl) != 0)
-		return false;
-	*limit = rl.rlim_cur == RLIM_INFINITY ? 40 : (long) rl.rlim_cur;
-	return *limit >= *needed;
-}
-
-/*
- * Which of the two methods works here. detail (LS_TEXT_SIZE bytes) says why, in
- * words for lockstep_stat_priority.
- */
-LsPriorityMethod
-ls_sched_detect(bool allow_irreversible, char *detail)
-{
-	char		why[LS_TEXT_SIZE];
-	long		limit;
-	long		needed;
-	pg_atomic_uint32 self;
-
-	pg_atomic_init_u32(&self, (uint32) MyProcPid);
-	if (autogroup_counts(why))
-	{
-		/* a write that changes nothing tells whether writes are allowed */
-		if (ls_sched_autogroup(MyProcPid, LS_NICE_NORMAL, &self) != LS_KERNEL_REFUSED)
-		{
-			snprintf(detail, LS_TEXT_SIZE, "scheduling groups of reading sessions get nice %d",
-					 LS_NICE_LOW);
-			return LS_METHOD_AUTOGROUP;
-		}
-		snprintf(detail, LS_TEXT_SIZE,
-				 "autogroup is in force but %s/PID/autogroup cannot be written: %s",
-				 ls_proc_root, strerror(errno));
-		return LS_METHOD_NONE;
-	}
-
-	if (idle_policy_can_be_undone(&limit, &needed))
-	{
-		snprintf(detail, LS_TEXT_SIZE, "SCHED_IDLE for reading sessions, as %.180s", why);
-		return LS_METHOD_SCHED_IDLE;
-	}
-	if (allow_irreversible)
-	{
-		snprintf(detail, LS_TEXT_SIZE,
-				 "SCHED_IDLE for reading sessions, not undone before they reconnect; %.150s", why);
-		return LS_METHOD_SCHED_IDLE;
-	}
-	snprintf(detail, LS_TEXT_SIZE,
-			 "%.120s, and SCHED_IDLE could not be undone: RLIMIT_NICE is %ld, needs %ld (systemd: LimitNICE=+0)",
-			 why, limit, needed);
-	return LS_METHOD_NONE;
 }
 
 /* Cores that this server may use: its affinity, and its cgroup's CPU quota. */
@@ -279,7 +204,7 @@ ls_sched_cores(void)
 	return Max(cores, 1);
 }
 
-/* For how long a process was ready to run and waited for a core, in all; -1: not known. */
+/* Time that a process was ready to run and waited for a core, in all; -1: not known. */
 int64
 ls_sched_queued_us(int pid)
 {
@@ -311,7 +236,7 @@ ls_sched_cpu_ns(int pid)
 	clockid_t	clock;
 	struct timespec t;
 
-	/* For the kernel 0 is the caller. */
+	/* for the kernel 0 is the caller */
 	if (pid <= 0)
 		return -1;
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
@@ -334,4 +259,84 @@ ls_sched_state(int pid)
 	if (paren == NULL || paren[1] != ' ')
 		return 0;
 	return paren[2];
+}
+
+/* Bytes read, 0-terminated; -1 and errno if the file cannot be read. */
+int
+ls_read_small_file(const char *path, char *buf, int size)
+{
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t		n;
+
+	if (fd < 0)
+		return -1;
+	n = read(fd, buf, size - 1);
+	close(fd);
+	if (n < 0)
+		return -1;
+	buf[n] = '\0';
+	return (int) n;
+}
+
+/* True if the group's nice value would count; else why says why not. */
+static bool
+sched_autogroup_counts(char *why)
+{
+	char		path[MAXPGPATH];
+	char		buf[64];
+	char		group[LS_CGROUP_NAME_SIZE];
+
+	snprintf(path, sizeof(path), "%s/self/autogroup", ls_proc_root);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+	{
+		snprintf(why, LS_TEXT_SIZE, "no %s", path);
+		return false;
+	}
+	snprintf(path, sizeof(path), "%s/sys/kernel/sched_autogroup_enabled", ls_proc_root);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0 || buf[0] != '1')
+	{
+		strlcpy(why, "kernel.sched_autogroup_enabled is not 1", LS_TEXT_SIZE);
+		return false;
+	}
+	if (ls_cgroup_owns_cpu(group))
+	{
+		snprintf(why, LS_TEXT_SIZE, "cgroup \"%s\" schedules this server's CPU", group);
+		return false;
+	}
+	return true;
+}
+
+static bool
+sched_idle_can_be_undone(long *limit, long *needed)
+{
+	struct rlimit rl;
+
+	/* RLIMIT_NICE counts 20 - nice */
+	*needed = 20 - getpriority(PRIO_PROCESS, 0);
+	*limit = 0;
+	if (getrlimit(RLIMIT_NICE, &rl) != 0)
+		return false;
+	*limit = rl.rlim_cur == RLIM_INFINITY ? 40 : (long) rl.rlim_cur;
+	return *limit >= *needed;
+}
+
+static LsKernelAnswer
+sched_kernel_error(int pid)
+{
+	int			save_errno = errno;
+
+	if (save_errno == EAGAIN)
+		return LS_KERNEL_LATER;
+	if (save_errno == ESRCH || (save_errno == ENOENT && kill(pid, 0) != 0))
+		return LS_KERNEL_GONE;
+	errno = save_errno;
+	return LS_KERNEL_REFUSED;
+}
+
+/* What the kernel says of a process. Returns 0, or errno. */
+static int
+sched_get_attributes(int pid, SchedAttributes *attributes)
+{
+	memset(attributes, 0, sizeof(*attributes));
+	return syscall(SYS_sched_getattr, pid, attributes, sizeof(*attributes), 0) == 0 ? 0 : errno;
 }

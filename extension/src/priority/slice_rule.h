@@ -6,7 +6,7 @@
 
 /* The shortest slice that Linux gives, in ns. */
 #define LS_SLICE_SHORT_NS UINT64CONST(100000)
-/* Asked for, it means the kernel's default. */
+/* What is asked for to get the kernel's default. */
 #define LS_SLICE_DEFAULT UINT64CONST(0)
 
 typedef enum LsSliceAnswer

@@ -60,31 +60,13 @@ enum
 	CONTROLLER = 0, STARTUP, WALRECEIVER, FIRST_WALSENDER
 };
 
-static Process *processes = NULL;
-static bool kernel_has_slices = false;
+static Process *slices_processes = NULL;
+static bool slices_kernel_has_them = false;
 
-static int
-process_count(void)
-{
-	return FIRST_WALSENDER + max_wal_senders;
-}
-
-/* Read without a lock: a number that is too old shows in the next round. */
-static int
-pid_of(int which)
-{
-	switch (which)
-	{
-		case CONTROLLER:
-			return MyProcPid;
-		case STARTUP:
-			return ls_startup_pid();
-		case WALRECEIVER:
-			return (int) *(volatile pid_t *) &WalRcv->pid;
-		default:
-			return (int) *(volatile pid_t *) &WalSndCtl->walsnds[which - FIRST_WALSENDER].pid;
-	}
-}
+static int slices_process_count(void);
+static int slices_pid_of(int which);
+static void slices_step_one(Process *process, bool want_short);
+static void slices_ask_for(Process *process, uint64 slice_ns);
 
 /* Controller, as it starts and at each reload. */
 void
@@ -94,17 +76,17 @@ ls_slices_init(void)
 	int			error = ls_sched_set_slice(MyProcPid, LS_SLICE_SHORT_NS, &has_ns);
 	char		detail[LS_TEXT_SIZE];
 
-	if (processes == NULL)
-		processes = MemoryContextAllocZero(TopMemoryContext, sizeof(Process) * process_count());
+	if (slices_processes == NULL)
+		slices_processes = MemoryContextAllocZero(TopMemoryContext, sizeof(Process) * slices_process_count());
 	/* the kernel may allow now what it refused before */
-	for (int i = 0; i < process_count(); i++)
-		processes[i].state = NOT_SEEN;
+	for (int i = 0; i < slices_process_count(); i++)
+		slices_processes[i].state = NOT_SEEN;
 
-	kernel_has_slices = false;
+	slices_kernel_has_them = false;
 	switch (ls_slice_answer(error, LS_SLICE_SHORT_NS, has_ns))
 	{
 		case LS_SLICE_DONE:
-			kernel_has_slices = true;
+			slices_kernel_has_them = true;
 			strlcpy(detail, "0.1 ms for startup process, walreceiver, walsenders and controller",
 					sizeof(detail));
 			break;
@@ -121,8 +103,69 @@ ls_slices_init(void)
 	ls_set_text(ls_priority->slice_detail, detail);
 }
 
+/* Controller, each round; asks the kernel only where something is to be changed. */
+void
+ls_slices_step(bool in_recovery)
+{
+	bool		want_short = in_recovery && ls_enabled && ls_replay_priority;
+	uint32		has_short = 0;
+
+	if (!slices_kernel_has_them)
+		return;
+	for (int i = 0; i < slices_process_count(); i++)
+	{
+		Process    *process = &slices_processes[i];
+		int			pid = slices_pid_of(i);
+
+		if (pid != process->pid)
+		{
+			process->pid = pid;
+			process->state = NOT_SEEN;
+		}
+		if (pid == 0)
+			continue;
+		slices_step_one(process, want_short);
+		has_short += process->state == SHORT_SLICE ? 1 : 0;
+	}
+	pg_atomic_write_u32(&ls_priority->short_slices, has_short);
+}
+
+static int
+slices_process_count(void)
+{
+	return FIRST_WALSENDER + max_wal_senders;
+}
+
+/* The process's number, read without a lock: one that is too old shows in the next round. */
+static int
+slices_pid_of(int which)
+{
+	switch (which)
+	{
+		case CONTROLLER:
+			return MyProcPid;
+		case STARTUP:
+			return ls_startup_pid();
+		case WALRECEIVER:
+			return (int) *(volatile pid_t *) &WalRcv->pid;
+		default:
+			return (int) *(volatile pid_t *) &WalSndCtl->walsnds[which - FIRST_WALSENDER].pid;
+	}
+}
+
 static void
-ask_for(Process *process, uint64 slice_ns)
+slices_step_one(Process *process, bool want_short)
+{
+	if (process->state == NOT_SEEN)
+		process->state = ls_sched_slice_ns(process->pid) == LS_SLICE_SHORT_NS ? SHORT_SLICE : DEFAULT_SLICE;
+	if (want_short && process->state == DEFAULT_SLICE)
+		slices_ask_for(process, LS_SLICE_SHORT_NS);
+	else if (!want_short && process->state == SHORT_SLICE)
+		slices_ask_for(process, LS_SLICE_DEFAULT);
+}
+
+static void
+slices_ask_for(Process *process, uint64 slice_ns)
 {
 	uint64		has_ns = 0;
 	int			error = ls_sched_set_slice(process->pid, slice_ns, &has_ns);
@@ -144,42 +187,4 @@ ask_for(Process *process, uint64 slice_ns)
 			process->state = LEFT_ALONE;
 			break;
 	}
-}
-
-static void
-step(Process *process, bool want_short)
-{
-	if (process->state == NOT_SEEN)
-		process->state = ls_sched_slice_ns(process->pid) == LS_SLICE_SHORT_NS ? SHORT_SLICE : DEFAULT_SLICE;
-	if (want_short && process->state == DEFAULT_SLICE)
-		ask_for(process, LS_SLICE_SHORT_NS);
-	else if (!want_short && process->state == SHORT_SLICE)
-		ask_for(process, LS_SLICE_DEFAULT);
-}
-
-/* Controller, each round; asks the kernel only where something is to be changed. */
-void
-ls_slices_step(bool in_recovery)
-{
-	bool		want_short = in_recovery && ls_enabled && ls_replay_priority;
-	uint32		has_short = 0;
-
-	if (!kernel_has_slices)
-		return;
-	for (int i = 0; i < process_count(); i++)
-	{
-		Process    *process = &processes[i];
-		int			pid = pid_of(i);
-
-		if (pid != process->pid)
-		{
-			process->pid = pid;
-			process->state = NOT_SEEN;
-		}
-		if (pid == 0)
-			continue;
-		step(process, want_short);
-		has_short += process->state == SHORT_SLICE ? 1 : 0;
-	}
-	pg_atomic_write_u32(&ls_priority->short_slices, has_short);
 }

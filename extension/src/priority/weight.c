@@ -43,11 +43,34 @@ typedef struct Reading
 	uint32		statements;
 } Reading;
 
-static Reading *readings = NULL;
-static int64 weighed_at = 0;
+static Reading *weight_readings = NULL;
+static int64 weight_taken_at = 0;
+
+static void weight_of_session(LsSession *s, Reading *last);
+
+/* Controller, each round. */
+void
+ls_weigh_sessions(int64 now)
+{
+	if (now - weight_taken_at < WEIGH_EVERY_US)
+		return;
+	weight_taken_at = now;
+	if (weight_readings == NULL)
+		weight_readings = MemoryContextAllocZero(TopMemoryContext,
+												 sizeof(Reading) * ls_nsessions);
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		LsSession  *s = &ls_sessions[i];
+
+		if (pg_atomic_read_u32(&s->pid) != 0 &&
+			pg_atomic_read_u32(&s->wants_low) != 0)
+			weight_of_session(s, &weight_readings[i]);
+	}
+}
 
 static void
-weigh(LsSession *s, Reading *last)
+weight_of_session(LsSession *s, Reading *last)
 {
 	int			pid = (int) pg_atomic_read_u32(&s->pid);
 	uint32		statements = pg_atomic_read_u32(&s->statements);
@@ -72,25 +95,4 @@ weigh(LsSession *s, Reading *last)
 		pg_atomic_write_u32(&s->heavy, 1);
 	else if (used / begun < LIGHT_NS)
 		pg_atomic_write_u32(&s->heavy, 0);
-}
-
-/* Controller, each round. */
-void
-ls_weigh_sessions(int64 now)
-{
-	if (now - weighed_at < WEIGH_EVERY_US)
-		return;
-	weighed_at = now;
-	if (readings == NULL)
-		readings = MemoryContextAllocZero(TopMemoryContext,
-										  sizeof(Reading) * ls_nsessions);
-
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		LsSession  *s = &ls_sessions[i];
-
-		if (pg_atomic_read_u32(&s->pid) != 0 &&
-			pg_atomic_read_u32(&s->wants_low) != 0)
-			weigh(s, &readings[i]);
-	}
 }

@@ -9,7 +9,7 @@
 
 int			ls_broken_rule = LS_BREAK_NONE;
 
-static const struct config_enum_entry rules[] = {
+static const struct config_enum_entry broken_rule_names[] = {
 	{"none", LS_BREAK_NONE, false},
 	{"order", LS_BREAK_ORDER, false},
 	{"heap_first", LS_BREAK_HEAP_FIRST, false},
@@ -41,7 +41,7 @@ ls_define_broken_rule(void)
 	DefineCustomEnumVariable("lockstep.broken_rule",
 							 "Rule that parallel replay does not keep (for tests: it destroys data).",
 							 NULL,
-							 &ls_broken_rule, LS_BREAK_NONE, rules,
+							 &ls_broken_rule, LS_BREAK_NONE, broken_rule_names,
 							 PGC_POSTMASTER,
 							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
 							 NULL, NULL, NULL);

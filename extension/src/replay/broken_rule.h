@@ -13,7 +13,7 @@
 
 #ifdef LS_BREAKABLE
 
-/* The numbers are those of pipeline.c. */
+/* The numbers are those of README.md. */
 typedef enum LsBrokenRule
 {
 	LS_BREAK_NONE,

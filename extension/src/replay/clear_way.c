@@ -26,35 +26,10 @@
 #include "replay/startup_process.h"
 #include "state/session.h"
 
-static void
-mark_lock_holders(const LOCKTAG *tag)
-{
-	int			count;
-	VirtualTransactionId *holders = GetLockConflicts(tag, AccessExclusiveLock, &count);
+static void clear_way_mark_lock_holders(const LOCKTAG *tag);
+static void clear_way_wake_waiters(void);
 
-	for (int i = 0; i < count; i++)
-	{
-		int			procno = ls_procno_of(holders[i]);
-
-		if (procno >= 0 && procno < ls_nsessions)
-			pg_atomic_write_u32(&ls_sessions[procno].in_the_way, 1);
-	}
-	pfree(holders);
-}
-
-/* Wakes those that wait at the gate. Who comes later finds out by itself. */
-static void
-wake_waiters(void)
-{
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		if (pg_atomic_read_u32(&ls_sessions[i].in_the_way) != 0 &&
-			pg_atomic_read_u32(&ls_sessions[i].gate) == LS_GATE_QUEUED)
-			SetLatch(&GetPGProcByNumber(i)->procLatch);
-	}
-}
-
-/* Each round, and with false after promotion. */
+/* Marks the sessions that replay waits for. Controller, each round, and with false after promotion. */
 void
 ls_clear_way(bool in_recovery)
 {
@@ -77,7 +52,35 @@ ls_clear_way(bool in_recovery)
 	 */
 	if (in_recovery && ls_startup_waits_for_lock(&wanted))
 	{
-		mark_lock_holders(&wanted);
-		wake_waiters();
+		clear_way_mark_lock_holders(&wanted);
+		clear_way_wake_waiters();
+	}
+}
+
+static void
+clear_way_mark_lock_holders(const LOCKTAG *tag)
+{
+	int			count;
+	VirtualTransactionId *holders = GetLockConflicts(tag, AccessExclusiveLock, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		int			procno = ls_procno_of(holders[i]);
+
+		if (procno >= 0 && procno < ls_nsessions)
+			pg_atomic_write_u32(&ls_sessions[procno].in_the_way, 1);
+	}
+	pfree(holders);
+}
+
+/* Wakes sessions in the way that wait at the gate. Who comes later finds out by itself. */
+static void
+clear_way_wake_waiters(void)
+{
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (pg_atomic_read_u32(&ls_sessions[i].in_the_way) != 0 &&
+			pg_atomic_read_u32(&ls_sessions[i].gate) == LS_GATE_QUEUED)
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
 	}
 }

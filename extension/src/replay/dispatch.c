@@ -1,7 +1,7 @@
 /*
  * dispatch.c - enters a record into the queue: who may execute it, and after which others.
  *
- * Kept here are rules 1, 2 and 6 of pipeline.c, and the part of rule 10 that begins a new
+ * Kept here are rules 1, 2 and 6 of README.md, and the part of rule 10 that begins a new
  * generation.
  *
  * Runs in the startup process, which alone writes entries. Shared state: the entry, until
@@ -23,10 +23,10 @@
 #include "replay/record_class.h"
 #include "replay/removal.h"
 
-/* A relation is extended at dispatch by so many blocks at most. */
+/* Most blocks by which a relation is extended at dispatch. */
 #define LS_MAX_EXTENSION 64
 
-/* Memory is asked for so many entries ahead. */
+/* Distance at which the memory of entries is asked for. */
 #define LS_ENTRIES_AHEAD 4
 
 /* Slots of the table of blocks; two blocks of one slot count as the same block. */
@@ -35,43 +35,81 @@
 LsDispatched ls_dispatched;
 
 /* Number of the last record that has a block, by a hash of its name. */
-static uint64 *last_of_block = NULL;
+static uint64 *dispatch_last_of_block = NULL;
 
 /* Number of the last heap record of a transaction, by ls_xid_slot(). */
-static uint64 last_of_xid[LS_XID_SLOTS];
+static uint64 dispatch_last_of_xid[LS_XID_SLOTS];
+
+static void dispatch_note_blocks(LsEntry *entry);
+static inline uint64 *dispatch_last_slot(const DecodedBkpBlock *block);
+static void dispatch_note_transaction(LsEntry *entry);
+static bool dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead);
+static bool dispatch_blocks_exist(DecodedXLogRecord *record);
+static bool dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block);
+static void dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block);
+static void dispatch_say_for_which_record(void *arg);
 
 bool
 ls_dispatch_has_memory(void)
 {
-	if (last_of_block == NULL)
-		last_of_block = MemoryContextAllocExtended(TopMemoryContext,
-												   LS_BLOCK_SLOTS * sizeof(uint64),
-												   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
-	return last_of_block != NULL;
+	if (dispatch_last_of_block == NULL)
+		dispatch_last_of_block = MemoryContextAllocExtended(TopMemoryContext,
+															LS_BLOCK_SLOTS * sizeof(uint64),
+															MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	return dispatch_last_of_block != NULL;
 }
 
-static inline uint64 *
-last_slot(const DecodedBkpBlock *block)
+/* Enters the record after the tail. Helpers see it once the caller has published it. */
+void
+ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 {
-	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+	LsEntry    *entry = ls_entry(++ls_dispatched.tail);
+	bool		for_helpers;
 
-	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
-	return &last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
+	/* helpers have read the one that lies there */
+	__builtin_prefetch(ls_entry(ls_dispatched.tail + LS_ENTRIES_AHEAD), 1);
+	entry->record = record;
+	entry->number = ls_dispatched.tail;
+	dispatch_note_blocks(entry);
+	dispatch_note_transaction(entry);
+	for_helpers = dispatch_is_for_helpers(record, may_run_ahead);
+	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
+	/* a helper that thinks of an earlier number may claim it from here on */
+	pg_write_barrier();
+	pg_atomic_write_u32(&entry->state, for_helpers ? LS_QUEUED : LS_AT_RETIREMENT);
 }
 
-/* Rule 1: what must be done before this record, and that later ones wait for it. */
+/* Rule 10: makes helpers close their files before they execute what is dispatched from now on. */
+void
+ls_begin_generation(void)
+{
+	ls_forget_known_files();
+	pg_atomic_write_u32(&ls_queue->generation,
+						pg_atomic_read_u32(&ls_queue->generation) + 1);
+}
+
+/* Rule 1: notes what must be done before this record, and that later ones wait for it. */
 static void
-note_blocks(LsEntry *entry)
+dispatch_note_blocks(LsEntry *entry)
 {
 	const DecodedXLogRecord *record = entry->record;
 
 	memset(entry->after, 0, sizeof(entry->after));
 	for (int id = 0; id <= Min(record->max_block_id, LS_BLOCKS - 1); id++)
 		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
-			entry->after[id] = *last_slot(&record->blocks[id]);
+			entry->after[id] = *dispatch_last_slot(&record->blocks[id]);
 	for (int id = 0; id <= record->max_block_id; id++)
 		if (record->blocks[id].in_use)
-			*last_slot(&record->blocks[id]) = entry->number;
+			*dispatch_last_slot(&record->blocks[id]) = entry->number;
+}
+
+static inline uint64 *
+dispatch_last_slot(const DecodedBkpBlock *block)
+{
+	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+
+	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
+	return &dispatch_last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
 }
 
 /*
@@ -79,7 +117,7 @@ note_blocks(LsEntry *entry)
  * records of B-trees have the chain's end.
  */
 static void
-note_transaction(LsEntry *entry)
+dispatch_note_transaction(LsEntry *entry)
 {
 	const DecodedXLogRecord *record = entry->record;
 	TransactionId xid = record->header.xl_xid;
@@ -88,78 +126,17 @@ note_transaction(LsEntry *entry)
 	if (!TransactionIdIsValid(xid))
 		return;
 	if (record->header.xl_rmid == RM_BTREE_ID)
-		entry->heap_before = last_of_xid[ls_xid_slot(xid)];
+		entry->heap_before = dispatch_last_of_xid[ls_xid_slot(xid)];
 	else if (ls_adds_heap_tuples(record))
 	{
-		entry->heap_before = last_of_xid[ls_xid_slot(xid)];
-		last_of_xid[ls_xid_slot(xid)] = entry->number;
+		entry->heap_before = dispatch_last_of_xid[ls_xid_slot(xid)];
+		dispatch_last_of_xid[ls_xid_slot(xid)] = entry->number;
 	}
 }
 
-static void
-say_for_which_record(void *arg)
-{
-	const DecodedXLogRecord *record = arg;
-
-	errcontext("appending a block ahead of replay, for the WAL record at %X/%X",
-			   LSN_FORMAT_ARGS(record->lsn));
-}
-
-/* If it fails (disk full), PostgreSQL's CONTEXT names the record at its turn, not this one: so we do. */
-static void
-append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
-{
-	ErrorContextCallback context = {
-		.callback = say_for_which_record,
-		.arg = (void *) record,
-		.previous = error_context_stack
-	};
-
-	error_context_stack = &context;
-	UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
-	error_context_stack = context.previous;
-}
-
-/*
- * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
- * before any later record is published. No earlier record in the queue can truncate
- * the relation: that would be a barrier.
- */
+/* May helpers execute the record? Counts it by its cause. */
 static bool
-make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block)
-{
-	BlockNumber size = ls_size_of_fork(ls_known_files(block), block->forknum);
-
-	if (block->blkno < size)
-		return true;
-	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
-		return false;
-	if (!LS_BREAKS(EXTENSION))
-		append_block(record, block);
-	return true;
-}
-
-static bool
-blocks_exist(DecodedXLogRecord *record)
-{
-	for (int id = 0; id <= record->max_block_id; id++)
-	{
-		DecodedBkpBlock *block = &record->blocks[id];
-
-		if (!block->in_use)
-			continue;
-		if (!make_exist(record, block))
-			return false;
-		if (id == 0 && ls_may_change_free_space_map(record) &&
-			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
-			return false;
-	}
-	return true;
-}
-
-/* May helpers execute it? Counts what it is. */
-static bool
-is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
+dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 {
 	LsCause		cause = LS_CAUSE_NONE;
 	bool		hot = pg_atomic_read_u32(&ls_queue->hot) != 0;
@@ -173,7 +150,7 @@ is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 		/* rule 10: what follows is of the next generation */
 		ls_begin_generation();
 	}
-	else if (class == LS_CLASS_AHEAD && may_run_ahead && !blocks_exist(record))
+	else if (class == LS_CLASS_AHEAD && may_run_ahead && !dispatch_blocks_exist(record))
 	{
 		class = LS_CLASS_INLINE;
 		cause = LS_CAUSE_MISSING;
@@ -188,31 +165,63 @@ is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	return false;
 }
 
-/* Enters the record after the tail. Helpers see it once the caller has published it. */
-void
-ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
+static bool
+dispatch_blocks_exist(DecodedXLogRecord *record)
 {
-	LsEntry    *entry = ls_entry(++ls_dispatched.tail);
-	bool		for_helpers;
+	for (int id = 0; id <= record->max_block_id; id++)
+	{
+		DecodedBkpBlock *block = &record->blocks[id];
 
-	/* helpers have read the one that lies there */
-	__builtin_prefetch(ls_entry(ls_dispatched.tail + LS_ENTRIES_AHEAD), 1);
-	entry->record = record;
-	entry->number = ls_dispatched.tail;
-	note_blocks(entry);
-	note_transaction(entry);
-	for_helpers = is_for_helpers(record, may_run_ahead);
-	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
-	/* a helper that thinks of an earlier number may claim it from here on */
-	pg_write_barrier();
-	pg_atomic_write_u32(&entry->state, for_helpers ? LS_QUEUED : LS_AT_RETIREMENT);
+		if (!block->in_use)
+			continue;
+		if (!dispatch_make_exist(record, block))
+			return false;
+		if (id == 0 && ls_may_change_free_space_map(record) &&
+			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
+			return false;
+	}
+	return true;
 }
 
-/* Rule 10: helpers close their files before they execute what is dispatched from now on. */
-void
-ls_begin_generation(void)
+/*
+ * Rule 6: does the block exist, or is it made to? One that redo would append is appended now, as zeros,
+ * before any later record is published. No earlier record in the queue can truncate
+ * the relation: that would be a barrier.
+ */
+static bool
+dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 {
-	ls_forget_known_files();
-	pg_atomic_write_u32(&ls_queue->generation,
-						pg_atomic_read_u32(&ls_queue->generation) + 1);
+	BlockNumber size = ls_size_of_fork(ls_known_files(block), block->forknum);
+
+	if (block->blkno < size)
+		return true;
+	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
+		return false;
+	if (!LS_BREAKS(EXTENSION))
+		dispatch_append_block(record, block);
+	return true;
+}
+
+/* Appends a block. PostgreSQL's CONTEXT of an error (disk full) would name another record. */
+static void
+dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
+{
+	ErrorContextCallback context = {
+		.callback = dispatch_say_for_which_record,
+		.arg = (void *) record,
+		.previous = error_context_stack
+	};
+
+	error_context_stack = &context;
+	UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
+	error_context_stack = context.previous;
+}
+
+static void
+dispatch_say_for_which_record(void *arg)
+{
+	const DecodedXLogRecord *record = arg;
+
+	errcontext("appending a block ahead of replay, for the WAL record at %X/%X",
+			   LSN_FORMAT_ARGS(record->lsn));
 }

@@ -8,7 +8,7 @@
 
 #include "replay/queue.h"
 
-/* Of the startup process. The caller publishes the counters, and sets them to 0. */
+/* State of dispatch in the startup process. The caller publishes the counters, and sets them to 0. */
 typedef struct LsDispatched
 {
 	uint64		tail;			/* number of the last record that was entered */

@@ -3,7 +3,7 @@
  *
  * Redo is PostgreSQL's own. What is different in a helper: it has no table of
  * invalid pages that anybody checks, it never extends a relation, and it hears
- * nothing of dropped files. The rules below see to each (numbers as in pipeline.c).
+ * nothing of dropped files. The rules below see to each (numbers as in README.md).
  *
  * Runs in replay helpers. Shared state: the entry that the helper has claimed.
  */
@@ -24,32 +24,127 @@
 #include "replay/rmgr_table.h"
 
 /* What redo functions see as the reader: only the record and where it is. */
-static XLogReaderState *reader = NULL;
+static XLogReaderState *execute_reader = NULL;
 
-static MemoryContext redo_context = NULL;
-static ErrorContextCallback record_context;
+static MemoryContext execute_redo_context = NULL;
+static ErrorContextCallback execute_record_context;
 
-/* Files are as they were at this entry's generation. */
-static uint32 my_generation = 0;
+/* Generation at which this process last closed its files. */
+static uint32 execute_generation = 0;
 
-static char *image = NULL;		/* rule 13 */
-static char *replayed = NULL;
+static char *execute_image = NULL;	/* rule 13 */
+static char *execute_replayed = NULL;
+
+static void execute_enter(LsEntry *entry);
+static void execute_say_which_record(void *arg);
+static bool execute_has_all_blocks(const LsEntry *entry);
+static void execute_forget_files(uint32 generation);
+static void execute_refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block);
+static bool execute_is_initialized(const DecodedBkpBlock *block);
+static void execute_leave(void);
+static void execute_check_consistency(void);
+static void execute_check_block(int id);
 
 void
 ls_execute_init(void)
 {
-	reader = XLogReaderAllocate(wal_segment_size, NULL, XL_ROUTINE(), NULL);
-	if (reader == NULL)
+	execute_reader = XLogReaderAllocate(wal_segment_size, NULL, XL_ROUTINE(), NULL);
+	if (execute_reader == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory"),
 				 errdetail("Failed while allocating a WAL reading processor.")));
-	redo_context = AllocSetContextCreate(TopMemoryContext, "lockstep redo",
-										 ALLOCSET_DEFAULT_SIZES);
-	image = palloc(BLCKSZ);
-	replayed = palloc(BLCKSZ);
+	execute_redo_context = AllocSetContextCreate(TopMemoryContext, "lockstep redo",
+												 ALLOCSET_DEFAULT_SIZES);
+	execute_image = palloc(BLCKSZ);
+	execute_replayed = palloc(BLCKSZ);
 	/* keeps a memory context of its own; the other kinds that run ahead do not */
 	ls_rmgr(RM_BTREE_ID)->rm_startup();
+}
+
+/* May this process execute the record? False: the startup process must. */
+bool
+ls_may_execute(LsEntry *entry)
+{
+	bool		may;
+
+	execute_enter(entry);
+	may = execute_has_all_blocks(entry) &&
+		/* rule 3 */
+		(pg_atomic_read_u32(&ls_queue->hot) == 0 || ls_lock_for_removal(entry->record));
+	execute_leave();
+	return may;
+}
+
+/*
+ * The caller has asked ls_may_execute(). An error is the caller's to handle; the
+ * record is done when this returns.
+ */
+void
+ls_execute(LsEntry *entry)
+{
+	MemoryContext caller = MemoryContextSwitchTo(execute_redo_context);
+
+	execute_enter(entry);
+	if (!ls_remove(execute_reader))
+		ls_stock_redo(execute_reader);
+	execute_check_consistency();
+	execute_leave();
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(execute_redo_context);
+}
+
+/* From here on errors name this record, and redo functions see it. */
+static void
+execute_enter(LsEntry *entry)
+{
+	execute_reader->record = entry->record;
+	execute_reader->ReadRecPtr = entry->record->lsn;
+	execute_reader->EndRecPtr = entry->record->next_lsn;
+	execute_record_context.callback = execute_say_which_record;
+	execute_record_context.arg = entry->record;
+	execute_record_context.previous = error_context_stack;
+	error_context_stack = &execute_record_context;
+}
+
+/* Names the record in the context of an error as PostgreSQL does. */
+static void
+execute_say_which_record(void *arg)
+{
+	const DecodedXLogRecord *record = arg;
+	const RmgrData *rmgr = ls_rmgr(record->header.xl_rmid);
+	const char *operation = rmgr->rm_identify(record->header.xl_info);
+	StringInfoData description;
+
+	initStringInfo(&description);
+	rmgr->rm_desc(&description, execute_reader);
+	errcontext("WAL redo at %X/%X for %s/%s: %s, in a replay helper",
+			   LSN_FORMAT_ARGS(record->lsn), rmgr->rm_name,
+			   operation == NULL ? "UNKNOWN" : operation, description.data);
+	pfree(description.data);
+}
+
+static bool
+execute_has_all_blocks(const LsEntry *entry)
+{
+	const DecodedXLogRecord *record = entry->record;
+
+	execute_forget_files(entry->generation);
+	for (int id = 0; id <= record->max_block_id; id++)
+	{
+		const DecodedBkpBlock *block = &record->blocks[id];
+		SMgrRelation smgr;
+
+		if (!block->in_use)
+			continue;
+		smgr = ls_known_files(block);
+		execute_refresh_size(smgr, block->forknum, block->blkno);
+		if (id == 0 && ls_may_change_free_space_map(record))
+			execute_refresh_size(smgr, FSM_FORKNUM, ls_free_space_map_block(block->blkno));
+		if (ls_block_is_read(block) && !execute_is_initialized(block))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -57,13 +152,13 @@ ls_execute_init(void)
  * forgotten before anything is done with them.
  */
 static void
-forget_files(uint32 generation)
+execute_forget_files(uint32 generation)
 {
-	if (generation == my_generation || LS_BREAKS(FILES))
+	if (generation == execute_generation || LS_BREAKS(FILES))
 		return;
 	ls_forget_known_files();
 	smgrreleaseall();
-	my_generation = generation;
+	execute_generation = generation;
 }
 
 /*
@@ -71,7 +166,7 @@ forget_files(uint32 generation)
  * that was remembered earlier would have redo extend the file.
  */
 static void
-refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
+execute_refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
 {
 	if (LS_BREAKS(SIZE))
 		return;
@@ -86,7 +181,7 @@ refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
  * changes the block meanwhile (rule 1), so what is seen here stays so.
  */
 static bool
-is_initialized(const DecodedBkpBlock *block)
+execute_is_initialized(const DecodedBkpBlock *block)
 {
 	Buffer		buffer;
 	bool		is_new;
@@ -103,78 +198,20 @@ is_initialized(const DecodedBkpBlock *block)
 	return !is_new;
 }
 
-/* As PostgreSQL names the record in the context of an error. */
 static void
-say_which_record(void *arg)
+execute_leave(void)
 {
-	const DecodedXLogRecord *record = arg;
-	const RmgrData *rmgr = ls_rmgr(record->header.xl_rmid);
-	const char *operation = rmgr->rm_identify(record->header.xl_info);
-	StringInfoData description;
-
-	initStringInfo(&description);
-	rmgr->rm_desc(&description, reader);
-	errcontext("WAL redo at %X/%X for %s/%s: %s, in a replay helper",
-			   LSN_FORMAT_ARGS(record->lsn), rmgr->rm_name,
-			   operation == NULL ? "UNKNOWN" : operation, description.data);
-	pfree(description.data);
-}
-
-/* From here on errors name this record, and redo functions see it. */
-static void
-enter(LsEntry *entry)
-{
-	reader->record = entry->record;
-	reader->ReadRecPtr = entry->record->lsn;
-	reader->EndRecPtr = entry->record->next_lsn;
-	record_context.callback = say_which_record;
-	record_context.arg = entry->record;
-	record_context.previous = error_context_stack;
-	error_context_stack = &record_context;
+	error_context_stack = execute_record_context.previous;
+	execute_reader->record = NULL;
 }
 
 static void
-leave(void)
+execute_check_consistency(void)
 {
-	error_context_stack = record_context.previous;
-	reader->record = NULL;
-}
-
-static bool
-has_all_blocks(const LsEntry *entry)
-{
-	const DecodedXLogRecord *record = entry->record;
-
-	forget_files(entry->generation);
-	for (int id = 0; id <= record->max_block_id; id++)
-	{
-		const DecodedBkpBlock *block = &record->blocks[id];
-		SMgrRelation smgr;
-
-		if (!block->in_use)
-			continue;
-		smgr = ls_known_files(block);
-		refresh_size(smgr, block->forknum, block->blkno);
-		if (id == 0 && ls_may_change_free_space_map(record))
-			refresh_size(smgr, FSM_FORKNUM, ls_free_space_map_block(block->blkno));
-		if (ls_block_is_read(block) && !is_initialized(block))
-			return false;
-	}
-	return true;
-}
-
-/* False: the startup process must execute it. */
-bool
-ls_may_execute(LsEntry *entry)
-{
-	bool		may;
-
-	enter(entry);
-	may = has_all_blocks(entry) &&
-		/* rule 3 */
-		(pg_atomic_read_u32(&ls_queue->hot) == 0 || ls_lock_for_removal(entry->record));
-	leave();
-	return may;
+	if ((execute_reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0 || LS_BREAKS(PAGE_CHECK))
+		return;
+	for (int id = 0; id <= execute_reader->record->max_block_id; id++)
+		execute_check_block(id);
 }
 
 /*
@@ -183,11 +220,11 @@ ls_may_execute(LsEntry *entry)
  * that a later record has changed.
  */
 static void
-check_block(int id)
+execute_check_block(int id)
 {
-	DecodedBkpBlock *block = &reader->record->blocks[id];
+	DecodedBkpBlock *block = &execute_reader->record->blocks[id];
 	void		(*mask) (char *page, BlockNumber blkno) =
-		ls_rmgr(reader->record->header.xl_rmid)->rm_mask;
+		ls_rmgr(execute_reader->record->header.xl_rmid)->rm_mask;
 	Buffer		buffer;
 
 	if (!block->in_use || !block->has_image || block->apply_image)
@@ -196,48 +233,21 @@ check_block(int id)
 	if (!BufferIsValid(buffer))
 		return;
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	memcpy(replayed, BufferGetPage(buffer), BLCKSZ);
+	memcpy(execute_replayed, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	/* as stock: the block was at a later state on disk */
-	if (PageGetLSN((Page) replayed) > reader->EndRecPtr)
+	if (PageGetLSN((Page) execute_replayed) > execute_reader->EndRecPtr)
 		return;
-	if (!RestoreBlockImage(reader, id, image))
+	if (!RestoreBlockImage(execute_reader, id, execute_image))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg_internal("%s", reader->errormsg_buf)));
+				 errmsg_internal("%s", execute_reader->errormsg_buf)));
 	if (mask != NULL)
 	{
-		mask(replayed, block->blkno);
-		mask(image, block->blkno);
+		mask(execute_replayed, block->blkno);
+		mask(execute_image, block->blkno);
 	}
-	if (memcmp(replayed, image, BLCKSZ) != 0)
+	if (memcmp(execute_replayed, execute_image, BLCKSZ) != 0)
 		elog(FATAL, "inconsistent page found, relation %u, forknum %u, blkno %u",
 			 LS_BLOCK_RELATION(block), block->forknum, block->blkno);
-}
-
-static void
-check_consistency(void)
-{
-	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0 || LS_BREAKS(PAGE_CHECK))
-		return;
-	for (int id = 0; id <= reader->record->max_block_id; id++)
-		check_block(id);
-}
-
-/*
- * The caller has asked ls_may_execute(). An error is the caller's to handle; the
- * record is done when this returns.
- */
-void
-ls_execute(LsEntry *entry)
-{
-	MemoryContext caller = MemoryContextSwitchTo(redo_context);
-
-	enter(entry);
-	if (!ls_remove(reader))
-		ls_stock_redo(reader);
-	check_consistency();
-	leave();
-	MemoryContextSwitchTo(caller);
-	MemoryContextReset(redo_context);
 }

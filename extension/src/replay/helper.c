@@ -8,7 +8,7 @@
  * predecessors nobody has started, or that only the startup process may execute, is given
  * back: the startup process executes it at its turn. So a helper waits for other processes only
  * while they execute an earlier record. What it gave back since an earlier record was not done it
- * tries again (try_again()): records of one page are a chain, and who could not begin it may
+ * tries again (helper_try_again()): records of one page are a chain, and who could not begin it may
  * go on with it as soon as the startup process has done the first ones.
  *
  * When the startup process comes near, helpers leave it some records and go on further
@@ -58,37 +58,39 @@
 #include "state/clock.h"
 #include "state/shared_state.h"
 
-/* Records taken at once, and from how few left on. */
+/* Records taken at once; a helper takes more when no more than these are left. */
 #define LS_TAKE 8
 
-/* A helper leaves the startup process so many records when that comes so near. */
+/* Records from the startup process at which a helper skips ahead, and records that it leaves it then. */
 #define LS_TOO_NEAR 16
 #define LS_LEAP 48
 
-/* Records given back that are remembered, and so many others come before they are tried. */
+/* Records given back that are remembered. */
 #define LS_AGAIN 256
+
+/* Records executed between two retries of these. */
 #define LS_TRY_EVERY 16
 
-/* What it waited for is published once in so many records. */
+/* Records between two times at which a helper publishes what it waited for. */
 #define LS_NOTE_EVERY 256
 
 /* Longest sleep, in ms. */
 #define LS_IDLE_NAP 1000
 
-/* How long a PANIC is left to the startup process, and how often we look, in ms. */
+/* Time for which a PANIC is left to the startup process, and interval of looks, in ms. */
 #define LS_PANIC_WAIT 5000
 #define LS_PANIC_NAP 10
 
 extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
 
-static LsHelper *me = NULL;
-static uint32 my_number = 0;	/* from 0 */
-static LsEntry *executing = NULL;
-static uint64 last_retired = 0;
-static bool hot = false;		/* sessions may read */
+static LsHelper *helper_me = NULL;
+static uint32 helper_number = 0;	/* from 0 */
+static LsEntry *helper_executing = NULL;
+static uint64 helper_last_retired = 0;
+static bool helper_hot = false;	/* sessions may read */
 
-/* All heap records of a slot up to this number are done: ls_xid_slot(). */
-static uint64 heap_done[LS_XID_SLOTS];
+/* Number up to which all heap records of a slot (ls_xid_slot()) are done. */
+static uint64 helper_heap_done[LS_XID_SLOTS];
 
 /* Records that were given back, in the order of the WAL, and the one that each comes after. */
 typedef struct LsGivenBack
@@ -97,129 +99,308 @@ typedef struct LsGivenBack
 	uint64		after;
 } LsGivenBack;
 
-static LsGivenBack again[LS_AGAIN];
-static int	nagain = 0;
-static uint64 tried_at = 0;		/* what was retired when they were last tried */
-static uint64 blocked_by = 0;	/* what is_ready() has found not to be done */
+static LsGivenBack helper_again[LS_AGAIN];
+static int	helper_nagain = 0;
+static uint64 helper_tried_at = 0;	/* what was retired when they were last tried */
+static uint64 helper_blocked_by = 0;	/* what helper_is_ready() has found not to be done */
 
-/* ---- Failures ---------------------------------------------------------- */
+static void helper_begin(int id);
+static void helper_leave(int code, Datum arg);
+static void helper_work(void);
+static bool helper_shall_end(void);
+static bool helper_has_work(void);
+static bool helper_is_used(void);
+static void helper_publish_depth(void);
+static void helper_wait_for_work(void);
+static void helper_execute_next(void);
+static void helper_execute(LsEntry *entry);
+static bool helper_others_went_on(void);
+static bool helper_try_again(void);
+static bool helper_try_once_more(LsGivenBack *one);
+static void helper_take_more(void);
+static uint64 helper_take_numbers(uint64 *end);
+static bool helper_claim(uint64 number);
+static void helper_set_state(LsEntry *entry, LsEntryState state);
+static bool helper_is_ready(LsEntry *entry);
+static bool helper_heap_is_done(const LsEntry *entry);
+static bool helper_wait_for_record(uint64 number);
+static void helper_count_wait(int64 begin);
+static void helper_give_back(LsEntry *entry);
+static void helper_count_given_back(void);
+static void helper_instead_of_log(ErrorData *error);
+static void helper_publish_failure(const ErrorData *error);
+static void helper_copy_text(char *to, const char *from, size_t size);
+static void helper_wake_startup(void);
+static void helper_log_failure(void);
 
-static void
-copy_text(char *to, const char *from, size_t size)
+void
+lockstep_replay_helper_main(Datum arg)
 {
-	strlcpy(to, from == NULL ? "" : from, size);
-}
+	MemoryContext context = CurrentMemoryContext;
 
-static void
-publish_failure(const ErrorData *error)
-{
-	LsFailure  *failure = &me->failure;
-
-	copy_text(failure->message, error->message, sizeof(failure->message));
-	copy_text(failure->detail, error->detail, sizeof(failure->detail));
-	copy_text(failure->context, error->context, sizeof(failure->context));
-	failure->sqlerrcode = error->sqlerrcode;
-	failure->level = error->elevel;
-	pg_write_barrier();
-	pg_atomic_exchange_u32(&executing->state, LS_FAILED);
-	executing = NULL;
-}
-
-static void
-wake_startup(void)
-{
-	uint32		procno = pg_atomic_read_u32(&ls_queue->startup_procno);
-
-	if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0 && procno != PG_UINT32_MAX)
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
-}
-
-/*
- * The startup process may stand in a conflict for hours before it comes to the record. What
- * it will say then is in the log from now on.
- */
-static void
-log_failure(void)
-{
-	const LsFailure *failure = &me->failure;
-	ErrorContextCallback *context = error_context_stack;
-
-	error_context_stack = NULL;
-	ereport(LOG,
-			(errcode(failure->sqlerrcode),
-			 errmsg("a replay helper has failed: %s", failure->message),
-			 errdetail("Recovery ends with this error when replay comes to the record."),
-			 errcontext("%s", failure->context)));
-	error_context_stack = context;
-}
-
-/* What ends this process while it executes a record is the startup process's to say. */
-static void
-instead_of_log(ErrorData *error)
-{
-	if (executing == NULL || error->elevel < FATAL)
-		return;
-	publish_failure(error);
-	wake_startup();
-	if (error->elevel >= PANIC)
+	helper_begin(DatumGetInt32(arg));
+	PG_TRY();
 	{
-		for (int i = 0; i < LS_PANIC_WAIT / LS_PANIC_NAP; i++)
-		{
-			if (!PostmasterIsAlive())
-				_exit(2);
-			pg_usleep(LS_PANIC_NAP * 1000L);
-		}
-		return;
+		helper_work();
 	}
-	log_failure();
-	error->output_to_server = false;
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		if (helper_executing == NULL)
+			PG_RE_THROW();
+		error = CopyErrorData();
+		/* before the locks go: the startup process must not see a page half changed */
+		helper_publish_failure(error);
+		helper_wake_startup();
+		FlushErrorState();
+		helper_log_failure();
+		LWLockReleaseAll();
+		ReleaseAuxProcessResources(false);
+	}
+	PG_END_TRY();
+	proc_exit(0);
 }
 
-/* ---- Claims ------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------- */
 
 static void
-set_state(LsEntry *entry, LsEntryState state)
+helper_begin(int id)
 {
-	/* a full barrier: what redo wrote is seen, and startup_sleeps is read after it */
-	pg_atomic_exchange_u32(&entry->state, state);
-	wake_startup();
+	helper_me = &ls_queue->helpers[id];
+	helper_number = (uint32) id;
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	CreateAuxProcessResourceOwner();
+	ls_resolve_wait_events();
+	emit_log_hook = helper_instead_of_log;
+	before_shmem_exit(helper_leave, (Datum) 0);
+	if (!ls_hints_have_memory())
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
+	ls_hints.memory = ls_decode_buffer;
+	ls_hints.memory_size = ls_decode_buffer_size();
+	ls_execute_init();
+	ls_helper_skip_waits();
+
+	/*
+	 * Rule 9: as the startup process in crash recovery, this process never moves the
+	 * minimum recovery point when it writes a page. No page that it comes across is of
+	 * a record beyond that point, or the point does not matter yet (README.md).
+	 */
+	InRecovery = true;
+	/* rule 11: a page that is not valid stops the server, as in the startup process */
+	helper_hot = reachedConsistency = pg_atomic_read_u32(&ls_queue->hot) != 0;
+	pg_atomic_write_u32(&helper_me->procno, (uint32) LS_MY_PROCNO);
+	pg_atomic_write_u32(&helper_me->pid, (uint32) MyProcPid);
+}
+
+static void
+helper_leave(int code, Datum arg)
+{
+	pg_atomic_write_u32(&helper_me->queue_depth, 0);
+	pg_atomic_write_u32(&helper_me->procno, PG_UINT32_MAX);
+	pg_atomic_write_u32(&helper_me->pid, 0);
+}
+
+static void
+helper_work(void)
+{
+	uint32		executed = 0;
+
+	while (!helper_shall_end())
+	{
+		if (ls_hints.tail - ls_hints.current <= LS_TAKE && helper_has_work())
+			helper_take_more();
+		helper_publish_depth();
+		if (ls_hints.current == ls_hints.tail)
+			helper_wait_for_work();
+		else
+			helper_execute_next();
+		if (helper_nagain > 0 && ++executed % LS_TRY_EVERY == 0)
+			(void) helper_try_again();
+	}
+}
+
+static bool
+helper_shall_end(void)
+{
+	return ShutdownRequestPending || pg_atomic_read_u32(&ls_queue->closed) != 0;
+}
+
+static bool
+helper_has_work(void)
+{
+	uint64		next = pg_atomic_read_u64(&ls_queue->next);
+	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
+
+	return helper_is_used() && helper_nagain < LS_AGAIN - LS_TAKE * 2 &&
+		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
 /* May this process take records, or are there enough others? (helper_count.c) */
 static bool
-is_used(void)
+helper_is_used(void)
 {
-	return my_number < pg_atomic_read_u32(&ls_queue->used);
+	return helper_number < pg_atomic_read_u32(&ls_queue->used);
 }
 
-/* The first number of the next LS_TAKE records for this process, 0: none. */
-static uint64
-take_numbers(uint64 *end)
-{
-	uint64		next = pg_atomic_read_u64(&ls_queue->next);
-
-	for (;;)
-	{
-		uint64		published = pg_atomic_read_u64(&ls_queue->published);
-		uint64		first = next;
-
-		last_retired = pg_atomic_read_u64(&ls_queue->retired);
-		if (first < last_retired + LS_TOO_NEAR)
-			first = last_retired + LS_LEAP;
-		if (first > published)
-			return 0;
-		*end = Min(first + LS_TAKE, published + 1);
-		if (pg_atomic_compare_exchange_u64(&ls_queue->next, &next, *end))
-			return first;
-	}
-}
-
-/* Their memory is asked for, though the startup process may release them meanwhile. */
+/* Tells the view how many records are taken and not executed, or will be tried again. */
 static void
-take_more(void)
+helper_publish_depth(void)
+{
+	pg_atomic_write_u32(&helper_me->queue_depth,
+						(uint32) (ls_hints.tail - ls_hints.current) + (uint32) helper_nagain);
+}
+
+static void
+helper_wait_for_work(void)
+{
+	for (int i = 0; i < LS_SPINS; i++)
+	{
+		if (helper_has_work() || helper_shall_end() ||
+			(helper_nagain > 0 && helper_others_went_on() && helper_try_again()))
+			return;
+		SPIN_DELAY();
+	}
+	pg_atomic_write_u32(&helper_me->sleeps, 1);
+	pg_memory_barrier();
+	if (!helper_has_work() && !helper_shall_end())
+	{
+		/* rule 10: what is dropped meanwhile gives its space back */
+		if (!LS_BREAKS(FILES))
+			smgrreleaseall();
+		helper_publish_depth();
+		ls_helper_note_waits(helper_me);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LS_IDLE_NAP, ls_event_replay_queue);
+		ResetLatch(MyLatch);
+		ls_helper_skip_waits();
+	}
+	pg_atomic_write_u32(&helper_me->sleeps, 0);
+}
+
+/* ---- Executing ------------------------------------------------------------ */
+
+/* Executes the next record that was taken, or remembers it for later. */
+static void
+helper_execute_next(void)
+{
+	const LsAhead *ahead = ls_hint_at(++ls_hints.current);
+	uint64		number = ahead->number;
+	LsEntry    *entry = ls_entry(number);
+
+	ls_hints_take_steps();
+	if (!helper_claim(number))
+	{
+		helper_count_given_back();
+		return;
+	}
+	if (helper_is_ready(entry))
+	{
+		ls_hints_give_buffers(ahead, entry->record);
+		helper_execute(entry);
+		return;
+	}
+	helper_again[helper_nagain].number = number;
+	helper_again[helper_nagain++].after = helper_blocked_by;
+	helper_set_state(entry, LS_QUEUED);
+}
+
+/* Executes a claimed record; all are done that it comes after. */
+static void
+helper_execute(LsEntry *entry)
+{
+	XLogRecPtr	end;
+	int			blocks;
+	uint32		bytes;
+
+	helper_executing = entry;
+	pg_atomic_write_u64(&helper_me->at, entry->number);
+	if (!ls_may_execute(entry))
+	{
+		helper_executing = NULL;
+		helper_give_back(entry);
+		return;
+	}
+	end = entry->record->next_lsn;
+	blocks = entry->record->max_block_id + 1;
+	bytes = entry->record->header.xl_tot_len;
+	ls_execute(entry);
+	helper_executing = NULL;
+	/* the record's memory is used again from here on */
+	helper_set_state(entry, LS_DONE);
+	pg_atomic_write_u64(&helper_me->records, pg_atomic_read_u64(&helper_me->records) + 1);
+	pg_atomic_write_u64(&helper_me->blocks, pg_atomic_read_u64(&helper_me->blocks) + blocks);
+	pg_atomic_write_u64(&helper_me->bytes, pg_atomic_read_u64(&helper_me->bytes) + bytes);
+	pg_atomic_write_u64(&helper_me->lsn, end);
+	if (pg_atomic_read_u64(&helper_me->records) % LS_NOTE_EVERY == 0)
+		ls_helper_note_waits(helper_me);
+}
+
+/* Is more retired than when records were last tried again, or may the first one begin? */
+static bool
+helper_others_went_on(void)
+{
+	return pg_atomic_read_u64(&ls_queue->retired) != helper_tried_at || ls_is_done(helper_again[0].after);
+}
+
+/* Tries all records again that were given back. True: something was executed. */
+static bool
+helper_try_again(void)
+{
+	int			kept = 0;
+	uint64		before = pg_atomic_read_u64(&helper_me->records);
+
+	helper_tried_at = helper_last_retired = pg_atomic_read_u64(&ls_queue->retired);
+	for (int i = 0; i < helper_nagain; i++)
+		if (helper_try_once_more(&helper_again[i]))
+			helper_again[kept++] = helper_again[i];
+	helper_nagain = kept;
+	return pg_atomic_read_u64(&helper_me->records) != before;
+}
+
+/*
+ * Executes a record that was given back if all are done by now that it comes after. True: it is
+ * to be tried once more. What the startup process has begun, or is about to, is left to it.
+ */
+static bool
+helper_try_once_more(LsGivenBack *one)
+{
+	LsEntry    *entry = ls_entry(one->number);
+
+	if (one->number >= helper_last_retired + LS_TOO_NEAR)
+	{
+		if (!ls_is_done(one->after))
+			return true;
+		if (helper_claim(one->number))
+		{
+			if (helper_is_ready(entry))
+			{
+				helper_execute(entry);
+				return false;
+			}
+			helper_set_state(entry, LS_QUEUED);
+			one->after = helper_blocked_by;
+			return true;
+		}
+	}
+	helper_count_given_back();
+	return false;
+}
+
+/* ---- Claims --------------------------------------------------------------- */
+
+/* Takes records and asks for their memory; the startup process may release them meanwhile. */
+static void
+helper_take_more(void)
 {
 	uint64		end;
-	uint64		number = take_numbers(&end);
+	uint64		number = helper_take_numbers(&end);
 
 	for (; number != 0 && number < end; number++)
 	{
@@ -230,9 +411,31 @@ take_more(void)
 	}
 }
 
-/* False: it is the startup process's, and its entry perhaps another record's. */
+/* The first number of the next LS_TAKE records for this process, 0: none. */
+static uint64
+helper_take_numbers(uint64 *end)
+{
+	uint64		next = pg_atomic_read_u64(&ls_queue->next);
+
+	for (;;)
+	{
+		uint64		published = pg_atomic_read_u64(&ls_queue->published);
+		uint64		first = next;
+
+		helper_last_retired = pg_atomic_read_u64(&ls_queue->retired);
+		if (first < helper_last_retired + LS_TOO_NEAR)
+			first = helper_last_retired + LS_LEAP;
+		if (first > published)
+			return 0;
+		*end = Min(first + LS_TAKE, published + 1);
+		if (pg_atomic_compare_exchange_u64(&ls_queue->next, &next, *end))
+			return first;
+	}
+}
+
+/* Claims a record. False: it is the startup process's, and its entry perhaps another record's. */
 static bool
-claim(uint64 number)
+helper_claim(uint64 number)
 {
 	LsEntry    *entry = ls_entry(number);
 
@@ -240,34 +443,56 @@ claim(uint64 number)
 		return false;
 	if (entry->number == number)
 		return true;
-	set_state(entry, LS_QUEUED);
+	helper_set_state(entry, LS_QUEUED);
 	return false;
 }
 
-/* A record that was taken is the startup process's now. */
 static void
-count_given_back(void)
+helper_set_state(LsEntry *entry, LsEntryState state)
 {
-	pg_atomic_write_u64(&me->given_back, pg_atomic_read_u64(&me->given_back) + 1);
+	/* a full barrier: what redo wrote is seen, and startup_sleeps is read after it */
+	pg_atomic_exchange_u32(&entry->state, state);
+	helper_wake_startup();
 }
 
-static void
-give_back(LsEntry *entry)
+static bool
+helper_is_ready(LsEntry *entry)
 {
-	count_given_back();
-	set_state(entry, LS_QUEUED);
+	if (helper_hot && entry->record->header.xl_rmid == RM_BTREE_ID && !LS_BREAKS(HEAP_FIRST) &&
+		!helper_heap_is_done(entry))
+		return false;
+	for (int i = 0; i < LS_BLOCKS; i++)
+		if (entry->after[i] > helper_last_retired && !helper_wait_for_record(entry->after[i]))
+			return false;
+	return true;
 }
 
-/* It began to wait for a record at that time; 0: it did not wait. */
-static void
-count_wait(int64 begin)
+/*
+ * Rule 2. Follows the chain of the transaction's heap records (dispatch.c) as far as they are
+ * not known to be done. An entry of the chain is read before it is asked whether its record
+ * has retired: only then may the entry be another record's.
+ */
+static bool
+helper_heap_is_done(const LsEntry *entry)
 {
-	if (begin == 0)
-		return;
-	pgstat_report_wait_end();
-	pg_atomic_write_u64(&me->waits, pg_atomic_read_u64(&me->waits) + 1);
-	pg_atomic_write_u64(&me->wait_us, pg_atomic_read_u64(&me->wait_us) +
-						(uint64) (ls_now_us() - begin));
+	uint64	   *done = &helper_heap_done[ls_xid_slot(entry->record->header.xl_xid)];
+	uint64		number = entry->heap_before;
+
+	while (number > helper_last_retired && number > *done)
+	{
+		uint64		before;
+
+		if (!helper_wait_for_record(number))
+			return false;
+		before = ls_entry(number)->heap_before;
+		pg_read_barrier();
+		helper_last_retired = pg_atomic_read_u64(&ls_queue->retired);
+		if (number <= helper_last_retired)
+			break;
+		number = before;
+	}
+	*done = Max(*done, entry->heap_before);
+	return true;
 }
 
 /*
@@ -275,14 +500,14 @@ count_wait(int64 begin)
  * has started it is ahead in the order of the WAL, and ends.
  */
 static bool
-wait_for_record(uint64 number)
+helper_wait_for_record(uint64 number)
 {
 	LsEntry    *entry = ls_entry(number);
 	int64		begin = 0;
 	uint32		spins = 0;
 	bool		done = true;
 
-	if (number <= last_retired)
+	if (number <= helper_last_retired)
 		return true;
 	while (!ls_is_done(number))
 	{
@@ -293,7 +518,7 @@ wait_for_record(uint64 number)
 		/* done meanwhile, and the entry is another record's */
 		if (number <= pg_atomic_read_u64(&ls_queue->retired))
 			break;
-		blocked_by = number;
+		helper_blocked_by = number;
 		if (state != LS_CLAIMED || ShutdownRequestPending)
 		{
 			done = false;
@@ -308,7 +533,7 @@ wait_for_record(uint64 number)
 		if (++spins % LS_SPINS != 0)
 			continue;
 		/* the startup process may wait in it for sessions; nothing forces us to */
-		if (hot)
+		if (helper_hot)
 		{
 			done = false;
 			break;
@@ -320,298 +545,105 @@ wait_for_record(uint64 number)
 		(void) sched_yield();
 	}
 	pg_read_barrier();
-	count_wait(begin);
+	helper_count_wait(begin);
 	return done;
 }
 
-/*
- * Rule 2. Follows the chain of the transaction's heap records (dispatch.c) as far as they are
- * not known to be done. An entry of the chain is read before it is asked whether its record
- * has retired: only then may the entry be another record's.
- */
-static bool
-heap_is_done(const LsEntry *entry)
-{
-	uint64	   *done = &heap_done[ls_xid_slot(entry->record->header.xl_xid)];
-	uint64		number = entry->heap_before;
-
-	while (number > last_retired && number > *done)
-	{
-		uint64		before;
-
-		if (!wait_for_record(number))
-			return false;
-		before = ls_entry(number)->heap_before;
-		pg_read_barrier();
-		last_retired = pg_atomic_read_u64(&ls_queue->retired);
-		if (number <= last_retired)
-			break;
-		number = before;
-	}
-	*done = Max(*done, entry->heap_before);
-	return true;
-}
-
-static bool
-is_ready(LsEntry *entry)
-{
-	if (hot && entry->record->header.xl_rmid == RM_BTREE_ID && !LS_BREAKS(HEAP_FIRST) &&
-		!heap_is_done(entry))
-		return false;
-	for (int i = 0; i < LS_BLOCKS; i++)
-		if (entry->after[i] > last_retired && !wait_for_record(entry->after[i]))
-			return false;
-	return true;
-}
-
-/* ---- Executing --------------------------------------------------------- */
-
-/* A claimed record; all are done that it comes after. */
+/* Counts a wait for a record since begin; 0: there was none. */
 static void
-execute(LsEntry *entry)
+helper_count_wait(int64 begin)
 {
-	XLogRecPtr	end;
-	int			blocks;
-	uint32		bytes;
-
-	executing = entry;
-	pg_atomic_write_u64(&me->at, entry->number);
-	if (!ls_may_execute(entry))
-	{
-		executing = NULL;
-		give_back(entry);
+	if (begin == 0)
 		return;
-	}
-	end = entry->record->next_lsn;
-	blocks = entry->record->max_block_id + 1;
-	bytes = entry->record->header.xl_tot_len;
-	ls_execute(entry);
-	executing = NULL;
-	/* the record's memory is used again from here on */
-	set_state(entry, LS_DONE);
-	pg_atomic_write_u64(&me->records, pg_atomic_read_u64(&me->records) + 1);
-	pg_atomic_write_u64(&me->blocks, pg_atomic_read_u64(&me->blocks) + blocks);
-	pg_atomic_write_u64(&me->bytes, pg_atomic_read_u64(&me->bytes) + bytes);
-	pg_atomic_write_u64(&me->lsn, end);
-	if (pg_atomic_read_u64(&me->records) % LS_NOTE_EVERY == 0)
-		ls_helper_note_waits(me);
+	pgstat_report_wait_end();
+	pg_atomic_write_u64(&helper_me->waits, pg_atomic_read_u64(&helper_me->waits) + 1);
+	pg_atomic_write_u64(&helper_me->wait_us, pg_atomic_read_u64(&helper_me->wait_us) +
+						(uint64) (ls_now_us() - begin));
 }
 
-/* The next record that was taken. */
 static void
-execute_next(void)
+helper_give_back(LsEntry *entry)
 {
-	const LsAhead *ahead = ls_hint_at(++ls_hints.current);
-	uint64		number = ahead->number;
-	LsEntry    *entry = ls_entry(number);
-
-	ls_hints_take_steps();
-	if (!claim(number))
-	{
-		count_given_back();
-		return;
-	}
-	if (is_ready(entry))
-	{
-		ls_hints_give_buffers(ahead, entry->record);
-		execute(entry);
-		return;
-	}
-	again[nagain].number = number;
-	again[nagain++].after = blocked_by;
-	set_state(entry, LS_QUEUED);
+	helper_count_given_back();
+	helper_set_state(entry, LS_QUEUED);
 }
 
-/*
- * Executes a record that was given back if all are done by now that it comes after. True: it is
- * to be tried once more. What the startup process has begun, or is about to, is left to it.
- */
-static bool
-try_once_more(LsGivenBack *one)
+/* Counts a record that was taken and is the startup process's now. */
+static void
+helper_count_given_back(void)
 {
-	LsEntry    *entry = ls_entry(one->number);
+	pg_atomic_write_u64(&helper_me->given_back, pg_atomic_read_u64(&helper_me->given_back) + 1);
+}
 
-	if (one->number >= last_retired + LS_TOO_NEAR)
+/* ---- Failures ------------------------------------------------------------- */
+
+/* Leaves it to the startup process to say what ends this process while it executes a record. */
+static void
+helper_instead_of_log(ErrorData *error)
+{
+	if (helper_executing == NULL || error->elevel < FATAL)
+		return;
+	helper_publish_failure(error);
+	helper_wake_startup();
+	if (error->elevel >= PANIC)
 	{
-		if (!ls_is_done(one->after))
-			return true;
-		if (claim(one->number))
+		for (int i = 0; i < LS_PANIC_WAIT / LS_PANIC_NAP; i++)
 		{
-			if (is_ready(entry))
-			{
-				execute(entry);
-				return false;
-			}
-			set_state(entry, LS_QUEUED);
-			one->after = blocked_by;
-			return true;
+			if (!PostmasterIsAlive())
+				_exit(2);
+			pg_usleep(LS_PANIC_NAP * 1000L);
 		}
+		return;
 	}
-	count_given_back();
-	return false;
-}
-
-/* Is more retired than when records were last tried again, or may the first one begin? */
-static bool
-others_went_on(void)
-{
-	return pg_atomic_read_u64(&ls_queue->retired) != tried_at || ls_is_done(again[0].after);
-}
-
-/* True: something was executed. */
-static bool
-try_again(void)
-{
-	int			kept = 0;
-	uint64		before = pg_atomic_read_u64(&me->records);
-
-	tried_at = last_retired = pg_atomic_read_u64(&ls_queue->retired);
-	for (int i = 0; i < nagain; i++)
-		if (try_once_more(&again[i]))
-			again[kept++] = again[i];
-	nagain = kept;
-	return pg_atomic_read_u64(&me->records) != before;
-}
-
-/* ---- Life -------------------------------------------------------------- */
-
-static bool
-shall_end(void)
-{
-	return ShutdownRequestPending || pg_atomic_read_u32(&ls_queue->closed) != 0;
-}
-
-/* For the view: records that it has taken and not executed, and those that it will try again. */
-static void
-publish_depth(void)
-{
-	pg_atomic_write_u32(&me->queue_depth,
-						(uint32) (ls_hints.tail - ls_hints.current) + (uint32) nagain);
-}
-
-static bool
-has_work(void)
-{
-	uint64		next = pg_atomic_read_u64(&ls_queue->next);
-	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
-
-	return is_used() && nagain < LS_AGAIN - LS_TAKE * 2 &&
-		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
+	helper_log_failure();
+	error->output_to_server = false;
 }
 
 static void
-wait_for_work(void)
+helper_publish_failure(const ErrorData *error)
 {
-	for (int i = 0; i < LS_SPINS; i++)
-	{
-		if (has_work() || shall_end() || (nagain > 0 && others_went_on() && try_again()))
-			return;
-		SPIN_DELAY();
-	}
-	pg_atomic_write_u32(&me->sleeps, 1);
-	pg_memory_barrier();
-	if (!has_work() && !shall_end())
-	{
-		/* rule 10: what is dropped meanwhile gives its space back */
-		if (!LS_BREAKS(FILES))
-			smgrreleaseall();
-		publish_depth();
-		ls_helper_note_waits(me);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LS_IDLE_NAP, ls_event_replay_queue);
-		ResetLatch(MyLatch);
-		ls_helper_skip_waits();
-	}
-	pg_atomic_write_u32(&me->sleeps, 0);
+	LsFailure  *failure = &helper_me->failure;
+
+	helper_copy_text(failure->message, error->message, sizeof(failure->message));
+	helper_copy_text(failure->detail, error->detail, sizeof(failure->detail));
+	helper_copy_text(failure->context, error->context, sizeof(failure->context));
+	failure->sqlerrcode = error->sqlerrcode;
+	failure->level = error->elevel;
+	pg_write_barrier();
+	pg_atomic_exchange_u32(&helper_executing->state, LS_FAILED);
+	helper_executing = NULL;
 }
 
 static void
-work(void)
+helper_copy_text(char *to, const char *from, size_t size)
 {
-	uint32		executed = 0;
-
-	while (!shall_end())
-	{
-		if (ls_hints.tail - ls_hints.current <= LS_TAKE && has_work())
-			take_more();
-		publish_depth();
-		if (ls_hints.current == ls_hints.tail)
-			wait_for_work();
-		else
-			execute_next();
-		if (nagain > 0 && ++executed % LS_TRY_EVERY == 0)
-			(void) try_again();
-	}
+	strlcpy(to, from == NULL ? "" : from, size);
 }
 
 static void
-leave(int code, Datum arg)
+helper_wake_startup(void)
 {
-	pg_atomic_write_u32(&me->queue_depth, 0);
-	pg_atomic_write_u32(&me->procno, PG_UINT32_MAX);
-	pg_atomic_write_u32(&me->pid, 0);
+	uint32		procno = pg_atomic_read_u32(&ls_queue->startup_procno);
+
+	if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0 && procno != PG_UINT32_MAX)
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
+/*
+ * The startup process may stand in a conflict for hours before it comes to the record. What
+ * it will say then is in the log from now on.
+ */
 static void
-begin(int id)
+helper_log_failure(void)
 {
-	me = &ls_queue->helpers[id];
-	my_number = (uint32) id;
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
-	CreateAuxProcessResourceOwner();
-	ls_resolve_wait_events();
-	emit_log_hook = instead_of_log;
-	before_shmem_exit(leave, (Datum) 0);
-	if (!ls_hints_have_memory())
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory"),
-				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
-	ls_hints.memory = ls_decode_buffer;
-	ls_hints.memory_size = ls_decode_buffer_size();
-	ls_execute_init();
-	ls_helper_skip_waits();
+	const LsFailure *failure = &helper_me->failure;
+	ErrorContextCallback *context = error_context_stack;
 
-	/*
-	 * Rule 9: as the startup process in crash recovery, this process never moves the
-	 * minimum recovery point when it writes a page. No page that it comes across is of
-	 * a record beyond that point, or the point does not matter yet (pipeline.c).
-	 */
-	InRecovery = true;
-	/* rule 11: a page that is not valid stops the server, as in the startup process */
-	hot = reachedConsistency = pg_atomic_read_u32(&ls_queue->hot) != 0;
-	pg_atomic_write_u32(&me->procno, (uint32) LS_MY_PROCNO);
-	pg_atomic_write_u32(&me->pid, (uint32) MyProcPid);
-}
-
-void
-lockstep_replay_helper_main(Datum arg)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	begin(DatumGetInt32(arg));
-	PG_TRY();
-	{
-		work();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		HOLD_INTERRUPTS();
-		if (executing == NULL)
-			PG_RE_THROW();
-		error = CopyErrorData();
-		/* before the locks go: the startup process must not see a page half changed */
-		publish_failure(error);
-		wake_startup();
-		FlushErrorState();
-		log_failure();
-		LWLockReleaseAll();
-		ReleaseAuxProcessResources(false);
-	}
-	PG_END_TRY();
-	proc_exit(0);
+	error_context_stack = NULL;
+	ereport(LOG,
+			(errcode(failure->sqlerrcode),
+			 errmsg("a replay helper has failed: %s", failure->message),
+			 errdetail("Recovery ends with this error when replay comes to the record."),
+			 errcontext("%s", failure->context)));
+	error_context_stack = context;
 }

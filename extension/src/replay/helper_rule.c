@@ -2,7 +2,7 @@
  * helper_rule.c - how many replay helpers take records.
  *
  * Decided without I/O and clock; extension/test/unit/helper_rule_test.c has the table. A step
- * is made once in some thousand records while helpers run (helper_count.c).
+ * is made after each LS_WINDOW records while helpers run (helper_count.c).
  *
  * More processes that run than cores are far slower than one, as they wait for one another
  * without sleeping. So there is one helper for each core besides the startup process's. More
@@ -22,51 +22,40 @@
 
 #include "replay/helper_rule.h"
 
-/* Of so many records helpers must have done one, or they rest. */
+/* Helpers rest unless they have done one of this number of records. */
 #define LS_MIN_SHARE 4
 
-/* Helpers wait for storage if they slept in one of so many records or more. */
+/* Helpers wait for storage if they slept in one of this number of records, or in more. */
 #define LS_BLOCKED_SHARE 16
 
-/* Fewer records than this say nothing of what helpers wait for. */
+/* Fewest records that say something of what helpers wait for. */
 #define LS_LEAST_EXECUTED 256
 
-/* A process waits for a core for too long in one of so many microseconds. */
+/* A process waits for a core for too long if that takes more than one part in this number of the time. */
 #define LS_QUEUED_SHARE 4
 
 /* Steps without a further helper after one was too many. */
 #define LS_HOLD 64
 
-static int
-spare(int workers, int cores)
-{
-	return Max(Min(workers, cores - 1), 1);
-}
+static int helper_rule_spare(int workers, int cores);
+static bool helper_rule_wait_for_storage(const LsHelperInput *in);
 
-/* Helpers are about to start. */
+/* Sets the state before helpers start. */
 void
 ls_helpers_begin(LsHelperState *state, int workers, int cores)
 {
-	state->used = spare(workers, cores);
+	state->used = helper_rule_spare(workers, cores);
 	state->hold = 0;
 	state->why = LS_HELPERS_PLAIN;
 	state->crowded = false;
 }
 
-static bool
-wait_for_storage(const LsHelperInput *in)
-{
-	return in->executed >= LS_LEAST_EXECUTED &&
-		in->blocked >= in->executed / LS_BLOCKED_SHARE &&
-		in->pages_read >= in->blocked / 2;
-}
-
-/* False: helpers do too little, and should rest. */
+/* Decides how many helpers take records from now on. False: they do too little, and should rest. */
 bool
 ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 {
-	int			plain = spare(in->workers, in->cores);
-	int			most = wait_for_storage(in) ? in->workers : plain;
+	int			plain = helper_rule_spare(in->workers, in->cores);
+	int			most = helper_rule_wait_for_storage(in) ? in->workers : plain;
 	bool		looked = in->elapsed_us > 0;
 
 	if (looked)
@@ -88,4 +77,18 @@ ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 		state->used == plain ? LS_HELPERS_PLAIN :
 		state->crowded ? LS_HELPERS_CROWDED : LS_HELPERS_FEWER;
 	return in->done >= in->records / LS_MIN_SHARE;
+}
+
+static int
+helper_rule_spare(int workers, int cores)
+{
+	return Max(Min(workers, cores - 1), 1);
+}
+
+static bool
+helper_rule_wait_for_storage(const LsHelperInput *in)
+{
+	return in->executed >= LS_LEAST_EXECUTED &&
+		in->blocked >= in->executed / LS_BLOCKED_SHARE &&
+		in->pages_read >= in->blocked / 2;
 }

@@ -4,7 +4,7 @@
 #ifndef LOCKSTEP_HELPER_RULE_H
 #define LOCKSTEP_HELPER_RULE_H
 
-/* Why so many. */
+/* Reason for the number of helpers. */
 typedef enum LsHelperWhy
 {
 	LS_HELPERS_PLAIN = 0,		/* one for each spare core, or all that there may be */

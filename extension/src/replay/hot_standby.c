@@ -1,5 +1,5 @@
 /*
- * hot_standby.c - whether records may run ahead while sessions read (rule 11 of pipeline.c).
+ * hot_standby.c - whether records may run ahead while sessions read (rule 11 of README.md).
  *
  * A record that has run ahead cannot be taken back. So nothing runs ahead of a place at which
  * replay may be told to stop or to stand still: a recovery target, a delay, a pause. And
@@ -17,7 +17,7 @@
 #include "replay/hot_standby.h"
 #include "state/settings.h"
 
-/* LS_PARALLEL: records may run ahead. */
+/* May records run ahead while sessions read? LS_PARALLEL: they may. */
 LsPipelineState
 ls_why_not_hot(void)
 {

@@ -4,7 +4,7 @@
  * Dispatch and execution ask for the size of each block's file. PostgreSQL remembers sizes
  * in its handle, but to find the handle it hashes the name, each time.
  *
- * A handle lives until its process drops files. Rule 10 of pipeline.c: records that do are barriers,
+ * A handle lives until its process drops files. Rule 10 of README.md: records that do are barriers,
  * and each begins a generation. Helpers forget all handles when they come to a record of the
  * next generation (execute.c), which is after the barrier. The startup process forgets them when
  * a generation begins, since others may have replayed until then, and after each barrier
@@ -23,7 +23,7 @@ static struct
 {
 	BufferTag	name;			/* of block 0 of the main fork */
 	SMgrRelation files;			/* NULL: none */
-}			known[LS_KNOWN_FILES];
+}			known_files_table[LS_KNOWN_FILES];
 
 SMgrRelation
 ls_known_files(const DecodedBkpBlock *block)
@@ -34,15 +34,15 @@ ls_known_files(const DecodedBkpBlock *block)
 	ls_block_tag(block, &name);
 	name.forkNum = MAIN_FORKNUM;
 	name.blockNum = 0;
-	if (known[slot].files == NULL || !ls_tags_equal(&name, &known[slot].name))
+	if (known_files_table[slot].files == NULL || !ls_tags_equal(&name, &known_files_table[slot].name))
 	{
-		known[slot].name = name;
-		known[slot].files = ls_smgr_of(block);
+		known_files_table[slot].name = name;
+		known_files_table[slot].files = ls_smgr_of(block);
 	}
-	return known[slot].files;
+	return known_files_table[slot].files;
 }
 
-/* As the startup process knows it, 0 if the file does not exist. */
+/* Blocks of a fork as the startup process knows them, 0 if the file does not exist. */
 BlockNumber
 ls_size_of_fork(SMgrRelation files, ForkNumber fork)
 {
@@ -55,5 +55,5 @@ void
 ls_forget_known_files(void)
 {
 	for (int i = 0; i < LS_KNOWN_FILES; i++)
-		known[i].files = NULL;
+		known_files_table[i].files = NULL;
 }

@@ -5,7 +5,7 @@
  * Purpose: before each record's redo ls_look_ahead() decodes up to
  * lockstep.replay_look_ahead more records, and memory_hints.c asks for the memory
  * that they will change. lockstep.replay_workers decodes further ahead
- * (pipeline.c), by the same rules 1 to 3.
+ * (pipeline.c), by rules 1 to 3 of this file.
  *
  * What it changes: PostgreSQL's own recovery_prefetch in this process, see below,
  * and what memory_hints.c names.
@@ -46,7 +46,7 @@
 /* Blocks after which it is decided whether PostgreSQL's prefetcher is needed. */
 #define LS_WINDOW 4096
 
-/* It is needed when more than one block in this number was missing. */
+/* PostgreSQL's prefetcher is needed when more than one block in this number was missing. */
 #define LS_MISSING_SHARE 64
 
 /* Records after which the counters are added to those in shared memory. */
@@ -54,27 +54,39 @@
 
 LsLookAheadShared *ls_look_ahead_shared = NULL;
 
-static bool is_first = true;	/* rule 3 */
-static XLogRecPtr barrier = InvalidXLogRecPtr;	/* rule 2: begins here */
-static XLogRecPtr exhausted = InvalidXLogRecPtr;	/* no more WAL after it */
+static bool look_ahead_is_first = true; /* rule 3 */
+static XLogRecPtr look_ahead_barrier = InvalidXLogRecPtr;	/* rule 2: begins here */
+static XLogRecPtr look_ahead_exhausted = InvalidXLogRecPtr; /* no more WAL after it */
 
-static uint32 window_blocks = 0;
-static uint32 window_missing = 0;
-static bool wants_prefetcher = false;
-static bool active = true;		/* switched on, as far as is known */
+static uint32 look_ahead_window_blocks = 0;
+static uint32 look_ahead_window_missing = 0;
+static bool look_ahead_wants_prefetcher = false;
+static bool look_ahead_active = true;	/* switched on, as far as is known */
 
-/* Not yet in shared memory. */
+/* Counters not yet in shared memory. */
 static struct
 {
 	uint64		records;
 	uint64		ahead;
-}			fresh;
+}			look_ahead_fresh;
 
-static bool would_wait = false; /* rule 1 kept the last page from being read */
+static bool look_ahead_would_wait = false;	/* rule 1 kept the last page from being read */
 
-static XLogPageReadCB stock_page_read = NULL;
+static XLogPageReadCB look_ahead_stock_page_read = NULL;
 
-/* Postmaster. */
+static void look_ahead_publish(void);
+static void look_ahead_leave_to_postgres(void);
+static void look_ahead_advance(DecodedXLogRecord *record);
+static void look_ahead_set_prefetcher(int value);
+static int look_ahead_configured_prefetch(void);
+static void look_ahead_choose_prefetcher(void);
+static void look_ahead_fill_ring(XLogReaderState *reader);
+static inline bool look_ahead_may_change_timeline(const DecodedXLogRecord *record);
+static DecodedXLogRecord *look_ahead_decode_one(XLogReaderState *reader);
+static int look_ahead_read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, int length,
+												XLogRecPtr record, char *buffer);
+
+/* Sets first values. Postmaster. */
 void
 ls_look_ahead_init_shared(void)
 {
@@ -90,62 +102,52 @@ ls_look_ahead_init_shared(void)
 void
 ls_look_ahead_begin(void)
 {
-	is_first = true;
+	look_ahead_is_first = true;
 	/* as without us, until blocks are found in buffers */
-	wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
+	look_ahead_wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
 }
 
-/* What was counted is in shared memory then. */
-static void
-publish(void)
+/* Startup process, before each record's redo. */
+void
+ls_look_ahead(XLogReaderState *reader)
 {
-	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->records, fresh.records);
-	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->ahead, fresh.ahead);
-	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->blocks, ls_hints.blocks);
-	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->found, ls_hints.found);
-	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->missing, ls_hints.missing);
-	pg_atomic_write_u64(&ls_look_ahead_shared->prefetching,
-						recovery_prefetch != RECOVERY_PREFETCH_OFF);
-	memset(&fresh, 0, sizeof(fresh));
-	window_blocks += ls_hints.blocks;
-	window_missing += ls_hints.missing;
-	ls_hints.blocks = ls_hints.found = ls_hints.missing = 0;
-}
-
-/* ---- Decoding ahead ---------------------------------------------------- */
-
-/*
- * In place of the reader's own function while we decode, for rule 1. The segment
- * that is open is the one from which the last page came.
- */
-static int
-read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, int length,
-						  XLogRecPtr record, char *buffer)
-{
-	uint64		size = reader->segcxt.ws_segsize;
-
-	if (page / size != reader->latestPagePtr / size)
+	if (look_ahead_is_first || reader->record == NULL)
 	{
-		would_wait = true;
-		return XLREAD_WOULDBLOCK;
+		look_ahead_is_first = false;
+		ls_hints_restart();
+		return;
 	}
-	return stock_page_read(reader, page, length, record, buffer);
+	if (!ls_enabled || ls_replay_look_ahead == 0 || !ls_hints_have_memory())
+	{
+		look_ahead_leave_to_postgres();
+		return;
+	}
+	look_ahead_active = true;
+	look_ahead_advance(reader->record);
+	look_ahead_choose_prefetcher();
+	look_ahead_fill_ring(reader);
+	ls_hints_take_steps();
+	if (look_ahead_fresh.records >= LS_PUBLISH_EVERY || ls_hints.tail == ls_hints.current)
+		look_ahead_publish();
 }
 
-static DecodedXLogRecord *
-decode_one(XLogReaderState *reader)
+/* The record after the last one, decoded if need and rules allow it, or NULL. */
+DecodedXLogRecord *
+ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last, bool *ours)
 {
-	DecodedXLogRecord *record;
-
-	stock_page_read = reader->routine.page_read;
-	reader->routine.page_read = read_page_of_open_segment;
-	would_wait = false;
-	record = XLogReadAhead(reader, true);
-	reader->routine.page_read = stock_page_read;
-	/* otherwise there is no room for it, until the current record is replayed */
-	if (record == NULL && (would_wait || reader->errormsg_deferred))
-		exhausted = reader->decode_queue_tail->lsn;
-	return record;
+	*ours = false;
+	if (last->next != NULL)
+		return last->next;
+	if (recovery_prefetch != RECOVERY_PREFETCH_OFF || look_ahead_wants_prefetcher ||
+		reader->ReadRecPtr <= look_ahead_barrier || reader->ReadRecPtr <= look_ahead_exhausted)
+		return NULL;
+	if (look_ahead_may_change_timeline(last))
+	{
+		look_ahead_barrier = last->lsn;
+		return NULL;
+	}
+	*ours = true;
+	return look_ahead_decode_one(reader);
 }
 
 /* Can this page of the segment that is open be read whole, by the same rule? */
@@ -169,36 +171,144 @@ ls_can_read_page(XLogReaderState *reader, XLogRecPtr page)
 	return length == XLOG_BLCKSZ;
 }
 
-static inline bool
-may_change_timeline(const DecodedXLogRecord *record)
+/* The pipeline decodes from now on, and alone. */
+void
+ls_look_ahead_pause(void)
 {
-	uint8		info = record->header.xl_info & ~XLR_INFO_MASK;
-
-	return record->header.xl_rmid == RM_XLOG_ID &&
-		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY);
+	look_ahead_set_prefetcher(RECOVERY_PREFETCH_OFF);
+	look_ahead_wants_prefetcher = false;
+	ls_hints_restart();
 }
 
-/* The record after the last one, decoded if need and rules allow it, or NULL. */
-DecodedXLogRecord *
-ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last, bool *ours)
+/*
+ * The pipeline, after each record, since a configuration reload turns the prefetcher on if it is
+ * set in a file. It would read beyond the segment that is open, and could so take a timeline
+ * that forked before records that have run ahead.
+ */
+void
+ls_look_ahead_stay_paused(void)
 {
-	*ours = false;
-	if (last->next != NULL)
-		return last->next;
-	if (recovery_prefetch != RECOVERY_PREFETCH_OFF || wants_prefetcher ||
-		reader->ReadRecPtr <= barrier || reader->ReadRecPtr <= exhausted)
-		return NULL;
-	if (may_change_timeline(last))
+	look_ahead_set_prefetcher(RECOVERY_PREFETCH_OFF);
+}
+
+bool
+ls_prefetch_is_configured(void)
+{
+	return look_ahead_configured_prefetch() != RECOVERY_PREFETCH_OFF;
+}
+
+/* Counts a record that the pipeline replayed. ours: we decoded it. */
+void
+ls_look_ahead_count(bool ours)
+{
+	look_ahead_fresh.records++;
+	look_ahead_fresh.ahead += ours;
+	if (look_ahead_fresh.records >= LS_PUBLISH_EVERY)
+		look_ahead_publish();
+}
+
+/* The pipeline has ended: the state is as at the beginning of a recovery. */
+void
+ls_look_ahead_resume(void)
+{
+	ls_hints_restart();
+	look_ahead_set_prefetcher(look_ahead_configured_prefetch());
+	look_ahead_wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
+	look_ahead_publish();
+}
+
+/* Adds what was counted to shared memory. */
+static void
+look_ahead_publish(void)
+{
+	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->records, look_ahead_fresh.records);
+	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->ahead, look_ahead_fresh.ahead);
+	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->blocks, ls_hints.blocks);
+	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->found, ls_hints.found);
+	pg_atomic_fetch_add_u64(&ls_look_ahead_shared->missing, ls_hints.missing);
+	pg_atomic_write_u64(&ls_look_ahead_shared->prefetching,
+						recovery_prefetch != RECOVERY_PREFETCH_OFF);
+	memset(&look_ahead_fresh, 0, sizeof(look_ahead_fresh));
+	look_ahead_window_blocks += ls_hints.blocks;
+	look_ahead_window_missing += ls_hints.missing;
+	ls_hints.blocks = ls_hints.found = ls_hints.missing = 0;
+}
+
+/* ---- Each record ------------------------------------------------------- */
+
+/* Looking ahead is switched off. Nothing is counted either. */
+static void
+look_ahead_leave_to_postgres(void)
+{
+	if (!look_ahead_active)
+		return;
+	look_ahead_active = false;
+	ls_hints_restart();
+	look_ahead_set_prefetcher(look_ahead_configured_prefetch());
+	look_ahead_wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
+	look_ahead_publish();
+}
+
+/* The current record is the next of the ring, or the ring begins anew with it. */
+static void
+look_ahead_advance(DecodedXLogRecord *record)
+{
+	LsAhead    *ahead = ls_hint_at(++ls_hints.current);
+
+	look_ahead_fresh.records++;
+	if (ls_hints.current <= ls_hints.tail && ahead->record == record &&
+		ahead->lsn == record->lsn)
 	{
-		barrier = last->lsn;
-		return NULL;
+		look_ahead_fresh.ahead += ahead->ours;
+		return;
 	}
-	*ours = true;
-	return decode_one(reader);
+	ls_hints_restart();
+	ahead->record = record;
+	ahead->lsn = record->lsn;
 }
+
+/* ---- PostgreSQL's prefetcher ------------------------------------------- */
 
 static void
-fill_ring(XLogReaderState *reader)
+look_ahead_set_prefetcher(int value)
+{
+	if (recovery_prefetch == value)
+		return;
+	recovery_prefetch = value;
+	XLogPrefetchReconfigure();
+}
+
+/* The configured value of recovery_prefetch, whatever we have set. */
+static int
+look_ahead_configured_prefetch(void)
+{
+	const char *value = GetConfigOptionResetString("recovery_prefetch");
+
+	return strcmp(value, "off") == 0 ? RECOVERY_PREFETCH_OFF :
+		strcmp(value, "on") == 0 ? RECOVERY_PREFETCH_ON : RECOVERY_PREFETCH_TRY;
+}
+
+/* Turns the prefetcher off, or on, but on only when all that we have decoded is replayed. */
+static void
+look_ahead_choose_prefetcher(void)
+{
+	if (look_ahead_window_blocks >= LS_WINDOW)
+	{
+		look_ahead_wants_prefetcher =
+			look_ahead_window_missing > look_ahead_window_blocks / LS_MISSING_SHARE &&
+			look_ahead_configured_prefetch() != RECOVERY_PREFETCH_OFF;
+		look_ahead_window_blocks = look_ahead_window_missing = 0;
+	}
+	if (!look_ahead_wants_prefetcher)
+		look_ahead_set_prefetcher(RECOVERY_PREFETCH_OFF);
+	else if (ls_hints.tail == ls_hints.current && recovery_prefetch == RECOVERY_PREFETCH_OFF)
+		look_ahead_set_prefetcher(look_ahead_configured_prefetch());
+}
+
+/* ---- Decoding ahead ---------------------------------------------------- */
+
+static void
+look_ahead_fill_ring(XLogReaderState *reader)
 {
 	DecodedXLogRecord *last = ls_hint_at(ls_hints.tail)->record;
 
@@ -216,142 +326,45 @@ fill_ring(XLogReaderState *reader)
 	}
 }
 
-/* ---- PostgreSQL's prefetcher ------------------------------------------- */
-
-/* What is configured, whatever we have set. */
-static int
-configured_prefetch(void)
+static inline bool
+look_ahead_may_change_timeline(const DecodedXLogRecord *record)
 {
-	const char *value = GetConfigOptionResetString("recovery_prefetch");
+	uint8		info = record->header.xl_info & ~XLR_INFO_MASK;
 
-	return strcmp(value, "off") == 0 ? RECOVERY_PREFETCH_OFF :
-		strcmp(value, "on") == 0 ? RECOVERY_PREFETCH_ON : RECOVERY_PREFETCH_TRY;
+	return record->header.xl_rmid == RM_XLOG_ID &&
+		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY);
 }
 
-bool
-ls_prefetch_is_configured(void)
+static DecodedXLogRecord *
+look_ahead_decode_one(XLogReaderState *reader)
 {
-	return configured_prefetch() != RECOVERY_PREFETCH_OFF;
-}
+	DecodedXLogRecord *record;
 
-static void
-set_prefetcher(int value)
-{
-	if (recovery_prefetch == value)
-		return;
-	recovery_prefetch = value;
-	XLogPrefetchReconfigure();
-}
-
-/* Turned on only when all that we have decoded is replayed. */
-static void
-choose_prefetcher(void)
-{
-	if (window_blocks >= LS_WINDOW)
-	{
-		wants_prefetcher = window_missing > window_blocks / LS_MISSING_SHARE &&
-			configured_prefetch() != RECOVERY_PREFETCH_OFF;
-		window_blocks = window_missing = 0;
-	}
-	if (!wants_prefetcher)
-		set_prefetcher(RECOVERY_PREFETCH_OFF);
-	else if (ls_hints.tail == ls_hints.current && recovery_prefetch == RECOVERY_PREFETCH_OFF)
-		set_prefetcher(configured_prefetch());
-}
-
-/* ---- Each record ------------------------------------------------------- */
-
-/* The current record is the next of the ring, or the ring begins anew with it. */
-static void
-advance(DecodedXLogRecord *record)
-{
-	LsAhead    *ahead = ls_hint_at(++ls_hints.current);
-
-	fresh.records++;
-	if (ls_hints.current <= ls_hints.tail && ahead->record == record &&
-		ahead->lsn == record->lsn)
-	{
-		fresh.ahead += ahead->ours;
-		return;
-	}
-	ls_hints_restart();
-	ahead->record = record;
-	ahead->lsn = record->lsn;
-}
-
-/* Switched off. Nothing is counted either. */
-static void
-leave_to_postgres(void)
-{
-	if (!active)
-		return;
-	active = false;
-	ls_hints_restart();
-	set_prefetcher(configured_prefetch());
-	wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
-	publish();
-}
-
-/* The pipeline decodes from now on, and alone. */
-void
-ls_look_ahead_pause(void)
-{
-	set_prefetcher(RECOVERY_PREFETCH_OFF);
-	wants_prefetcher = false;
-	ls_hints_restart();
+	look_ahead_stock_page_read = reader->routine.page_read;
+	reader->routine.page_read = look_ahead_read_page_of_open_segment;
+	look_ahead_would_wait = false;
+	record = XLogReadAhead(reader, true);
+	reader->routine.page_read = look_ahead_stock_page_read;
+	/* otherwise there is no room for it, until the current record is replayed */
+	if (record == NULL && (look_ahead_would_wait || reader->errormsg_deferred))
+		look_ahead_exhausted = reader->decode_queue_tail->lsn;
+	return record;
 }
 
 /*
- * The pipeline, after each record, since a configuration reload turns the prefetcher on if it is
- * set in a file. It would read beyond the segment that is open, and could so take a timeline
- * that forked before records that have run ahead.
+ * In place of the reader's own function while we decode, for rule 1. The segment
+ * that is open is the one from which the last page came.
  */
-void
-ls_look_ahead_stay_paused(void)
+static int
+look_ahead_read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, int length,
+									 XLogRecPtr record, char *buffer)
 {
-	set_prefetcher(RECOVERY_PREFETCH_OFF);
-}
+	uint64		size = reader->segcxt.ws_segsize;
 
-/* The pipeline, after each record: ours says who decoded it. */
-void
-ls_look_ahead_count(bool ours)
-{
-	fresh.records++;
-	fresh.ahead += ours;
-	if (fresh.records >= LS_PUBLISH_EVERY)
-		publish();
-}
-
-/* The pipeline has ended: as at the beginning of a recovery. */
-void
-ls_look_ahead_resume(void)
-{
-	ls_hints_restart();
-	set_prefetcher(configured_prefetch());
-	wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
-	publish();
-}
-
-/* Startup process, before each record's redo. */
-void
-ls_look_ahead(XLogReaderState *reader)
-{
-	if (is_first || reader->record == NULL)
+	if (page / size != reader->latestPagePtr / size)
 	{
-		is_first = false;
-		ls_hints_restart();
-		return;
+		look_ahead_would_wait = true;
+		return XLREAD_WOULDBLOCK;
 	}
-	if (!ls_enabled || ls_replay_look_ahead == 0 || !ls_hints_have_memory())
-	{
-		leave_to_postgres();
-		return;
-	}
-	active = true;
-	advance(reader->record);
-	choose_prefetcher();
-	fill_ring(reader);
-	ls_hints_take_steps();
-	if (fresh.records >= LS_PUBLISH_EVERY || ls_hints.tail == ls_hints.current)
-		publish();
+	return look_ahead_stock_page_read(reader, page, length, record, buffer);
 }

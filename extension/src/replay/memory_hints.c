@@ -18,7 +18,7 @@
  * In a helper also the records may be torn: it claims one only when it begins it, and until
  * then the startup process may have executed and released it, so that its memory holds
  * another. So a helper writes nothing to a record before that (ls_hints_give_buffers()), and
- * follows a pointer of it only within the memory of all records (is_in_memory()).
+ * follows a pointer of it only within the memory of all records (hints_is_in_memory()).
  *
  * Each eighth use of a remembered buffer is left to the mapping of buffers: the way
  * through prefetch_buffer does not raise the usage count, and a block in constant
@@ -42,13 +42,13 @@
 /* Largest table: enough for half of 32 GB of buffers to be remembered at once. */
 #define LS_MAX_SLOTS (4 * 1024 * 1024)
 
-/* A remembered buffer is looked up all the same once in so many uses. */
+/* Uses of remembered buffers of which one is looked up all the same. */
 #define LS_USES_A_LOOKUP 8
 
 /* No line pointer lies beyond the page. */
 #define LS_MAX_OFFSET ((BLCKSZ - SizeOfPageHeaderData) / sizeof(ItemIdData))
 
-/* What a decoded record with two blocks and little data takes. */
+/* Bytes of a decoded record with two blocks and little data. */
 #define LS_RECORD_BYTES 384
 
 /* The steps, and how many records before its own redo a record takes them. */
@@ -61,45 +61,147 @@ enum
 	STEP_LINE_POINTER,
 	STEP_TUPLE
 };
-static const int step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 8, 6, 4, 2, 1};
+static const int hints_step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 8, 6, 4, 2, 1};
 
 LsHints		ls_hints;
 
 /* In which buffer a block was last, by a hash of its name. */
-static Buffer *slots = NULL;
-static uint32 slot_mask = 0;
-static bool no_memory = false;
+static Buffer *hints_slots = NULL;
+static uint32 hints_slot_mask = 0;
+static bool hints_no_memory = false;
 
-static uint32 uses = 0;			/* of remembered buffers */
+static uint32 hints_uses = 0;	/* of remembered buffers */
+
+static inline bool hints_is_in_memory(const void *start, Size size);
+static inline int hints_last_block(const DecodedXLogRecord *record);
+static inline Buffer *hints_slot_of(const DecodedBkpBlock *block);
+static void hints_ask_for_record(LsAhead *ahead);
+static void hints_ask_for_slots(LsAhead *ahead);
+static void hints_ask_for_descriptors(LsAhead *ahead);
+static void hints_ask_for_pages(LsAhead *ahead);
+static Buffer hints_buffer_of(DecodedBkpBlock *block);
+static Buffer hints_look_up(BufferTag *tag);
+static void hints_give_buffer(DecodedBkpBlock *block, Buffer buffer);
+static void hints_ask_for_line_pointers(LsAhead *ahead);
+static ItemId hints_line_pointer_of(LsAhead *ahead, Page *page);
+static OffsetNumber hints_offset_of(DecodedXLogRecord *record, int *id);
+static bool hints_moves_tuples(DecodedXLogRecord *record);
+static void hints_ask_for_range(PageHeader page, int from, int to);
+static void hints_ask_for_tuples(LsAhead *ahead);
+static BufferDesc *hints_remembered(const DecodedBkpBlock *block, BufferTag *tag);
+
+static void (*const hints_step[LS_STEPS]) (LsAhead *) = {
+	hints_ask_for_record,
+	hints_ask_for_slots,
+	hints_ask_for_descriptors,
+	hints_ask_for_pages,
+	hints_ask_for_line_pointers,
+	hints_ask_for_tuples,
+};
 
 bool
 ls_hints_have_memory(void)
 {
 	uint32		count = 1024;
 
-	if (slots != NULL || no_memory)
-		return slots != NULL;
+	if (hints_slots != NULL || hints_no_memory)
+		return hints_slots != NULL;
 	while (count < LS_MAX_SLOTS && count / 2 < (uint32) NBuffers)
 		count *= 2;
-	slots = MemoryContextAllocExtended(TopMemoryContext, count * sizeof(Buffer),
-									   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
-	no_memory = slots == NULL;
-	slot_mask = count - 1;
-	return slots != NULL;
+	hints_slots = MemoryContextAllocExtended(TopMemoryContext, count * sizeof(Buffer),
+											 MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	hints_no_memory = hints_slots == NULL;
+	hints_slot_mask = count - 1;
+	return hints_slots != NULL;
 }
 
-/* Equal for two blocks only by chance; then both share a slot. */
-static inline Buffer *
-slot_of(const DecodedBkpBlock *block)
+/* Empties the ring: nothing follows the current record. */
+void
+ls_hints_restart(void)
 {
-	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+	ls_hints.tail = ls_hints.current;
+	for (int i = 0; i < LS_STEPS; i++)
+		ls_hints.step_done[i] = ls_hints.current;
+}
 
-	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
-	return &slots[(hash ^ (hash >> 15)) & slot_mask];
+/* Adds a record to the ring, in which the caller has left room. */
+LsAhead *
+ls_hints_add(DecodedXLogRecord *record)
+{
+	LsAhead    *ahead = ls_hint_at(++ls_hints.tail);
+
+	/* with all blocks that are looked for: whatever it is by now, none is beyond */
+	ahead->record = hints_is_in_memory(record, sizeof(*record) + LS_BLOCKS * sizeof(DecodedBkpBlock)) ?
+		record : NULL;
+	for (int id = 0; id < LS_BLOCKS; id++)
+		ahead->buffer[id] = InvalidBuffer;
+	return ahead;
+}
+
+/* Each record takes the steps that it is near enough for. */
+void
+ls_hints_take_steps(void)
+{
+	for (int i = 0; i < LS_STEPS; i++)
+	{
+		uint64		until = Min(ls_hints.tail, ls_hints.current + hints_step_distance[i]);
+
+		ls_hints.step_done[i] = Max(ls_hints.step_done[i], ls_hints.current);
+		while (ls_hints.step_done[i] < until)
+		{
+			LsAhead    *ahead = ls_hint_at(++ls_hints.step_done[i]);
+
+			if (ahead->record != NULL)
+				hints_step[i] (ahead);
+		}
+	}
+}
+
+/* Gives a helper's record its buffers, once it cannot become another one any more. */
+void
+ls_hints_give_buffers(const LsAhead *ahead, DecodedXLogRecord *record)
+{
+	for (int id = 0; id <= hints_last_block(record); id++)
+		if (BufferIsValid(ahead->buffer[id]))
+			hints_give_buffer(&record->blocks[id], ahead->buffer[id]);
+}
+
+/*
+ * Was the block in a buffer a moment ago, read completely and not all zeros? False:
+ * not known. The buffer is not pinned: what is read of the page counts only if the
+ * buffer had the block before and after.
+ */
+bool
+ls_hints_know_page(const DecodedBkpBlock *block)
+{
+	BufferTag	tag;
+	BufferDesc *desc = hints_remembered(block, &tag);
+	bool		is_new;
+
+	if (desc == NULL || !ls_buffer_is_valid(desc))
+		return false;
+	pg_read_barrier();
+	is_new = PageIsNew((Page) BufferGetBlock(BufferDescriptorGetBuffer(desc)));
+	pg_read_barrier();
+	return !is_new && ls_tags_equal(&tag, &desc->tag) && ls_buffer_is_valid(desc);
+}
+
+void
+ls_hints_remember(const DecodedBkpBlock *block, Buffer buffer)
+{
+	if (ls_hints_have_memory())
+		*hints_slot_of(block) = buffer;
+}
+
+static inline bool
+hints_is_in_memory(const void *start, Size size)
+{
+	return ls_hints.memory == NULL ||
+		ls_is_within(start, size, ls_hints.memory, ls_hints.memory_size);
 }
 
 static inline int
-last_block(const DecodedXLogRecord *record)
+hints_last_block(const DecodedXLogRecord *record)
 {
 	/* read once: in a helper it may change meanwhile */
 	int			last = *(volatile const int *) &record->max_block_id;
@@ -107,68 +209,79 @@ last_block(const DecodedXLogRecord *record)
 	return Min(last, LS_BLOCKS - 1);
 }
 
-static inline bool
-is_in_memory(const void *start, Size size)
+/* The block's slot; two blocks share one only by chance. */
+static inline Buffer *
+hints_slot_of(const DecodedBkpBlock *block)
 {
-	return ls_hints.memory == NULL ||
-		ls_is_within(start, size, ls_hints.memory, ls_hints.memory_size);
+	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+
+	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
+	return &hints_slots[(hash ^ (hash >> 15)) & hints_slot_mask];
 }
 
 /* ---- The steps --------------------------------------------------------- */
 
 static void
-ask_for_record(LsAhead *ahead)
+hints_ask_for_record(LsAhead *ahead)
 {
 	for (int at = 0; at < LS_RECORD_BYTES; at += 64)
 		__builtin_prefetch((char *) ahead->record + at);
 }
 
 static void
-ask_for_slots(LsAhead *ahead)
+hints_ask_for_slots(LsAhead *ahead)
 {
 	DecodedXLogRecord *record = ahead->record;
 
-	for (int id = 0; id <= last_block(record); id++)
+	for (int id = 0; id <= hints_last_block(record); id++)
 		if (ls_block_is_read(&record->blocks[id]))
-			__builtin_prefetch(slot_of(&record->blocks[id]));
+			__builtin_prefetch(hints_slot_of(&record->blocks[id]));
 }
 
 static void
-ask_for_descriptors(LsAhead *ahead)
+hints_ask_for_descriptors(LsAhead *ahead)
 {
 	DecodedXLogRecord *record = ahead->record;
 
-	for (int id = 0; id <= last_block(record); id++)
+	for (int id = 0; id <= hints_last_block(record); id++)
 	{
 		Buffer		buffer;
 
 		if (!ls_block_is_read(&record->blocks[id]))
 			continue;
-		buffer = *slot_of(&record->blocks[id]);
+		buffer = *hints_slot_of(&record->blocks[id]);
 		if (BufferIsValid(buffer))
 			__builtin_prefetch(GetBufferDescriptor(buffer - 1));
 	}
 }
 
-/* The block's buffer by PostgreSQL's own mapping, InvalidBuffer if it has none. */
-static Buffer
-look_up(BufferTag *tag)
+static void
+hints_ask_for_pages(LsAhead *ahead)
 {
-	uint32		hash = BufTableHashCode(tag);
-	LWLock	   *partition = BufMappingPartitionLock(hash);
-	int			id;
+	DecodedXLogRecord *record = ahead->record;
 
-	LWLockAcquire(partition, LW_SHARED);
-	id = BufTableLookup(tag, hash);
-	LWLockRelease(partition);
-	return id < 0 ? InvalidBuffer : id + 1;
+	for (int id = 0; id <= hints_last_block(record); id++)
+	{
+		DecodedBkpBlock *block = &record->blocks[id];
+		Buffer		buffer;
+
+		if (!ls_block_is_read(block))
+			continue;
+		buffer = hints_buffer_of(block);
+		ahead->buffer[id] = buffer;
+		if (!BufferIsValid(buffer))
+			continue;
+		__builtin_prefetch(BufferGetBlock(buffer));
+		if (ls_hints.memory == NULL)
+			hints_give_buffer(block, buffer);
+	}
 }
 
 /* The buffer that most likely has the block when its record's redo wants it. */
 static Buffer
-buffer_of(DecodedBkpBlock *block)
+hints_buffer_of(DecodedBkpBlock *block)
 {
-	Buffer	   *slot = slot_of(block);
+	Buffer	   *slot = hints_slot_of(block);
 	Buffer		buffer = *slot;
 	BufferTag	tag;
 
@@ -180,7 +293,7 @@ buffer_of(DecodedBkpBlock *block)
 		ls_hints.found++;
 		return buffer;
 	}
-	buffer = look_up(&tag);
+	buffer = hints_look_up(&tag);
 	if (BufferIsValid(buffer))
 		*slot = buffer;
 	else
@@ -188,42 +301,68 @@ buffer_of(DecodedBkpBlock *block)
 	return buffer;
 }
 
-static void
-give_buffer(DecodedBkpBlock *block, Buffer buffer)
+/* The block's buffer by PostgreSQL's own mapping, InvalidBuffer if it has none. */
+static Buffer
+hints_look_up(BufferTag *tag)
 {
-	if (!BufferIsValid(block->prefetch_buffer) && ++uses % LS_USES_A_LOOKUP != 0)
+	uint32		hash = BufTableHashCode(tag);
+	LWLock	   *partition = BufMappingPartitionLock(hash);
+	int			id;
+
+	LWLockAcquire(partition, LW_SHARED);
+	id = BufTableLookup(tag, hash);
+	LWLockRelease(partition);
+	return id < 0 ? InvalidBuffer : id + 1;
+}
+
+static void
+hints_give_buffer(DecodedBkpBlock *block, Buffer buffer)
+{
+	if (!BufferIsValid(block->prefetch_buffer) && ++hints_uses % LS_USES_A_LOOKUP != 0)
 		block->prefetch_buffer = buffer;
 }
 
-/* A helper: the record, of which ahead is, cannot become another one any more. */
-void
-ls_hints_give_buffers(const LsAhead *ahead, DecodedXLogRecord *record)
+/* What adds a tuple changes both ends of the page's free space. */
+static void
+hints_ask_for_line_pointers(LsAhead *ahead)
 {
-	for (int id = 0; id <= last_block(record); id++)
-		if (BufferIsValid(ahead->buffer[id]))
-			give_buffer(&record->blocks[id], ahead->buffer[id]);
+	Page		its_page = NULL;
+	ItemId		pointer = hints_line_pointer_of(ahead, &its_page);
+
+	for (int id = 0; id <= hints_last_block(ahead->record); id++)
+	{
+		PageHeader	page;
+
+		if (!BufferIsValid(ahead->buffer[id]))
+			continue;
+		page = (PageHeader) BufferGetBlock(ahead->buffer[id]);
+		if (page->pd_lower < BLCKSZ)
+			__builtin_prefetch((char *) page + page->pd_lower);
+		if (page->pd_upper <= BLCKSZ && page->pd_upper >= 64)
+			__builtin_prefetch((char *) page + page->pd_upper - 64, 1);
+	}
+	if (pointer != NULL)
+		__builtin_prefetch(pointer);
+	if (hints_moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
+	{
+		PageHeader	page = (PageHeader) BufferGetBlock(ahead->buffer[0]);
+
+		hints_ask_for_range(page, 64, page->pd_lower);
+	}
 }
 
-static void
-ask_for_pages(LsAhead *ahead)
+/* Where the line pointer is, or would be, and on which page; NULL if no page has it. */
+static ItemId
+hints_line_pointer_of(LsAhead *ahead, Page *page)
 {
-	DecodedXLogRecord *record = ahead->record;
+	int			id;
+	OffsetNumber offset = hints_offset_of(ahead->record, &id);
 
-	for (int id = 0; id <= last_block(record); id++)
-	{
-		DecodedBkpBlock *block = &record->blocks[id];
-		Buffer		buffer;
-
-		if (!ls_block_is_read(block))
-			continue;
-		buffer = buffer_of(block);
-		ahead->buffer[id] = buffer;
-		if (!BufferIsValid(buffer))
-			continue;
-		__builtin_prefetch(BufferGetBlock(buffer));
-		if (ls_hints.memory == NULL)
-			give_buffer(block, buffer);
-	}
+	if (offset == InvalidOffsetNumber || offset > LS_MAX_OFFSET ||
+		!BufferIsValid(ahead->buffer[id]))
+		return NULL;
+	*page = (Page) BufferGetBlock(ahead->buffer[id]);
+	return PageGetItemId(*page, offset);
 }
 
 /*
@@ -231,13 +370,13 @@ ask_for_pages(LsAhead *ahead)
  * InvalidOffsetNumber.
  */
 static OffsetNumber
-offset_of(DecodedXLogRecord *record, int *id)
+hints_offset_of(DecodedXLogRecord *record, int *id)
 {
 	uint8		info = record->header.xl_info;
 	const char *data = *(char *const volatile *) &record->main_data;
 
 	*id = 0;
-	if (!is_in_memory(data, sizeof(xl_heap_update)))
+	if (!hints_is_in_memory(data, sizeof(xl_heap_update)))
 		return InvalidOffsetNumber;
 	if (record->header.xl_rmid == RM_HEAP_ID)
 	{
@@ -262,76 +401,33 @@ offset_of(DecodedXLogRecord *record, int *id)
 	return InvalidOffsetNumber;
 }
 
-/* Where the line pointer is, or would be, and on which page; NULL if no page has it. */
-static ItemId
-line_pointer_of(LsAhead *ahead, Page *page)
-{
-	int			id;
-	OffsetNumber offset = offset_of(ahead->record, &id);
-
-	if (offset == InvalidOffsetNumber || offset > LS_MAX_OFFSET ||
-		!BufferIsValid(ahead->buffer[id]))
-		return NULL;
-	*page = (Page) BufferGetBlock(ahead->buffer[id]);
-	return PageGetItemId(*page, offset);
-}
-
 /* Does redo of the first block read all its line pointers and move its tuples? */
 static bool
-moves_tuples(DecodedXLogRecord *record)
+hints_moves_tuples(DecodedXLogRecord *record)
 {
 	return record->header.xl_rmid == RM_HEAP2_ID &&
 		ls_is_prune(record->header.xl_info & XLOG_HEAP_OPMASK);
 }
 
 static void
-ask_for_range(PageHeader page, int from, int to)
+hints_ask_for_range(PageHeader page, int from, int to)
 {
 	for (int at = from; at < Min(to, BLCKSZ); at += 64)
 		__builtin_prefetch((char *) page + at, 1);
 }
 
-/* What adds a tuple changes both ends of the page's free space. */
 static void
-ask_for_line_pointers(LsAhead *ahead)
+hints_ask_for_tuples(LsAhead *ahead)
 {
 	Page		its_page = NULL;
-	ItemId		pointer = line_pointer_of(ahead, &its_page);
-
-	for (int id = 0; id <= last_block(ahead->record); id++)
-	{
-		PageHeader	page;
-
-		if (!BufferIsValid(ahead->buffer[id]))
-			continue;
-		page = (PageHeader) BufferGetBlock(ahead->buffer[id]);
-		if (page->pd_lower < BLCKSZ)
-			__builtin_prefetch((char *) page + page->pd_lower);
-		if (page->pd_upper <= BLCKSZ && page->pd_upper >= 64)
-			__builtin_prefetch((char *) page + page->pd_upper - 64, 1);
-	}
-	if (pointer != NULL)
-		__builtin_prefetch(pointer);
-	if (moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
-	{
-		PageHeader	page = (PageHeader) BufferGetBlock(ahead->buffer[0]);
-
-		ask_for_range(page, 64, page->pd_lower);
-	}
-}
-
-static void
-ask_for_tuples(LsAhead *ahead)
-{
-	Page		its_page = NULL;
-	ItemId		pointer = line_pointer_of(ahead, &its_page);
+	ItemId		pointer = hints_line_pointer_of(ahead, &its_page);
 	unsigned	offset;
 
-	if (moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
+	if (hints_moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
 	{
 		PageHeader	page = (PageHeader) BufferGetBlock(ahead->buffer[0]);
 
-		ask_for_range(page, page->pd_upper, BLCKSZ);
+		hints_ask_for_range(page, page->pd_upper, BLCKSZ);
 	}
 	if (pointer == NULL || ahead->record->header.xl_rmid != RM_HEAP_ID)
 		return;
@@ -340,99 +436,19 @@ ask_for_tuples(LsAhead *ahead)
 		__builtin_prefetch((char *) its_page + offset, 1);
 }
 
-static void (*const step[LS_STEPS]) (LsAhead *) = {
-	ask_for_record,
-	ask_for_slots,
-	ask_for_descriptors,
-	ask_for_pages,
-	ask_for_line_pointers,
-	ask_for_tuples,
-};
-
-/* Each record takes the steps that it is near enough for. */
-void
-ls_hints_take_steps(void)
-{
-	for (int i = 0; i < LS_STEPS; i++)
-	{
-		uint64		until = Min(ls_hints.tail, ls_hints.current + step_distance[i]);
-
-		ls_hints.step_done[i] = Max(ls_hints.step_done[i], ls_hints.current);
-		while (ls_hints.step_done[i] < until)
-		{
-			LsAhead    *ahead = ls_hint_at(++ls_hints.step_done[i]);
-
-			if (ahead->record != NULL)
-				step[i] (ahead);
-		}
-	}
-}
-
-/* ---- The ring ---------------------------------------------------------- */
-
-/* Nothing follows the current record. */
-void
-ls_hints_restart(void)
-{
-	ls_hints.tail = ls_hints.current;
-	for (int i = 0; i < LS_STEPS; i++)
-		ls_hints.step_done[i] = ls_hints.current;
-}
-
-/* The caller has left room for it. */
-LsAhead *
-ls_hints_add(DecodedXLogRecord *record)
-{
-	LsAhead    *ahead = ls_hint_at(++ls_hints.tail);
-
-	/* with all blocks that are looked for: whatever it is by now, none is beyond */
-	ahead->record = is_in_memory(record, sizeof(*record) + LS_BLOCKS * sizeof(DecodedBkpBlock)) ?
-		record : NULL;
-	for (int id = 0; id < LS_BLOCKS; id++)
-		ahead->buffer[id] = InvalidBuffer;
-	return ahead;
-}
-
 /* ---- What the table says of a block ------------------------------------ */
 
 /* The descriptor of the remembered buffer if it has the block now, or NULL. */
 static BufferDesc *
-remembered(const DecodedBkpBlock *block, BufferTag *tag)
+hints_remembered(const DecodedBkpBlock *block, BufferTag *tag)
 {
 	Buffer		buffer;
 
 	if (!ls_hints_have_memory())
 		return NULL;
-	buffer = *slot_of(block);
+	buffer = *hints_slot_of(block);
 	ls_block_tag(block, tag);
 	if (!BufferIsValid(buffer) || !ls_tags_equal(tag, &GetBufferDescriptor(buffer - 1)->tag))
 		return NULL;
 	return GetBufferDescriptor(buffer - 1);
-}
-
-/*
- * Was the block in a buffer a moment ago, read completely and not all zeros? False:
- * not known. The buffer is not pinned: what is read of the page counts only if the
- * buffer had the block before and after.
- */
-bool
-ls_hints_know_page(const DecodedBkpBlock *block)
-{
-	BufferTag	tag;
-	BufferDesc *desc = remembered(block, &tag);
-	bool		is_new;
-
-	if (desc == NULL || !ls_buffer_is_valid(desc))
-		return false;
-	pg_read_barrier();
-	is_new = PageIsNew((Page) BufferGetBlock(BufferDescriptorGetBuffer(desc)));
-	pg_read_barrier();
-	return !is_new && ls_tags_equal(&tag, &desc->tag) && ls_buffer_is_valid(desc);
-}
-
-void
-ls_hints_remember(const DecodedBkpBlock *block, Buffer buffer)
-{
-	if (ls_hints_have_memory())
-		*slot_of(block) = buffer;
 }

@@ -1,81 +1,10 @@
 /*
  * pipeline.c - replay by several processes, with retirement in the order of the WAL.
  *
- * The startup process stays the only authority on what has been replayed. Before each
- * record's redo it decodes records further ahead and dispatches them: those that may
- * run ahead (record_class.c) are executed by replay helpers (helper.c) as soon as
- * what they depend on is done. When a record's own turn comes, the startup process
- * retires it: it finds it done, executes it itself if nobody has started it, or waits
- * for the helper that has.
- *
- *   decode -> dispatch -> (helper: claim, execute) -> retire
- *
- * Two stages. Before consistency, in crash recovery and on a standby or a backup that starts,
- * nobody reads, and a record may run ahead if pages are right in the end. In hot standby
- * (lockstep.replay_hot_standby) sessions read pages that are ahead, and none may be able to
- * tell. Fewer kinds run ahead then (ls_classify_hot()).
- *
- * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots,
- * 028 at failovers, 029 to 031 at operations, damage and pg_rewind; 021_replay_rules.pl and
- * 026_hot_rules.pl break rules one by one (broken_rule.h) to see that each is noticed:
- *
- *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
- *     one process, after all earlier records of each of its blocks (dispatch.c).
- *     Dependencies only point to earlier records, so the earliest never waits.
- *  2. Hot: what is ahead is invisible. A heap tuple is, since its transaction has not ended
- *     for any snapshot before its end has retired. An item of a B-tree says nothing of
- *     transactions, so its record comes after every earlier heap record of the same xid,
- *     pruning and the like excepted, whoever executes them (heap_is_done() in helper.c). A
- *     subtransaction has an xid of its own, and its index entries have the same as its
- *     tuples. Without an xid: at retirement.
- *  3. Hot: what removes or reveals is executed at retirement, by startup (record_class.c). What
- *     removes rows that no snapshot can see, now or later, may run ahead; a helper prunes only a
- *     page that nobody has pinned (removal.c).
- *  4. Visibility maps are startup's alone, in the order of the WAL: an image of a map page
- *     would bring back what a later record has cleared (record_class.c). In hot standby an
- *     item of a B-tree so comes after the map's bit of its tuple's page was cleared, by rule 2
- *     or by rule 1.
- *  5. Hot: startup resolves conflicts, in the redo of records of rule 3. Helpers have no
- *     standbyState.
- *  6. Only startup extends relations, at dispatch, before any later record is
- *     published (dispatch.c); helpers refresh their sizes (execute.c).
- *  7. Startup executes records of multixacts at retirement; truncation is a barrier. Hot: all
- *     of them are, since who reads a tuple looks into the multixact that it names.
- *  8. Nothing after a barrier is dispatched before it has retired (fill()).
- *  9. No page may be written whose record lies beyond the minimum recovery point: no
- *     record that ends beyond it is published. Before consistency the point limits; in hot
- *     standby it is raised first (recovery_point.c). Neither the point nor what is dispatched is
- *     beyond WAL that PostgreSQL can read without asking for more, so that neither comes to
- *     lie beyond the fork of a timeline that the standby takes when it asks. PostgreSQL's
- *     prefetcher asks too early, so it stays off (ls_look_ahead_stay_paused()). In crash
- *     recovery there is no point, and all WAL is replayed again after a crash. A backup that
- *     is restored is consistent at its end only, a record that is a barrier, and again only
- *     there after a crash: up to it all may run ahead. A switch to archive recovery ends the
- *     first stage, since helpers never move that point.
- * 10. Each barrier begins a new generation, and so does each start of the pipeline: helpers
- *     close their files before they execute a record of it (execute.c).
- * 11. A record with a missing or new block is the startup process's, untouched (dispatch.c,
- *     execute.c), as before consistency only its list of invalid pages counts; in hot standby
- *     it stops the server, as in stock. Never with a recovery target; in hot standby never with
- *     a delay or while a pause is requested, and only once snapshots can be taken
- *     (hot_standby.c). What was dispatched before a pause is executed during it.
- * 12. A helper's error ends recovery with its message, at the record's turn
- *     (raise_failure()). A killed helper restarts the server. Waits check for
- *     interrupts and end with the process that they are for. A helper waits for another
- *     process only for as long as a record usually takes: startup may be in a conflict.
- * 13. Who executes a record checks its pages (execute.c); stock's check after
- *     retirement compares what is not ahead.
- *
- * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
- * pipeline, and helpers sleep. So too for a while after they have found little to do. How many
- * of them take records depends on spare cores and on what they wait for (helper_rule.c). The queue
- * runs dry at the end of each WAL segment, and of what the walreceiver had flushed when
- * PostgreSQL last asked: reading further might wait (look_ahead.c).
- *
- * Memory: decoded records lie in shared memory. The reader's decode buffer is changed
- * at the one moment when that is possible (open_queue()). A record leaves it after it
- * has retired, and a helper touches nothing of a record that is done. Records that did
- * not fit (oversized) are private to startup.
+ * The startup process decodes records further ahead before each record's redo and dispatches
+ * them. Replay helpers (helper.c) execute those that may run ahead. At a record's own turn the
+ * startup process retires it: it finds it done, executes it itself if nobody has started it, or
+ * waits for the helper that has. README.md has the whole, and the rules that "rule N" names.
  *
  * Runs in the startup process. Shared state: LsQueueShared (queue.h). No lock is
  * taken but PostgreSQL's own: of the control file (recovery_point.c), and of the list of
@@ -117,23 +46,25 @@
 #define LS_REFILL 32
 
 /*
- * Helpers learn once in so many records how far replay is: each time the processor takes the
- * number's memory from them. They may think that it is behind, since a done record says so itself.
+ * Records between two times at which helpers are told how far replay is: each time the processor
+ * takes the number's memory from them. They may think that replay is behind, since a done record
+ * says so itself.
  */
 #define LS_TELL_EVERY 8
 
 /* Records ahead for which the startup process asks for memory. */
 #define LS_OWN_HINTS 6
 
-/* Records after which it is asked again whether to run in hot standby. */
+/* Records between two looks at whether to run in hot standby. A multiple of LS_ASK_DRY. */
 #define LS_ASK_AFTER 64
 
-/* The same while the pipeline runs and nothing is ahead; it divides the other. */
+/* Records between two such looks while the pipeline runs and nothing is ahead. */
 #define LS_ASK_DRY 16
 
 /*
- * Helpers rest for so many records if they do too little, or if others need the cores. Then twice as
- * long each time, up to LS_LONG_REST, until they have worked for LS_GOOD_WHILE records.
+ * Records for which helpers rest if they do too little, or if others need the cores. The rest doubles
+ * each time that others need them, up to LS_LONG_REST, until helpers have worked for LS_GOOD_WHILE
+ * records.
  */
 #define LS_REST (256 * 1024)
 #define LS_LONG_REST (16 * LS_REST)
@@ -142,65 +73,176 @@
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
-typedef enum Phase
+/*
+ * Who replays the next record, in the startup process, which alone reads and writes it:
+ *
+ *   OFF -> COUNTING     at the first record, if helpers may run before consistency
+ *   OFF -> WAITING      at the first record, if they may run later, in hot standby
+ *   COUNTING -> OPENING after LS_WORTH_HELPERS records, and once helpers have rested
+ *   COUNTING -> WAITING at the limit of rule 9, or after the end of a backup
+ *   WAITING -> OPENING  once enough WAL waits and rule 11 holds (asked each LS_ASK_AFTER records)
+ *   OPENING -> RUNNING  at the record at which the reader's buffer can be changed, with a helper
+ *   OPENING -> OFF      there, if no background worker is free
+ *   RUNNING -> COUNTING when all has retired, to try again after a rest (before consistency)
+ *   RUNNING -> WAITING  when all has retired and nothing more may be dispatched
+ *   any -> OFF          at the end of recovery
+ */
+typedef enum PipelinePhase
 {
-	PHASE_OFF,					/* for the rest of this recovery */
-	PHASE_COUNTING,				/* helpers are not yet worth their start */
-	PHASE_OPENING,				/* waits for the moment to change the buffer */
-	PHASE_RUNNING,
-	PHASE_WAITING				/* for a reason to run in hot standby */
-} Phase;
+	PHASE_OFF,					/* PostgreSQL, for the rest of this recovery */
+	PHASE_COUNTING,				/* PostgreSQL: helpers are not yet worth their start */
+	PHASE_WAITING,				/* PostgreSQL, until there is a reason to run in hot standby */
+	PHASE_OPENING,				/* PostgreSQL, until the reader's buffer can be changed */
+	PHASE_RUNNING				/* the pipeline */
+} PipelinePhase;
 
-static Phase phase = PHASE_OFF;
-static uint32 counted = 0;
-
-static uint64 current = 0;		/* number of the record whose redo comes now */
-static bool tell_at_once = false;	/* it will not say itself that it is done */
-
-/* Before consistency. */
-static bool at_limit = false;	/* nothing more is dispatched */
-static XLogRecPtr limit = InvalidXLogRecPtr;	/* rule 9 */
-static RecoveryState begun_as;
-
-static uint32 rest = 0;			/* records until helpers are tried again */
-static LsPipelineState rest_why = LS_NO_USE;
-static uint32 rest_for_cores = LS_REST; /* the next time that others need them */
-static uint32 worked = 0;		/* records since helpers rested */
-
-/* In hot standby. */
-static bool hot = false;
-static uint32 passed = 0;		/* records since we last asked whether to dispatch */
-
-static uint64 by_helpers = 0;	/* done when their turn came, not yet in shared memory */
-static uint64 retired = 0;		/* of this recovery */
-
-/* ---- Counters ---------------------------------------------------------- */
-
-static void
-add(pg_atomic_uint64 *counter, uint64 *count)
+/* State of the startup process; fields without a value begin as 0. */
+typedef struct Pipeline
 {
-	if (*count != 0)
-		pg_atomic_fetch_add_u64(counter, *count);
-	*count = 0;
+	PipelinePhase phase;
+	bool		hot;			/* in hot standby, or about to be: sessions may read */
+
+	/* the record whose redo comes now */
+	uint64		current;		/* its number in the queue */
+	bool		tell_at_once;	/* its entry will not say that it is done */
+
+	/* before consistency */
+	uint32		counted;		/* records in PHASE_COUNTING */
+	RecoveryState begun_as;		/* a switch to archive recovery ends this stage */
+	XLogRecPtr	limit;			/* rule 9: records must end here or before */
+	bool		at_limit;		/* nothing more is dispatched */
+
+	/* in hot standby */
+	uint32		passed;			/* records since we last asked whether to run */
+
+	/* rest of helpers */
+	uint32		rest;			/* records until helpers are tried again, 0: they do not rest */
+	LsPipelineState rest_why;
+	uint32		rest_for_cores; /* length of the next rest that others need cores for */
+	uint32		worked;			/* records since the last rest */
+
+	/* counters */
+	uint64		by_helpers;		/* done when their turn came, not yet in shared memory */
+	uint64		retired;		/* in this recovery */
+} Pipeline;
+
+static Pipeline pipeline = {
+	.phase = PHASE_OFF,
+	.rest_why = LS_NO_USE,
+	.rest_for_cores = LS_REST
+};
+
+static LsPipelineState pipeline_why_not(void);
+static void pipeline_end_for_good(LsPipelineState why);
+static void pipeline_say_why(LsPipelineState why);
+static void pipeline_wait_for_hot_standby(LsPipelineState why);
+static bool pipeline_may_dispatch(void);
+static void pipeline_start(XLogReaderState *reader);
+static void pipeline_run(XLogReaderState *reader);
+static void pipeline_run_dry(XLogReaderState *reader);
+static void pipeline_close_queue(LsPipelineState why);
+static bool pipeline_replayed(void);
+static bool pipeline_open_queue(XLogReaderState *reader);
+static void pipeline_fill(XLogReaderState *reader);
+static bool pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record);
+static void pipeline_tell_retired(void);
+static void pipeline_take_own_steps(void);
+static bool pipeline_retire(LsEntry *entry, XLogReaderState *reader);
+static void pipeline_execute_here(LsEntry *entry, XLogReaderState *reader);
+static void pipeline_wait_for_helper(LsEntry *entry);
+static void pipeline_raise_failure(void);
+static bool pipeline_is_time_for_hot(XLogReaderState *reader);
+static LsPipelineState pipeline_why_not_now(XLogReaderState *reader);
+static void pipeline_leave_hot(LsPipelineState why);
+static void pipeline_watch_helpers(bool by_helper);
+static void pipeline_let_helpers_rest(LsPipelineState why);
+static void pipeline_publish_counters(void);
+static void pipeline_add(pg_atomic_uint64 *counter, uint64 *count);
+
+/* Startup process, before the first record of a recovery. */
+void
+ls_pipeline_begin(void)
+{
+	LsPipelineState why;
+
+	if (ls_queue == NULL || MyProc == NULL)
+		return;
+	pipeline.begun_as = GetRecoveryState();
+	pipeline.limit = ls_limit_before_consistency();
+	why = pipeline_why_not();
+	if (why == LS_NO_WORKERS || why == LS_NO_MEMORY || why == LS_NO_TARGET || why == LS_NO_CORE)
+	{
+		pipeline_end_for_good(why);
+		return;
+	}
+	ls_resolve_wait_events();
+	pg_atomic_write_u32(&ls_queue->startup_procno, (uint32) LS_MY_PROCNO);
+	if (why != LS_PARALLEL)
+	{
+		pipeline_wait_for_hot_standby(why);
+		return;
+	}
+	pipeline_say_why(LS_NOT_YET);
+	pipeline.counted = 0;
+	pipeline.phase = PHASE_COUNTING;
 }
 
-static void
-publish_counters(void)
+/* Startup process, for each record. False: the caller replays it. */
+bool
+ls_pipeline_replay(XLogReaderState *reader)
 {
-	/* first, so that it is never below the others */
-	pg_atomic_write_u64(&ls_queue->retired_records, retired);
-	add(&ls_queue->dispatched, &ls_dispatched.count);
-	add(&ls_queue->by_helpers, &by_helpers);
-	for (int i = 0; i < LS_CAUSES; i++)
-		add(&ls_queue->causes[i], &ls_dispatched.causes[i]);
-	pg_atomic_write_u64(&ls_queue->dispatched_until, ls_dispatched.until);
+	switch (pipeline.phase)
+	{
+		case PHASE_OFF:
+			break;
+		case PHASE_COUNTING:
+			if (reader->EndRecPtr >= pipeline.limit || ls_backup_has_ended())
+				pipeline_wait_for_hot_standby(LS_NO_LIMIT);
+			pipeline.rest -= Min(pipeline.rest, 1);
+			if (++pipeline.counted < LS_WORTH_HELPERS || pipeline.rest > 0 ||
+				pipeline.phase != PHASE_COUNTING || !ls_helpers_are_gone() || !ls_dispatch_has_memory())
+				break;
+			ls_look_ahead_pause();
+			pipeline.phase = PHASE_OPENING;
+			break;
+		case PHASE_WAITING:
+			if (!pipeline_is_time_for_hot(reader))
+				break;
+			pipeline.hot = true;
+			ls_look_ahead_pause();
+			pipeline.phase = PHASE_OPENING;
+			break;
+		case PHASE_OPENING:
+			pipeline_start(reader);
+			ls_stock_redo(reader);
+			return pipeline_replayed();
+		case PHASE_RUNNING:
+			pipeline_run(reader);
+			return pipeline_replayed();
+	}
+	return false;
 }
 
-/* ---- Whether and how far ----------------------------------------------- */
+/* Startup process, after the last record: all are retired. */
+void
+ls_pipeline_end(void)
+{
+	if (pipeline.phase == PHASE_OFF)
+		return;
+	ls_helpers_stop();
+	if (pipeline.phase == PHASE_RUNNING)
+	{
+		pipeline_publish_counters();
+		ls_look_ahead_resume();
+	}
+	pipeline_end_for_good(LS_NO_ENDED);
+}
 
-/* LS_PARALLEL: helpers may run. */
+/* ---- Whether and how far -------------------------------------------------- */
+
+/* May helpers run before consistency? LS_PARALLEL: they may. */
 static LsPipelineState
-why_not(void)
+pipeline_why_not(void)
 {
 	if (ls_replay_workers == 0)
 		return LS_NO_WORKERS;
@@ -212,75 +254,154 @@ why_not(void)
 		return LS_NO_TARGET;
 	if (ls_sched_cores() < 2)
 		return LS_NO_CORE;
-	if (reachedConsistency || XLogRecPtrIsInvalid(limit))
+	if (reachedConsistency || XLogRecPtrIsInvalid(pipeline.limit))
 		return LS_NO_CONSISTENT;
 	return LS_PARALLEL;
 }
 
 static void
-say_why(LsPipelineState why)
+pipeline_end_for_good(LsPipelineState why)
+{
+	pipeline.phase = PHASE_OFF;
+	pipeline_say_why(why);
+}
+
+static void
+pipeline_say_why(LsPipelineState why)
 {
 	if (pg_atomic_read_u32(&ls_queue->state) != why)
 		pg_atomic_write_u32(&ls_queue->state, why);
 }
 
+/* The stage before consistency is over, or there is none. */
 static void
-end_for_good(LsPipelineState why)
+pipeline_wait_for_hot_standby(LsPipelineState why)
 {
-	phase = PHASE_OFF;
-	say_why(why);
+	pipeline.phase = PHASE_WAITING;
+	pipeline.passed = 0;
+	pipeline_say_why(why);
 }
 
-/* The stage before consistency is over, or cannot be. */
-static void
-wait_for_hot_standby(LsPipelineState why)
-{
-	phase = PHASE_WAITING;
-	passed = 0;
-	say_why(why);
-}
-
-/* Startup process, before the first record of a recovery. */
-void
-ls_pipeline_begin(void)
-{
-	LsPipelineState why;
-
-	if (ls_queue == NULL || MyProc == NULL)
-		return;
-	begun_as = GetRecoveryState();
-	limit = ls_limit_before_consistency();
-	why = why_not();
-	if (why == LS_NO_WORKERS || why == LS_NO_MEMORY || why == LS_NO_TARGET || why == LS_NO_CORE)
-	{
-		end_for_good(why);
-		return;
-	}
-	ls_resolve_wait_events();
-	pg_atomic_write_u32(&ls_queue->startup_procno, (uint32) LS_MY_PROCNO);
-	if (why != LS_PARALLEL)
-	{
-		wait_for_hot_standby(why);
-		return;
-	}
-	say_why(LS_NOT_YET);
-	counted = 0;
-	phase = PHASE_COUNTING;
-}
-
-/* Rule 11. Asked before records are dispatched; what was dispatched is retired in any case. */
+/* Rule 11: may records be dispatched? What was dispatched is retired in any case. */
 static bool
-may_dispatch(void)
+pipeline_may_dispatch(void)
 {
-	if (rest > 0)
+	if (pipeline.rest > 0)
 		return false;
-	if (hot)
+	if (pipeline.hot)
 		return ls_why_not_hot() == LS_PARALLEL;
-	at_limit = at_limit || ls_backup_has_ended();
-	return !at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == begun_as;
+	pipeline.at_limit = pipeline.at_limit || ls_backup_has_ended();
+	return !pipeline.at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == pipeline.begun_as;
 }
 
-/* ---- The queue's memory ------------------------------------------------ */
+/* ---- Each record ---------------------------------------------------------- */
+
+/* Begins the pipeline; the next record is the first of the queue. */
+static void
+pipeline_start(XLogReaderState *reader)
+{
+	if (!pipeline_open_queue(reader))
+		return;
+	ls_hints.current = pipeline.current;
+	ls_hints_restart();
+	pipeline.at_limit = false;
+	if (ls_helpers_started() == 0)
+		ls_helpers_start_first(pipeline.hot);
+	if (ls_helpers_started() == 0)
+	{
+		pipeline_end_for_good(LS_NO_SLOT);
+		ls_look_ahead_resume();
+		return;
+	}
+	/* rule 10: what was replayed without us may have dropped files */
+	ls_begin_generation();
+	ls_read_ahead_begin();
+	pipeline.passed = 0;
+	pipeline_say_why(LS_PARALLEL);
+	pipeline.phase = PHASE_RUNNING;
+}
+
+static void
+pipeline_run(XLogReaderState *reader)
+{
+	pipeline.current++;
+	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
+	if (pipeline.current == ls_dispatched.barrier && ls_entry(pipeline.current)->record != reader->record)
+		pipeline.current++;
+	if (pipeline.current % LS_TELL_EVERY == 0 || pipeline.current >= ls_dispatched.tail ||
+		pipeline.tell_at_once)
+		pipeline_tell_retired();
+	if (pipeline.current == ls_dispatched.barrier + 1)
+		ls_forget_known_files();
+	ls_look_ahead_count(pipeline.current <= ls_dispatched.tail);
+	/* decoded by PostgreSQL, since nothing was ahead */
+	if (pipeline.current > ls_dispatched.tail)
+		ls_dispatch(reader->record, false);
+	if (ls_entry(pipeline.current)->record != reader->record)
+		elog(PANIC, "replay helpers and the startup process are at different records");
+	if (ls_dispatched.tail - pipeline.current < LS_AHEAD_MAX - LS_REFILL && pipeline_may_dispatch())
+		pipeline_fill(reader);
+	ls_read_ahead(pipeline.current);
+	pipeline_take_own_steps();
+	pipeline_watch_helpers(pipeline_retire(ls_entry(pipeline.current), reader));
+	pipeline.retired++;
+	if (ls_dispatched.tail == pipeline.current)
+		pipeline_run_dry(reader);
+	else
+		pipeline.passed = 0;
+}
+
+/* Decides what comes next when all that was dispatched has retired. */
+static void
+pipeline_run_dry(XLogReaderState *reader)
+{
+	pipeline_publish_counters();
+	if (!pipeline.hot)
+	{
+		if (!pipeline_may_dispatch())
+			pipeline_close_queue(pipeline.rest > 0 ? pipeline.rest_why :
+								 !ls_enabled ? LS_NO_SWITCH :
+								 pipeline.at_limit ? LS_NO_LIMIT : LS_NO_CONSISTENT);
+		return;
+	}
+	/* the WAL that is open may be at its end: only if nothing comes for a while we leave */
+	if (pipeline.passed++ % LS_ASK_DRY == 0)
+	{
+		LsPipelineState why = pipeline_why_not_now(reader);
+
+		pipeline_say_why(why);
+		if (why == LS_PARALLEL)
+			pipeline.passed = 1;
+		else if (why != LS_NO_BACKLOG || pipeline.passed > LS_ASK_AFTER)
+			pipeline_leave_hot(why);
+	}
+}
+
+/* Ends the pipeline of the stage before consistency, or lets it rest. */
+static void
+pipeline_close_queue(LsPipelineState why)
+{
+	ls_helpers_stop();
+	pipeline_publish_counters();
+	ls_look_ahead_resume();
+	pipeline_wait_for_hot_standby(why);
+	if (pipeline.rest == 0)
+		return;
+	/* tried again after it */
+	pipeline.phase = PHASE_COUNTING;
+	pipeline.counted = 0;
+}
+
+/* Called last for a record that was replayed here: PostgreSQL reads the next one after this. */
+static bool
+pipeline_replayed(void)
+{
+	if (pipeline.phase == PHASE_OPENING || pipeline.phase == PHASE_RUNNING)
+		ls_look_ahead_stay_paused();
+	return true;
+}
+
+/* ---- The queue's memory --------------------------------------------------- */
 
 /*
  * Lets the reader decode into shared memory. Possible while the current record is the
@@ -288,7 +409,7 @@ may_dispatch(void)
  * release frees that buffer, which begins where the record does.
  */
 static bool
-open_queue(XLogReaderState *reader)
+pipeline_open_queue(XLogReaderState *reader)
 {
 	DecodedXLogRecord *record = reader->record;
 
@@ -306,33 +427,23 @@ open_queue(XLogReaderState *reader)
 	return true;
 }
 
-/* Rule 9: may this record, the next one, run ahead? */
-static bool
-may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
-{
-	if (hot)
-		return ls_raise_point(reader, record->next_lsn);
-	at_limit = record->next_lsn > limit;
-	return !at_limit;
-}
-
-/* Dispatches what fits. */
+/* Dispatches what fits into the queue and may run ahead. */
 static void
-fill(XLogReaderState *reader)
+pipeline_fill(XLogReaderState *reader)
 {
 	uint64		before = ls_dispatched.tail;
 	XLogRecPtr	end;
 
 	ls_forget_horizon();
-	while (ls_dispatched.tail - current < LS_AHEAD_MAX)
+	while (ls_dispatched.tail - pipeline.current < LS_AHEAD_MAX)
 	{
 		bool		ours;
 		DecodedXLogRecord *record;
 
-		if (ls_dispatched.barrier >= current && !LS_BREAKS(BARRIER))
+		if (ls_dispatched.barrier >= pipeline.current && !LS_BREAKS(BARRIER))
 			break;				/* rule 8 */
 		record = ls_next_decoded(reader, ls_entry(ls_dispatched.tail)->record, &ours);
-		if (record == NULL || !may_run_ahead(reader, record))
+		if (record == NULL || !pipeline_may_run_ahead(reader, record))
 			break;
 		ls_dispatch(record, true);
 	}
@@ -344,15 +455,137 @@ fill(XLogReaderState *reader)
 	pg_write_barrier();
 	pg_atomic_write_u64(&ls_queue->published, ls_dispatched.tail);
 	ls_helpers_wake();
-	say_why(LS_PARALLEL);
-	publish_counters();
+	pipeline_say_why(LS_PARALLEL);
+	pipeline_publish_counters();
 }
 
-/* ---- Retirement -------------------------------------------------------- */
+/* Rule 9: may this record, the next one, run ahead? */
+static bool
+pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
+{
+	if (pipeline.hot)
+		return ls_raise_point(reader, record->next_lsn);
+	pipeline.at_limit = record->next_lsn > pipeline.limit;
+	return !pipeline.at_limit;
+}
 
-/* Rule 12. */
+/* ---- Retirement ----------------------------------------------------------- */
+
+/* Tells helpers that all records before the current one are done. */
 static void
-raise_failure(void)
+pipeline_tell_retired(void)
+{
+	pg_atomic_write_u64(&ls_queue->retired, pipeline.current - 1);
+	pipeline.tell_at_once = false;
+}
+
+/* Asks for memory of records that most likely nobody else executes. */
+static void
+pipeline_take_own_steps(void)
+{
+	ls_hints.current = pipeline.current;
+	/* a helper may have written it */
+	__builtin_prefetch(ls_entry(pipeline.current + LS_OWN_HINTS * 2));
+	if (ls_hints.tail < pipeline.current)
+		ls_hints_restart();
+	while (ls_hints.tail < Min(pipeline.current + LS_OWN_HINTS, ls_dispatched.tail))
+	{
+		LsEntry    *entry = ls_entry(ls_hints.tail + 1);
+		uint32		state = pg_atomic_read_u32(&entry->state);
+
+		ls_hints_add(state == LS_AT_RETIREMENT || state == LS_QUEUED ? entry->record : NULL);
+	}
+	ls_hints_take_steps();
+}
+
+/* Retires the current record. True: a helper had done it. */
+static bool
+pipeline_retire(LsEntry *entry, XLogReaderState *reader)
+{
+	for (;;)
+	{
+		switch ((LsEntryState) pg_atomic_read_u32(&entry->state))
+		{
+			case LS_AT_RETIREMENT:
+				pg_atomic_write_u32(&entry->state, LS_CLAIMED);
+				pipeline_execute_here(entry, reader);
+				return false;
+			case LS_QUEUED:
+				if (!ls_claim(entry))
+					break;
+				pipeline_execute_here(entry, reader);
+				return false;
+			case LS_CLAIMED:
+				pipeline_wait_for_helper(entry);
+				break;
+			case LS_DONE:
+				pg_read_barrier();
+				pipeline.by_helpers++;
+				return true;
+			case LS_FAILED:
+				pg_read_barrier();
+				if (LS_BREAKS(FAILURE))
+					return false;
+				pipeline_raise_failure();
+				break;
+		}
+	}
+}
+
+/*
+ * Executes the record in the startup process, as stock. Rule 13: PostgreSQL looks at
+ * its pages after this, so what waits for it goes on with the next record only.
+ */
+static void
+pipeline_execute_here(LsEntry *entry, XLogReaderState *reader)
+{
+	HotStandbyState state = standbyState;
+
+	if (LS_BREAKS(CONFLICT) && pipeline.hot)
+		standbyState = STANDBY_DISABLED;
+	ls_stock_redo(reader);
+	if (LS_BREAKS(CONFLICT) && pipeline.hot)
+		standbyState = state;
+	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
+		pg_atomic_exchange_u32(&entry->state, LS_DONE);
+	else
+		pipeline.tell_at_once = true;
+}
+
+/* Returns when the entry's state has changed, or an interrupt was looked at. */
+static void
+pipeline_wait_for_helper(LsEntry *entry)
+{
+	LsWaitCause cause;
+	int64		begin;
+
+	/* the helper may wait for one of them, see pipeline_execute_here() */
+	pipeline_tell_retired();
+	for (int i = 0; i < LS_SPINS; i++)
+	{
+		if (pg_atomic_read_u32(&entry->state) != LS_CLAIMED)
+			return;
+		SPIN_DELAY();
+	}
+	begin = ls_now_us();
+	cause = ls_helpers_wait_cause(pipeline.current);
+	pg_atomic_write_u32(&ls_queue->startup_sleeps, 1);
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&entry->state) == LS_CLAIMED)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LS_NAP, ls_event_replay_helper);
+		ResetLatch(MyLatch);
+		ls_check_startup_interrupts();
+	}
+	pg_atomic_write_u32(&ls_queue->startup_sleeps, 0);
+	pg_atomic_fetch_add_u64(&ls_queue->waits, 1);
+	pg_atomic_fetch_add_u64(&ls_queue->wait_us[cause], (uint64) (ls_now_us() - begin));
+}
+
+/* Rule 12: ends recovery with a helper's error. */
+static void
+pipeline_raise_failure(void)
 {
 	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
 	{
@@ -369,359 +602,113 @@ raise_failure(void)
 	elog(FATAL, "a replay helper failed without an error");
 }
 
-/* All records before the current one are done. */
-static void
-tell_retired(void)
-{
-	pg_atomic_write_u64(&ls_queue->retired, current - 1);
-	tell_at_once = false;
-}
-
-/* Returns when the entry's state has changed, or an interrupt was looked at. */
-static void
-wait_for_helper(LsEntry *entry)
-{
-	LsWaitCause cause;
-	int64		begin;
-
-	/* the helper may wait for one of them, see execute_here() */
-	tell_retired();
-	for (int i = 0; i < LS_SPINS; i++)
-	{
-		if (pg_atomic_read_u32(&entry->state) != LS_CLAIMED)
-			return;
-		SPIN_DELAY();
-	}
-	begin = ls_now_us();
-	cause = ls_helpers_wait_cause(current);
-	pg_atomic_write_u32(&ls_queue->startup_sleeps, 1);
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&entry->state) == LS_CLAIMED)
-	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LS_NAP, ls_event_replay_helper);
-		ResetLatch(MyLatch);
-		ls_check_startup_interrupts();
-	}
-	pg_atomic_write_u32(&ls_queue->startup_sleeps, 0);
-	pg_atomic_fetch_add_u64(&ls_queue->waits, 1);
-	pg_atomic_fetch_add_u64(&ls_queue->wait_us[cause], (uint64) (ls_now_us() - begin));
-}
+/* ---- Hot standby ---------------------------------------------------------- */
 
 /*
- * Executes the record in the startup process, as stock. Rule 13: PostgreSQL looks at
- * its pages after this, so what waits for it goes on with the next record only.
- */
-static void
-execute_here(LsEntry *entry, XLogReaderState *reader)
-{
-	HotStandbyState state = standbyState;
-
-	if (LS_BREAKS(CONFLICT) && hot)
-		standbyState = STANDBY_DISABLED;
-	ls_stock_redo(reader);
-	if (LS_BREAKS(CONFLICT) && hot)
-		standbyState = state;
-	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
-		pg_atomic_exchange_u32(&entry->state, LS_DONE);
-	else
-		tell_at_once = true;
-}
-
-/* True: a helper had done it. */
-static bool
-retire(LsEntry *entry, XLogReaderState *reader)
-{
-	for (;;)
-	{
-		switch ((LsEntryState) pg_atomic_read_u32(&entry->state))
-		{
-			case LS_AT_RETIREMENT:
-				pg_atomic_write_u32(&entry->state, LS_CLAIMED);
-				execute_here(entry, reader);
-				return false;
-			case LS_QUEUED:
-				if (!ls_claim(entry))
-					break;
-				execute_here(entry, reader);
-				return false;
-			case LS_CLAIMED:
-				wait_for_helper(entry);
-				break;
-			case LS_DONE:
-				pg_read_barrier();
-				by_helpers++;
-				return true;
-			case LS_FAILED:
-				pg_read_barrier();
-				if (LS_BREAKS(FAILURE))
-					return false;
-				raise_failure();
-				break;
-		}
-	}
-}
-
-/* Memory is asked for where it is likely that nobody else executes the record. */
-static void
-take_own_steps(void)
-{
-	ls_hints.current = current;
-	/* a helper may have written it */
-	__builtin_prefetch(ls_entry(current + LS_OWN_HINTS * 2));
-	if (ls_hints.tail < current)
-		ls_hints_restart();
-	while (ls_hints.tail < Min(current + LS_OWN_HINTS, ls_dispatched.tail))
-	{
-		LsEntry    *entry = ls_entry(ls_hints.tail + 1);
-		uint32		state = pg_atomic_read_u32(&entry->state);
-
-		ls_hints_add(state == LS_AT_RETIREMENT || state == LS_QUEUED ? entry->record : NULL);
-	}
-	ls_hints_take_steps();
-}
-
-/* ---- Hot standby ------------------------------------------------------- */
-
-/* Nothing is ahead. Helpers sleep, and end if they are not wanted any more. */
-static void
-leave_hot(LsPipelineState why)
-{
-	publish_counters();
-	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
-		ls_helpers_stop();
-	ls_look_ahead_resume();
-	wait_for_hot_standby(why);
-}
-
-static LsPipelineState
-why_not_now(XLogReaderState *reader)
-{
-	LsPipelineState why = ls_why_not_hot();
-
-	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
-		return LS_NO_BACKLOG;
-	if (why == LS_PARALLEL && rest > 0)
-		return rest_why;
-	return why;
-}
-
-static void
-let_helpers_rest(LsPipelineState why)
-{
-	worked = 0;
-	rest = LS_REST;
-	rest_why = why;
-	if (why != LS_NO_SPARE_CORE)
-		return;
-	rest = rest_for_cores;
-	rest_for_cores = Min(rest_for_cores * 2, LS_LONG_REST);
-}
-
-/*
- * Helpers that find little to do cost more than they give: each record that they look at, and
- * the end of what may be read ahead. So with writes that mostly come after something on
- * their page that is replayed at its turn. Where other processes need the cores it is worse:
- * a helper that waits for a core keeps the record that it has begun.
- */
-static void
-watch_helpers(bool by_helper)
-{
-	int			wanted = 0;
-	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
-
-	if (++worked >= LS_GOOD_WHILE)
-		rest_for_cores = LS_REST;
-	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE))
-		let_helpers_rest(why);
-	if (wanted > 0)
-		ls_helpers_start(wanted);
-}
-
-/*
- * Asked once in a while before a record is replayed as stock does: is it time to look for
- * the moment at which the pipeline can begin?
+ * Is it time to look for the moment at which the pipeline can begin in hot standby? Asked before
+ * each record that is replayed as stock does.
  */
 static bool
-is_time_for_hot(XLogReaderState *reader)
+pipeline_is_time_for_hot(XLogReaderState *reader)
 {
 	LsPipelineState why;
 
-	if (++passed < LS_ASK_AFTER)
+	if (++pipeline.passed < LS_ASK_AFTER)
 		return false;
-	passed = 0;
-	rest -= Min(rest, LS_ASK_AFTER);
-	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !hot)
+	pipeline.passed = 0;
+	pipeline.rest -= Min(pipeline.rest, LS_ASK_AFTER);
+	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !pipeline.hot)
 		return false;
-	why = why_not_now(reader);
+	why = pipeline_why_not_now(reader);
 	if (why != LS_PARALLEL)
 	{
 		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
 			ls_helpers_stop();
-		if (ls_replay_hot_standby || hot)
-			say_why(why);
+		if (ls_replay_hot_standby || pipeline.hot)
+			pipeline_say_why(why);
 		return false;
 	}
 	if (ls_helpers_started() == 0 && !ls_helpers_are_gone())
 	{
-		say_why(LS_NO_GONE);
+		pipeline_say_why(LS_NO_GONE);
 		return false;
 	}
 	return ls_dispatch_has_memory();
 }
 
-/* ---- Each record ------------------------------------------------------- */
-
-/* The next record is the first of the queue. */
-static void
-start(XLogReaderState *reader)
+static LsPipelineState
+pipeline_why_not_now(XLogReaderState *reader)
 {
-	if (!open_queue(reader))
-		return;
-	ls_hints.current = current;
-	ls_hints_restart();
-	at_limit = false;
-	if (ls_helpers_started() == 0)
-		ls_helpers_start_first(hot);
-	if (ls_helpers_started() == 0)
-	{
-		end_for_good(LS_NO_SLOT);
-		ls_look_ahead_resume();
-		return;
-	}
-	/* rule 10: what was replayed without us may have dropped files */
-	ls_begin_generation();
-	ls_read_ahead_begin();
-	passed = 0;
-	say_why(LS_PARALLEL);
-	phase = PHASE_RUNNING;
+	LsPipelineState why = ls_why_not_hot();
+
+	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
+		return LS_NO_BACKLOG;
+	if (why == LS_PARALLEL && pipeline.rest > 0)
+		return pipeline.rest_why;
+	return why;
 }
 
-/* Before consistency. */
+/* Leaves the pipeline, with nothing ahead. Helpers sleep, and end if they are not wanted any more. */
 static void
-close_queue(LsPipelineState why)
+pipeline_leave_hot(LsPipelineState why)
 {
-	ls_helpers_stop();
-	publish_counters();
+	pipeline_publish_counters();
+	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
+		ls_helpers_stop();
 	ls_look_ahead_resume();
-	wait_for_hot_standby(why);
-	if (rest == 0)
-		return;
-	/* tried again after it */
-	phase = PHASE_COUNTING;
-	counted = 0;
+	pipeline_wait_for_hot_standby(why);
 }
 
-/* All that was dispatched has retired. */
+/*
+ * Lets helpers rest, or starts more. Those that find little to do cost more than they give: each
+ * record that they look at, and the end of what may be read ahead. That is so with writes that
+ * mostly come after something on their page that is replayed at its turn. Where other processes
+ * need the cores it is worse: a helper that waits for a core keeps the record that it has begun.
+ */
 static void
-run_dry(XLogReaderState *reader)
+pipeline_watch_helpers(bool by_helper)
 {
-	publish_counters();
-	if (!hot)
-	{
-		if (!may_dispatch())
-			close_queue(rest > 0 ? rest_why : !ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT :
-						LS_NO_CONSISTENT);
-		return;
-	}
-	/* the WAL that is open may be at its end: only if nothing comes for a while we leave */
-	if (passed++ % LS_ASK_DRY == 0)
-	{
-		LsPipelineState why = why_not_now(reader);
+	int			wanted = 0;
+	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
 
-		say_why(why);
-		if (why == LS_PARALLEL)
-			passed = 1;
-		else if (why != LS_NO_BACKLOG || passed > LS_ASK_AFTER)
-			leave_hot(why);
-	}
+	if (++pipeline.worked >= LS_GOOD_WHILE)
+		pipeline.rest_for_cores = LS_REST;
+	if (why != LS_PARALLEL && (pipeline.hot || why == LS_NO_SPARE_CORE))
+		pipeline_let_helpers_rest(why);
+	if (wanted > 0)
+		ls_helpers_start(wanted);
 }
 
 static void
-run(XLogReaderState *reader)
+pipeline_let_helpers_rest(LsPipelineState why)
 {
-	current++;
-	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
-	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
-		current++;
-	if (current % LS_TELL_EVERY == 0 || current >= ls_dispatched.tail || tell_at_once)
-		tell_retired();
-	if (current == ls_dispatched.barrier + 1)
-		ls_forget_known_files();
-	ls_look_ahead_count(current <= ls_dispatched.tail);
-	/* decoded by PostgreSQL, since nothing was ahead */
-	if (current > ls_dispatched.tail)
-		ls_dispatch(reader->record, false);
-	if (ls_entry(current)->record != reader->record)
-		elog(PANIC, "replay helpers and the startup process are at different records");
-	if (ls_dispatched.tail - current < LS_AHEAD_MAX - LS_REFILL && may_dispatch())
-		fill(reader);
-	ls_read_ahead(current);
-	take_own_steps();
-	watch_helpers(retire(ls_entry(current), reader));
-	retired++;
-	if (ls_dispatched.tail == current)
-		run_dry(reader);
-	else
-		passed = 0;
-}
-
-/* PostgreSQL reads the next record after this. */
-static bool
-replayed(void)
-{
-	if (phase == PHASE_OPENING || phase == PHASE_RUNNING)
-		ls_look_ahead_stay_paused();
-	return true;
-}
-
-/* Startup process, for each record. False: the caller replays it. */
-bool
-ls_pipeline_replay(XLogReaderState *reader)
-{
-	switch (phase)
-	{
-		case PHASE_OFF:
-			break;
-		case PHASE_COUNTING:
-			if (reader->EndRecPtr >= limit || ls_backup_has_ended())
-				wait_for_hot_standby(LS_NO_LIMIT);
-			rest -= Min(rest, 1);
-			if (++counted < LS_WORTH_HELPERS || rest > 0 || phase != PHASE_COUNTING ||
-				!ls_helpers_are_gone() || !ls_dispatch_has_memory())
-				break;
-			ls_look_ahead_pause();
-			phase = PHASE_OPENING;
-			break;
-		case PHASE_WAITING:
-			if (!is_time_for_hot(reader))
-				break;
-			hot = true;
-			ls_look_ahead_pause();
-			phase = PHASE_OPENING;
-			break;
-		case PHASE_OPENING:
-			start(reader);
-			ls_stock_redo(reader);
-			return replayed();
-		case PHASE_RUNNING:
-			run(reader);
-			return replayed();
-	}
-	return false;
-}
-
-/* Startup process, after the last record: all are retired. */
-void
-ls_pipeline_end(void)
-{
-	if (phase == PHASE_OFF)
+	pipeline.worked = 0;
+	pipeline.rest = LS_REST;
+	pipeline.rest_why = why;
+	if (why != LS_NO_SPARE_CORE)
 		return;
-	ls_helpers_stop();
-	if (phase == PHASE_RUNNING)
-	{
-		publish_counters();
-		ls_look_ahead_resume();
-	}
-	end_for_good(LS_NO_ENDED);
+	pipeline.rest = pipeline.rest_for_cores;
+	pipeline.rest_for_cores = Min(pipeline.rest_for_cores * 2, LS_LONG_REST);
+}
+
+/* ---- Counters ------------------------------------------------------------- */
+
+static void
+pipeline_publish_counters(void)
+{
+	/* first, so that it is never below the others */
+	pg_atomic_write_u64(&ls_queue->retired_records, pipeline.retired);
+	pipeline_add(&ls_queue->dispatched, &ls_dispatched.count);
+	pipeline_add(&ls_queue->by_helpers, &pipeline.by_helpers);
+	for (int i = 0; i < LS_CAUSES; i++)
+		pipeline_add(&ls_queue->causes[i], &ls_dispatched.causes[i]);
+	pg_atomic_write_u64(&ls_queue->dispatched_until, ls_dispatched.until);
+}
+
+static void
+pipeline_add(pg_atomic_uint64 *counter, uint64 *count)
+{
+	if (*count != 0)
+		pg_atomic_fetch_add_u64(counter, *count);
+	*count = 0;
 }

@@ -17,6 +17,9 @@
 LsQueueShared *ls_queue = NULL;
 char	   *ls_decode_buffer = NULL;
 
+static bool queue_is_out_of_date(LsPipelineState state);
+static const char *queue_parallel_name(void);
+
 Size
 ls_decode_buffer_size(void)
 {
@@ -32,41 +35,13 @@ ls_queue_init_shared(void)
 		pg_atomic_init_u32(&ls_queue->helpers[i].procno, PG_UINT32_MAX);
 }
 
-static const char *
-parallel_name(void)
-{
-	switch ((LsHelperWhy) pg_atomic_read_u32(&ls_queue->used_why))
-	{
-		case LS_HELPERS_PLAIN:
-			break;
-		case LS_HELPERS_STORAGE:
-			return "yes: with more helpers than spare cores, as replay waits for storage";
-		case LS_HELPERS_CROWDED:
-			return "yes: with fewer helpers, as other processes need the cores";
-		case LS_HELPERS_FEWER:
-			return "yes: with fewer helpers, as they mostly have to wait for other records";
-	}
-	return "yes";
-}
-
-/*
- * Replay looks at it once in LS_ASK_AFTER records. On an idle standby that may be long ago: before
- * sessions could read, or before a reload that switched lockstep.replay_hot_standby on.
- */
-static bool
-is_out_of_date(LsPipelineState state)
-{
-	return (state == LS_NO_CONSISTENT || state == LS_NO_LIMIT || state == LS_NO_SNAPSHOT) &&
-		ls_replay_hot_standby && HotStandbyActive();
-}
-
 /* Is replay parallel, and if not, why. */
 const char *
 ls_pipeline_state_name(void)
 {
 	LsPipelineState state = (LsPipelineState) pg_atomic_read_u32(&ls_queue->state);
 
-	if (is_out_of_date(state))
+	if (queue_is_out_of_date(state))
 		return "not yet: it is looked at again after 64 records";
 	/* the startup process writes the state as it replays, so not in a pause */
 	if (state == LS_PARALLEL && RecoveryInProgress() && GetRecoveryPauseState() != RECOVERY_NOT_PAUSED)
@@ -110,7 +85,7 @@ ls_pipeline_state_name(void)
 		case LS_NOT_YET:
 			return "not yet: recovery has just begun";
 		case LS_PARALLEL:
-			return parallel_name();
+			return queue_parallel_name();
 	}
 	return "unknown";
 }
@@ -152,4 +127,32 @@ ls_helper_wait_event(LsHelper *helper)
 	if (proc->pid != (int) pg_atomic_read_u32(&helper->pid))
 		return 0;
 	return *(volatile uint32 *) &proc->wait_event_info;
+}
+
+/*
+ * Replay looks at it once in LS_ASK_AFTER records. On an idle standby that may be long ago: before
+ * sessions could read, or before a reload that switched lockstep.replay_hot_standby on.
+ */
+static bool
+queue_is_out_of_date(LsPipelineState state)
+{
+	return (state == LS_NO_CONSISTENT || state == LS_NO_LIMIT || state == LS_NO_SNAPSHOT) &&
+		ls_replay_hot_standby && HotStandbyActive();
+}
+
+static const char *
+queue_parallel_name(void)
+{
+	switch ((LsHelperWhy) pg_atomic_read_u32(&ls_queue->used_why))
+	{
+		case LS_HELPERS_PLAIN:
+			break;
+		case LS_HELPERS_STORAGE:
+			return "yes: with more helpers than spare cores, as replay waits for storage";
+		case LS_HELPERS_CROWDED:
+			return "yes: with fewer helpers, as other processes need the cores";
+		case LS_HELPERS_FEWER:
+			return "yes: with fewer helpers, as they mostly have to wait for other records";
+	}
+	return "yes";
 }

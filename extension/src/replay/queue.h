@@ -1,6 +1,6 @@
 /*
  * queue.h - records that run ahead of their retirement: what the startup process and
- * the replay helpers share. pipeline.c says how it works.
+ * the replay helpers share. README.md says how it works.
  *
  * A record has a number, in the order of the WAL, from 1 in each recovery. Its entry
  * is entries[number % LS_QUEUE_LENGTH], until the record with that many more takes
@@ -19,12 +19,12 @@
 
 #define LS_QUEUE_LENGTH 1024	/* a power of two */
 
-/* Records ahead of the current one, at most. */
+/* Most records ahead of the current one. */
 #define LS_AHEAD_MAX (LS_QUEUE_LENGTH / 2)
 
 #define LS_CACHE_LINE 128
 
-/* Looks at what another process is about to write, before it is waited for. */
+/* Number of looks at what another process is about to write, before a sleep. */
 #define LS_SPINS 2000
 
 /*
@@ -46,7 +46,7 @@ typedef enum LsEntryState
 	LS_FAILED
 } LsEntryState;
 
-/* Written by startup before it sets the state, state as said above. */
+/* Written by startup before it sets the state; the state by those named above. */
 typedef struct LsEntry
 {
 	pg_atomic_uint32 state;		/* LsEntryState */
@@ -54,7 +54,7 @@ typedef struct LsEntry
 	uint64		number;
 	DecodedXLogRecord *record;
 	uint64		after[LS_BLOCKS];	/* these records must be done before */
-	uint64		heap_before;	/* rule 2: see note_transaction() of dispatch.c */
+	uint64		heap_before;	/* rule 2: see dispatch_note_transaction() */
 } LsEntry;
 
 /* What went wrong in a helper; written before the entry is FAILED. */
@@ -144,7 +144,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint32 closed;	/* 1: helpers end */
 	pg_atomic_uint32 generation;	/* of the last entry: see LsEntry */
 	pg_atomic_uint32 hot;		/* 1: sessions may read; helpers begin after it is set */
-	pg_atomic_uint32 used;		/* so many helpers take records, the first ones */
+	pg_atomic_uint32 used;		/* number of helpers that take records, the first ones */
 	char		pad2[LS_CACHE_LINE];
 	pg_atomic_uint32 startup_sleeps;	/* 1: wants its latch set when a record is
 										 * done */

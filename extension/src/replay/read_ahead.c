@@ -28,7 +28,7 @@
 #include "replay/queue.h"
 #include "replay/read_ahead.h"
 
-/* Looked at while blocks are found in buffers: one record in so many. */
+/* While blocks are found in buffers, one record in this number is looked at. */
 #define LS_SAMPLE 16
 
 /* Blocks after which it is decided anew, while they are found in buffers and while not. */
@@ -38,49 +38,64 @@
 /* Blocks are missing when more than one in this number is. */
 #define LS_MISSING_SHARE 64
 
-static bool are_missing = false;
-static bool configured = false;
-static uint32 looked_up = 0;	/* since it was last decided */
-static uint32 missing = 0;
+static bool read_ahead_are_missing = false;
+static bool read_ahead_configured = false;
+static uint32 read_ahead_looked_up = 0; /* since it was last decided */
+static uint32 read_ahead_missing = 0;
 
-static uint64 walked = 0;		/* number of the last record that was looked at */
+static uint64 read_ahead_walked = 0;	/* number of the last record that was looked at */
 
 /* Numbers of the records whose blocks are on their way: on_way[first .. last - 1]. */
-static uint64 on_way[LS_AHEAD_MAX];
-static uint32 first = 0;
-static uint32 last = 0;
+static uint64 read_ahead_on_way[LS_AHEAD_MAX];
+static uint32 read_ahead_first = 0;
+static uint32 read_ahead_last = 0;
+
+static uint32 read_ahead_most_on_way(void);
+static void read_ahead_look_up(const LsEntry *entry, int id, uint64 current);
+static void read_ahead_decide(void);
 
 /* The queue begins. Nothing is known of this WAL. */
 void
 ls_read_ahead_begin(void)
 {
-	are_missing = false;
-	configured = ls_prefetch_is_configured();
-	looked_up = missing = 0;
-	first = last = 0;
+	read_ahead_are_missing = false;
+	read_ahead_configured = ls_prefetch_is_configured();
+	read_ahead_looked_up = read_ahead_missing = 0;
+	read_ahead_first = read_ahead_last = 0;
+}
+
+/* Startup process, before the record of this number is retired. */
+void
+ls_read_ahead(uint64 current)
+{
+	while (read_ahead_first != read_ahead_last &&
+		   read_ahead_on_way[read_ahead_first % LS_AHEAD_MAX] <= current)
+		read_ahead_first++;
+	read_ahead_walked = Max(read_ahead_walked, current);
+	while (read_ahead_walked < ls_dispatched.tail && read_ahead_configured &&
+		   read_ahead_last - read_ahead_first < read_ahead_most_on_way())
+	{
+		LsEntry    *entry = ls_entry(++read_ahead_walked);
+
+		if (!read_ahead_are_missing && read_ahead_walked % LS_SAMPLE != 0)
+			continue;
+		for (int id = 0; id <= entry->record->max_block_id; id++)
+			read_ahead_look_up(entry, id, current);
+		read_ahead_decide();
+	}
 }
 
 static uint32
-most_on_way(void)
+read_ahead_most_on_way(void)
 {
 	uint32		processes = 1 + pg_atomic_read_u32(&ls_queue->used);
 
 	return Min((uint32) maintenance_io_concurrency * processes, LS_AHEAD_MAX);
 }
 
+/* Asks for a block, but for one that an earlier record ahead has: that was asked for then. */
 static void
-decide(void)
-{
-	if (looked_up < (are_missing ? LS_LOOKED_UP : LS_SAMPLED))
-		return;
-	configured = ls_prefetch_is_configured();
-	are_missing = missing > looked_up / LS_MISSING_SHARE;
-	looked_up = missing = 0;
-}
-
-/* A block that an earlier record ahead has as well was asked for with that. */
-static void
-look_up(const LsEntry *entry, int id, uint64 current)
+read_ahead_look_up(const LsEntry *entry, int id, uint64 current)
 {
 	const DecodedBkpBlock *block = &entry->record->blocks[id];
 	SMgrRelation files;
@@ -92,31 +107,22 @@ look_up(const LsEntry *entry, int id, uint64 current)
 	if (block->blkno >= ls_size_of_fork(files, block->forknum))
 		return;
 	result = PrefetchSharedBuffer(files, block->forknum, block->blkno);
-	looked_up++;
+	read_ahead_looked_up++;
 	if (BufferIsValid(result.recent_buffer))
 		return;
-	missing++;
-	if (!result.initiated_io || last - first >= LS_AHEAD_MAX)
+	read_ahead_missing++;
+	if (!result.initiated_io || read_ahead_last - read_ahead_first >= LS_AHEAD_MAX)
 		return;
-	on_way[last++ % LS_AHEAD_MAX] = entry->number;
+	read_ahead_on_way[read_ahead_last++ % LS_AHEAD_MAX] = entry->number;
 	pg_atomic_write_u64(&ls_queue->asked_for, pg_atomic_read_u64(&ls_queue->asked_for) + 1);
 }
 
-/* Startup process, before the record of this number is retired. */
-void
-ls_read_ahead(uint64 current)
+static void
+read_ahead_decide(void)
 {
-	while (first != last && on_way[first % LS_AHEAD_MAX] <= current)
-		first++;
-	walked = Max(walked, current);
-	while (walked < ls_dispatched.tail && configured && last - first < most_on_way())
-	{
-		LsEntry    *entry = ls_entry(++walked);
-
-		if (!are_missing && walked % LS_SAMPLE != 0)
-			continue;
-		for (int id = 0; id <= entry->record->max_block_id; id++)
-			look_up(entry, id, current);
-		decide();
-	}
+	if (read_ahead_looked_up < (read_ahead_are_missing ? LS_LOOKED_UP : LS_SAMPLED))
+		return;
+	read_ahead_configured = ls_prefetch_is_configured();
+	read_ahead_are_missing = read_ahead_missing > read_ahead_looked_up / LS_MISSING_SHARE;
+	read_ahead_looked_up = read_ahead_missing = 0;
 }

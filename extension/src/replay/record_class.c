@@ -52,213 +52,21 @@
 	(XACT_XINFO_HAS_DBINFO | XACT_XINFO_HAS_SUBXACTS | XACT_XINFO_HAS_ORIGIN | \
 	 XACT_COMPLETION_APPLY_FEEDBACK)
 
-static LsClass
-inline_because(LsCause *cause, LsCause why)
-{
-	*cause = why;
-	return LS_CLASS_INLINE;
-}
+static LsClass record_class_heap(const DecodedXLogRecord *record, LsCause *cause);
+static inline uint8 record_class_operation(const DecodedXLogRecord *record);
+static bool record_class_heap_changes_map(const DecodedXLogRecord *record, uint8 operation);
+static LsClass record_class_inline_because(LsCause *cause, LsCause why);
+static LsClass record_class_barrier_because(LsCause *cause, LsCause why);
+static LsClass record_class_heap2(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_btree(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_xlog(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_xact(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_other(const DecodedXLogRecord *record, LsCause *cause);
+static ForkNumber record_class_last_fork(const DecodedXLogRecord *record);
+static LsClass record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause);
 
-static LsClass
-barrier_because(LsCause *cause, LsCause why)
-{
-	*cause = why;
-	return LS_CLASS_BARRIER;
-}
-
-static inline uint8
-operation_of(const DecodedXLogRecord *record)
-{
-	return record->header.xl_info & ~XLR_INFO_MASK;
-}
-
-/* Its flags are in another place in each kind. */
-static bool
-heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
-{
-	const char *data = record->main_data;
-
-	if (LS_BREAKS(MAP_CLEAR))
-		return false;
-	switch (operation)
-	{
-		case XLOG_HEAP_INSERT:
-			return ((const xl_heap_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
-		case XLOG_HEAP_DELETE:
-			return ((const xl_heap_delete *) data)->flags & XLH_DELETE_ALL_VISIBLE_CLEARED;
-		case XLOG_HEAP_UPDATE:
-		case XLOG_HEAP_HOT_UPDATE:
-			return ((const xl_heap_update *) data)->flags &
-				(XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED | XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED);
-		case XLOG_HEAP_LOCK:
-			return ((const xl_heap_lock *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
-		default:
-			return true;
-	}
-}
-
-static LsClass
-classify_heap(const DecodedXLogRecord *record, LsCause *cause)
-{
-	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
-
-	switch (operation)
-	{
-		case XLOG_HEAP_INSERT:
-		case XLOG_HEAP_DELETE:
-		case XLOG_HEAP_UPDATE:
-		case XLOG_HEAP_HOT_UPDATE:
-		case XLOG_HEAP_LOCK:
-			if (heap_changes_map(record, operation))
-				return inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
-		case XLOG_HEAP_CONFIRM:
-		case XLOG_HEAP_TRUNCATE:	/* for logical decoding, no redo */
-			return inline_because(cause, LS_CAUSE_KIND);
-		default:
-			/* changes in place */
-			return barrier_because(cause, LS_CAUSE_DDL);
-	}
-}
-
-static LsClass
-classify_heap2(const DecodedXLogRecord *record, LsCause *cause)
-{
-	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
-
-	if (ls_is_heap_cleanup(operation))
-		return LS_CLASS_AHEAD;
-	switch (operation)
-	{
-		case XLOG_HEAP2_MULTI_INSERT:
-			if (((xl_heap_multi_insert *) record->main_data)->flags &
-				(XLH_INSERT_ALL_VISIBLE_CLEARED | XLH_INSERT_ALL_FROZEN_SET))
-				return inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
-		case XLOG_HEAP2_LOCK_UPDATED:
-			if (((xl_heap_lock_updated *) record->main_data)->flags &
-				XLH_LOCK_ALL_FROZEN_CLEARED)
-				return inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
-		case XLOG_HEAP2_REWRITE:
-			return barrier_because(cause, LS_CAUSE_DDL);
-		case XLOG_HEAP2_NEW_CID:	/* for logical decoding, no redo */
-			return inline_because(cause, LS_CAUSE_KIND);
-		default:
-			/* visible, on versions that have it */
-			return inline_because(cause, LS_CAUSE_MAP);
-	}
-}
-
-static LsClass
-classify_btree(const DecodedXLogRecord *record, LsCause *cause)
-{
-	switch (operation_of(record))
-	{
-		case XLOG_BTREE_INSERT_LEAF:
-		case XLOG_BTREE_INSERT_UPPER:
-		case XLOG_BTREE_INSERT_META:
-		case XLOG_BTREE_INSERT_POST:
-		case XLOG_BTREE_SPLIT_L:
-		case XLOG_BTREE_SPLIT_R:
-		case XLOG_BTREE_DEDUP:
-		case XLOG_BTREE_DELETE:
-		case XLOG_BTREE_VACUUM:
-			return LS_CLASS_AHEAD;
-		default:
-			/* page deletion and reuse, new roots */
-			return inline_because(cause, LS_CAUSE_KIND);
-	}
-}
-
-static LsClass
-classify_xlog(const DecodedXLogRecord *record, LsCause *cause)
-{
-	uint8		operation = operation_of(record);
-
-	if (operation != XLOG_FPI && operation != XLOG_FPI_FOR_HINT)
-		return barrier_because(cause, LS_CAUSE_CHECKPOINT);
-	return LS_CLASS_AHEAD;
-}
-
-static LsClass
-classify_xact(const DecodedXLogRecord *record, LsCause *cause)
-{
-	uint8		info = record->header.xl_info;
-	uint32		xinfo = 0;
-
-	switch (info & XLOG_XACT_OPMASK)
-	{
-		case XLOG_XACT_COMMIT:
-			if (info & XLOG_XACT_HAS_INFO)
-				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactCommit))->xinfo;
-			break;
-		case XLOG_XACT_ABORT:
-			if (info & XLOG_XACT_HAS_INFO)
-				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactAbort))->xinfo;
-			break;
-		case XLOG_XACT_ASSIGNMENT:
-		case XLOG_XACT_INVALIDATIONS:
-			break;
-		default:
-			/* two-phase */
-			return barrier_because(cause, LS_CAUSE_UNKNOWN);
-	}
-	/* dropped relations and statistics, invalidations, locks, forced commits */
-	if (xinfo & ~HARMLESS_XINFO)
-		return barrier_because(cause, LS_CAUSE_DDL);
-	return inline_because(cause, LS_CAUSE_KIND);
-}
-
-static LsClass
-classify_other(const DecodedXLogRecord *record, LsCause *cause)
-{
-	uint8		operation = operation_of(record);
-	bool		harmless = false;
-
-	switch (record->header.xl_rmid)
-	{
-		case RM_GIN_ID:
-		case RM_GIST_ID:
-		case RM_SPGIST_ID:
-		case RM_HASH_ID:
-		case RM_BRIN_ID:
-		case RM_GENERIC_ID:
-		case RM_SEQ_ID:
-		case RM_LOGICALMSG_ID:
-			/* they change only blocks that they register, if any */
-			harmless = true;
-			break;
-		case RM_CLOG_ID:
-			harmless = operation == CLOG_ZEROPAGE;
-			break;
-		case RM_MULTIXACT_ID:
-			harmless = operation != XLOG_MULTIXACT_TRUNCATE_ID;
-			break;
-		case RM_STANDBY_ID:
-			harmless = operation == XLOG_RUNNING_XACTS || operation == XLOG_INVALIDATIONS;
-			break;
-		default:
-			/* files, databases, tablespaces, the relation map, other extensions */
-			break;
-	}
-	return harmless ? inline_because(cause, LS_CAUSE_KIND) :
-		barrier_because(cause, LS_CAUSE_UNKNOWN);
-}
-
-/* The last fork, in the order of their numbers, of which the record has a block. */
-static ForkNumber
-last_fork(const DecodedXLogRecord *record)
-{
-	ForkNumber	last = MAIN_FORKNUM;
-
-	for (int id = 0; id <= record->max_block_id; id++)
-		if (record->blocks[id].in_use)
-			last = Max(last, record->blocks[id].forknum);
-	return last;
-}
-
-/* cause is set unless the class is AHEAD. */
+/* The record's class before consistency; cause is set unless the class is AHEAD. */
 LsClass
 ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 {
@@ -267,82 +75,43 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 	switch (record->header.xl_rmid)
 	{
 		case RM_HEAP_ID:
-			class = classify_heap(record, cause);
+			class = record_class_heap(record, cause);
 			break;
 		case RM_HEAP2_ID:
-			class = classify_heap2(record, cause);
+			class = record_class_heap2(record, cause);
 			break;
 		case RM_BTREE_ID:
-			class = classify_btree(record, cause);
+			class = record_class_btree(record, cause);
 			break;
 		case RM_XLOG_ID:
-			class = classify_xlog(record, cause);
+			class = record_class_xlog(record, cause);
 			break;
 		case RM_XACT_ID:
-			class = classify_xact(record, cause);
+			class = record_class_xact(record, cause);
 			break;
 		default:
-			class = classify_other(record, cause);
+			class = record_class_other(record, cause);
 			break;
 	}
 	if (class != LS_CLASS_AHEAD)
 		return class;
-	switch (last_fork(record))
+	switch (record_class_last_fork(record))
 	{
 		case MAIN_FORKNUM:
 			break;
 		case FSM_FORKNUM:
-			return LS_BREAKS(MAP_IMAGE) ? inline_because(cause, LS_CAUSE_MAP) :
-				barrier_because(cause, LS_CAUSE_UNKNOWN);
+			return LS_BREAKS(MAP_IMAGE) ? record_class_inline_because(cause, LS_CAUSE_MAP) :
+				record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
 		default:
-			return inline_because(cause, LS_CAUSE_MAP);
+			return record_class_inline_because(cause, LS_CAUSE_MAP);
 	}
 	if (record->oversized || record->max_block_id >= LS_BLOCKS)
-		return inline_because(cause, LS_CAUSE_LARGE);
+		return record_class_inline_because(cause, LS_CAUSE_LARGE);
 	return LS_CLASS_AHEAD;
 }
 
-/* ---- Hot standby ------------------------------------------------------- */
-
-/* Rule 3. Pruning with an image waits for its turn: restoring one takes a cleanup lock as well. */
-static LsClass
-classify_heap2_hot(const DecodedXLogRecord *record, LsCause *cause)
-{
-	if ((operation_of(record) & XLOG_HEAP_OPMASK) == XLOG_HEAP2_MULTI_INSERT ||
-		LS_BREAKS(REMOVAL))
-		return LS_CLASS_AHEAD;
-	*cause = LS_CAUSE_KIND;
-	return ls_only_prunes(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
-		LS_CLASS_INLINE;
-}
-
-static LsClass
-classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
-{
-	switch (operation_of(record))
-	{
-		case XLOG_BTREE_INSERT_LEAF:
-		case XLOG_BTREE_INSERT_POST:
-		case XLOG_BTREE_SPLIT_L:
-		case XLOG_BTREE_SPLIT_R:
-			/* rule 2: whose heap record it must come after is not known */
-			if (!TransactionIdIsValid(record->header.xl_xid))
-				return inline_because(cause, LS_CAUSE_KIND);
-			return LS_CLASS_AHEAD;
-		case XLOG_BTREE_INSERT_UPPER:
-			return LS_CLASS_AHEAD;
-		case XLOG_BTREE_REUSE_PAGE:
-			/* names its page only in its data */
-			return barrier_because(cause, LS_CAUSE_UNKNOWN);
-		default:
-			if (LS_BREAKS(REMOVAL))
-				return LS_CLASS_AHEAD;
-			return inline_because(cause, LS_CAUSE_KIND);
-	}
-}
-
 /*
- * As ls_classify(), while sessions read: fewer kinds run ahead.
+ * Like ls_classify(), while sessions read: fewer kinds run ahead.
  *
  * Heap: insert, multi-insert, update, delete, lock. No snapshot sees what they write before
  *   its transaction has ended at retirement; tests of visibility that need no snapshot take
@@ -368,16 +137,16 @@ ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
 	switch (record->header.xl_rmid)
 	{
 		case RM_MULTIXACT_ID:
-			return LS_BREAKS(MULTIXACT) ? class : barrier_because(cause, LS_CAUSE_UNKNOWN);
+			return LS_BREAKS(MULTIXACT) ? class : record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
 		case RM_BTREE_ID:
-			if (class == LS_CLASS_AHEAD || operation_of(record) == XLOG_BTREE_REUSE_PAGE)
-				return classify_btree_hot(record, cause);
+			if (class == LS_CLASS_AHEAD || record_class_operation(record) == XLOG_BTREE_REUSE_PAGE)
+				return record_class_btree_hot(record, cause);
 			return class;
 		case RM_HEAP2_ID:
-			return class == LS_CLASS_AHEAD ? classify_heap2_hot(record, cause) : class;
+			return class == LS_CLASS_AHEAD ? record_class_heap2_hot(record, cause) : class;
 		case RM_XLOG_ID:
-			if (class == LS_CLASS_AHEAD && operation_of(record) == XLOG_FPI)
-				return inline_because(cause, LS_CAUSE_KIND);
+			if (class == LS_CLASS_AHEAD && record_class_operation(record) == XLOG_FPI)
+				return record_class_inline_because(cause, LS_CAUSE_KIND);
 			return class;
 		default:
 			return class;
@@ -391,19 +160,17 @@ ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
 bool
 ls_adds_heap_tuples(const DecodedXLogRecord *record)
 {
-	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
 
 	return record->header.xl_rmid == RM_HEAP_ID ||
 		(record->header.xl_rmid == RM_HEAP2_ID && operation == XLOG_HEAP2_MULTI_INSERT);
 }
 
-/* ---- The free space map ------------------------------------------------ */
-
 /* May redo record the free space of block 0? Asked of records that may run ahead. */
 bool
 ls_may_change_free_space_map(const DecodedXLogRecord *record)
 {
-	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
 
 	switch (record->header.xl_rmid)
 	{
@@ -433,4 +200,249 @@ ls_free_space_map_block(BlockNumber heap_block)
 		before /= SlotsPerFSMPage;
 	}
 	return block - 1;
+}
+
+static LsClass
+record_class_heap(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
+
+	switch (operation)
+	{
+		case XLOG_HEAP_INSERT:
+		case XLOG_HEAP_DELETE:
+		case XLOG_HEAP_UPDATE:
+		case XLOG_HEAP_HOT_UPDATE:
+		case XLOG_HEAP_LOCK:
+			if (record_class_heap_changes_map(record, operation))
+				return record_class_inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP_CONFIRM:
+		case XLOG_HEAP_TRUNCATE:	/* for logical decoding, no redo */
+			return record_class_inline_because(cause, LS_CAUSE_KIND);
+		default:
+			/* changes in place */
+			return record_class_barrier_because(cause, LS_CAUSE_DDL);
+	}
+}
+
+static inline uint8
+record_class_operation(const DecodedXLogRecord *record)
+{
+	return record->header.xl_info & ~XLR_INFO_MASK;
+}
+
+/* Do the record's flags say that it changes the visibility map? They lie elsewhere in each kind. */
+static bool
+record_class_heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
+{
+	const char *data = record->main_data;
+
+	if (LS_BREAKS(MAP_CLEAR))
+		return false;
+	switch (operation)
+	{
+		case XLOG_HEAP_INSERT:
+			return ((const xl_heap_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
+		case XLOG_HEAP_DELETE:
+			return ((const xl_heap_delete *) data)->flags & XLH_DELETE_ALL_VISIBLE_CLEARED;
+		case XLOG_HEAP_UPDATE:
+		case XLOG_HEAP_HOT_UPDATE:
+			return ((const xl_heap_update *) data)->flags &
+				(XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED | XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED);
+		case XLOG_HEAP_LOCK:
+			return ((const xl_heap_lock *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
+		default:
+			return true;
+	}
+}
+
+static LsClass
+record_class_inline_because(LsCause *cause, LsCause why)
+{
+	*cause = why;
+	return LS_CLASS_INLINE;
+}
+
+static LsClass
+record_class_barrier_because(LsCause *cause, LsCause why)
+{
+	*cause = why;
+	return LS_CLASS_BARRIER;
+}
+
+static LsClass
+record_class_heap2(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
+
+	if (ls_is_heap_cleanup(operation))
+		return LS_CLASS_AHEAD;
+	switch (operation)
+	{
+		case XLOG_HEAP2_MULTI_INSERT:
+			if (((xl_heap_multi_insert *) record->main_data)->flags &
+				(XLH_INSERT_ALL_VISIBLE_CLEARED | XLH_INSERT_ALL_FROZEN_SET))
+				return record_class_inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP2_LOCK_UPDATED:
+			if (((xl_heap_lock_updated *) record->main_data)->flags &
+				XLH_LOCK_ALL_FROZEN_CLEARED)
+				return record_class_inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP2_REWRITE:
+			return record_class_barrier_because(cause, LS_CAUSE_DDL);
+		case XLOG_HEAP2_NEW_CID:	/* for logical decoding, no redo */
+			return record_class_inline_because(cause, LS_CAUSE_KIND);
+		default:
+			/* visible, on versions that have it */
+			return record_class_inline_because(cause, LS_CAUSE_MAP);
+	}
+}
+
+static LsClass
+record_class_btree(const DecodedXLogRecord *record, LsCause *cause)
+{
+	switch (record_class_operation(record))
+	{
+		case XLOG_BTREE_INSERT_LEAF:
+		case XLOG_BTREE_INSERT_UPPER:
+		case XLOG_BTREE_INSERT_META:
+		case XLOG_BTREE_INSERT_POST:
+		case XLOG_BTREE_SPLIT_L:
+		case XLOG_BTREE_SPLIT_R:
+		case XLOG_BTREE_DEDUP:
+		case XLOG_BTREE_DELETE:
+		case XLOG_BTREE_VACUUM:
+			return LS_CLASS_AHEAD;
+		default:
+			/* page deletion and reuse, new roots */
+			return record_class_inline_because(cause, LS_CAUSE_KIND);
+	}
+}
+
+static LsClass
+record_class_xlog(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = record_class_operation(record);
+
+	if (operation != XLOG_FPI && operation != XLOG_FPI_FOR_HINT)
+		return record_class_barrier_because(cause, LS_CAUSE_CHECKPOINT);
+	return LS_CLASS_AHEAD;
+}
+
+static LsClass
+record_class_xact(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		info = record->header.xl_info;
+	uint32		xinfo = 0;
+
+	switch (info & XLOG_XACT_OPMASK)
+	{
+		case XLOG_XACT_COMMIT:
+			if (info & XLOG_XACT_HAS_INFO)
+				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactCommit))->xinfo;
+			break;
+		case XLOG_XACT_ABORT:
+			if (info & XLOG_XACT_HAS_INFO)
+				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactAbort))->xinfo;
+			break;
+		case XLOG_XACT_ASSIGNMENT:
+		case XLOG_XACT_INVALIDATIONS:
+			break;
+		default:
+			/* two-phase */
+			return record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
+	}
+	/* dropped relations and statistics, invalidations, locks, forced commits */
+	if (xinfo & ~HARMLESS_XINFO)
+		return record_class_barrier_because(cause, LS_CAUSE_DDL);
+	return record_class_inline_because(cause, LS_CAUSE_KIND);
+}
+
+static LsClass
+record_class_other(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = record_class_operation(record);
+	bool		harmless = false;
+
+	switch (record->header.xl_rmid)
+	{
+		case RM_GIN_ID:
+		case RM_GIST_ID:
+		case RM_SPGIST_ID:
+		case RM_HASH_ID:
+		case RM_BRIN_ID:
+		case RM_GENERIC_ID:
+		case RM_SEQ_ID:
+		case RM_LOGICALMSG_ID:
+			/* they change only blocks that they register, if any */
+			harmless = true;
+			break;
+		case RM_CLOG_ID:
+			harmless = operation == CLOG_ZEROPAGE;
+			break;
+		case RM_MULTIXACT_ID:
+			harmless = operation != XLOG_MULTIXACT_TRUNCATE_ID;
+			break;
+		case RM_STANDBY_ID:
+			harmless = operation == XLOG_RUNNING_XACTS || operation == XLOG_INVALIDATIONS;
+			break;
+		default:
+			/* files, databases, tablespaces, the relation map, other extensions */
+			break;
+	}
+	return harmless ? record_class_inline_because(cause, LS_CAUSE_KIND) :
+		record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
+}
+
+/* The last fork, in the order of their numbers, of which the record has a block. */
+static ForkNumber
+record_class_last_fork(const DecodedXLogRecord *record)
+{
+	ForkNumber	last = MAIN_FORKNUM;
+
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record->blocks[id].in_use)
+			last = Max(last, record->blocks[id].forknum);
+	return last;
+}
+
+/* ---- Hot standby ------------------------------------------------------- */
+
+static LsClass
+record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
+{
+	switch (record_class_operation(record))
+	{
+		case XLOG_BTREE_INSERT_LEAF:
+		case XLOG_BTREE_INSERT_POST:
+		case XLOG_BTREE_SPLIT_L:
+		case XLOG_BTREE_SPLIT_R:
+			/* rule 2: whose heap record it must come after is not known */
+			if (!TransactionIdIsValid(record->header.xl_xid))
+				return record_class_inline_because(cause, LS_CAUSE_KIND);
+			return LS_CLASS_AHEAD;
+		case XLOG_BTREE_INSERT_UPPER:
+			return LS_CLASS_AHEAD;
+		case XLOG_BTREE_REUSE_PAGE:
+			/* names its page only in its data */
+			return record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
+		default:
+			if (LS_BREAKS(REMOVAL))
+				return LS_CLASS_AHEAD;
+			return record_class_inline_because(cause, LS_CAUSE_KIND);
+	}
+}
+
+/* Rule 3: pruning with an image waits for its turn, since restoring one takes a cleanup lock, too. */
+static LsClass
+record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause)
+{
+	if ((record_class_operation(record) & XLOG_HEAP_OPMASK) == XLOG_HEAP2_MULTI_INSERT ||
+		LS_BREAKS(REMOVAL))
+		return LS_CLASS_AHEAD;
+	*cause = LS_CAUSE_KIND;
+	return ls_only_prunes(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
+		LS_CLASS_INLINE;
 }

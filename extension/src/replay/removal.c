@@ -1,6 +1,6 @@
 /*
  * removal.c - pruning of rows that nobody can see may run ahead in hot standby (rule 3 of
- * pipeline.c).
+ * README.md).
  *
  * A record that prunes a heap page names its horizon: the newest transaction whose deletions it
  * takes away. Stock waits in its redo for all snapshots that may see one of them. The record may
@@ -33,25 +33,23 @@
 #include "replay/broken_rule.h"
 #include "replay/removal.h"
 
-/* Startup: what is older nobody sees, now or later. Invalid: not known. */
-static TransactionId unseen_before = InvalidTransactionId;
+/* Startup: rows that older transactions deleted nobody sees, now or later. Invalid: not known. */
+static TransactionId removal_unseen_before = InvalidTransactionId;
 
 /* A helper: the page that it has locked to prune it. */
-static Buffer locked = InvalidBuffer;
-
-/* ---- Startup ----------------------------------------------------------- */
+static Buffer removal_locked = InvalidBuffer;
 
 /*
- * Before records are dispatched. A horizon that was computed long ago would hold as well,
+ * Called before records are dispatched. A horizon that was computed long ago would hold as well,
  * but could not be compared any more once two thousand million transactions have passed.
  */
 void
 ls_forget_horizon(void)
 {
-	unseen_before = InvalidTransactionId;
+	removal_unseen_before = InvalidTransactionId;
 }
 
-/* Of records of LS_CLASS_REMOVAL. */
+/* Does nobody see, now or later, what a record of LS_CLASS_REMOVAL removes? */
 bool
 ls_nobody_sees(const DecodedXLogRecord *record)
 {
@@ -60,14 +58,12 @@ ls_nobody_sees(const DecodedXLogRecord *record)
 	/* it removes only what was never visible to others */
 	if (!TransactionIdIsValid(horizon) || LS_BREAKS(SEEN))
 		return true;
-	if (!TransactionIdIsValid(unseen_before))
-		unseen_before = GetOldestNonRemovableTransactionId(NULL);
-	return TransactionIdPrecedes(horizon, unseen_before);
+	if (!TransactionIdIsValid(removal_unseen_before))
+		removal_unseen_before = GetOldestNonRemovableTransactionId(NULL);
+	return TransactionIdPrecedes(horizon, removal_unseen_before);
 }
 
-/* ---- Helpers ----------------------------------------------------------- */
-
-/* False: the page's cleanup lock is not free. Otherwise ls_remove() comes next. */
+/* Locks the page of a record that prunes. False: its cleanup lock is not free. Else ls_remove() is next. */
 bool
 ls_lock_for_removal(const DecodedXLogRecord *record)
 {
@@ -85,30 +81,30 @@ ls_lock_for_removal(const DecodedXLogRecord *record)
 		ReleaseBuffer(buffer);
 		return false;
 	}
-	locked = buffer;
+	removal_locked = buffer;
 	return true;
 }
 
-/* False: PostgreSQL's own redo shall do it. */
+/* Prunes the page that is locked. False: PostgreSQL's own redo shall execute the record. */
 bool
 ls_remove(XLogReaderState *reader)
 {
 	Page		page;
 	Size		space;
 
-	if (!BufferIsValid(locked))
+	if (!BufferIsValid(removal_locked))
 		return false;
-	page = BufferGetPage(locked);
+	page = BufferGetPage(removal_locked);
 	/* as stock: the block was at a later state on disk */
 	if (PageGetLSN(page) < reader->EndRecPtr)
 	{
-		ls_prune_page(locked, reader);
+		ls_prune_page(removal_locked, reader);
 		PageSetLSN(page, reader->EndRecPtr);
-		MarkBufferDirty(locked);
+		MarkBufferDirty(removal_locked);
 	}
 	space = PageGetHeapFreeSpace(page);
-	UnlockReleaseBuffer(locked);
-	locked = InvalidBuffer;
+	UnlockReleaseBuffer(removal_locked);
+	removal_locked = InvalidBuffer;
 	ls_record_free_space(&reader->record->blocks[0], space);
 	return true;
 }

@@ -29,9 +29,9 @@
 
 /* Stretches of WAL remembered; when full, every second one is forgotten. */
 #define ARRIVALS 4096
-/* How long startup must have slept for lack of WAL: then it is no lag. */
+/* Time that startup must have slept for lack of WAL: then it is no lag. */
 #define ASLEEP_US INT64CONST(20000)
-/* startup waits in short stretches; with none for this long a conflict ended */
+/* Time without a wait after which a conflict has ended: startup waits in short stretches. */
 #define CONFLICT_OVER_US INT64CONST(50000)
 
 LsLagShared *ls_lag = NULL;
@@ -42,17 +42,24 @@ typedef struct Arrival
 	int64		at;
 } Arrival;
 
-/* controller only; oldest first */
-static Arrival arrivals[ARRIVALS];
-static int	narrivals = 0;
-static XLogRecPtr last_received = InvalidXLogRecPtr;
-static XLogRecPtr last_replayed = InvalidXLogRecPtr;
-static int64 asleep_since = 0;
+/* Stretches of WAL not yet replayed, oldest first; controller only. */
+static Arrival replay_lag_arrivals[ARRIVALS];
+static int	replay_lag_narrivals = 0;
+static XLogRecPtr replay_lag_last_received = InvalidXLogRecPtr;
+static XLogRecPtr replay_lag_last_replayed = InvalidXLogRecPtr;
+static int64 replay_lag_asleep_since = 0;
 
-/* controller only; the conflict that startup is waiting for now */
-static uint32 conflict_now = 0;
-static int64 conflict_began = 0;
-static int64 conflict_seen = 0;
+/* The conflict that startup waits for now; controller only. */
+static uint32 replay_lag_conflict_now = 0;
+static int64 replay_lag_conflict_began = 0;
+static int64 replay_lag_conflict_seen = 0;
+
+static void replay_lag_note_arrival(XLogRecPtr end, int64 now);
+static void replay_lag_forget_replayed(XLogRecPtr replayed);
+static bool replay_lag_startup_wants_more(bool moved, int64 now);
+static void replay_lag_watch_conflicts(int64 now);
+static bool replay_lag_is_conflict(uint32 event);
+static bool replay_lag_awaits_transactions(uint32 event);
 
 void
 ls_lag_init_shared(void)
@@ -67,105 +74,34 @@ ls_lag_init_shared(void)
 	pg_atomic_init_u64(&ls_lag->awaits_after, InvalidXLogRecPtr);
 }
 
-static void
-note_arrival(XLogRecPtr end, int64 now)
+/* Controller, each round while in recovery. */
+void
+ls_lag_step(int64 now)
 {
-	if (narrivals == ARRIVALS)
-	{
-		for (int i = 0; i < ARRIVALS / 2; i++)
-			arrivals[i] = arrivals[i * 2];
-		narrivals = ARRIVALS / 2;
-	}
-	arrivals[narrivals].end = end;
-	arrivals[narrivals].at = now;
-	narrivals++;
-}
+	XLogRecPtr	received = GetWalRcvFlushRecPtr(NULL, NULL);
+	XLogRecPtr	replayed = GetXLogReplayRecPtr(NULL);
+	bool		moved = received != replay_lag_last_received || replayed != replay_lag_last_replayed;
 
-static void
-forget_replayed(XLogRecPtr replayed)
-{
-	int			done = 0;
+	if (received > replay_lag_last_received && received > replayed)
+		replay_lag_note_arrival(received, now);
+	else if (received < replay_lag_last_received)
+		replay_lag_narrivals = 0;			/* the walreceiver began again further back */
+	replay_lag_last_received = received;
+	replay_lag_last_replayed = replayed;
 
-	while (done < narrivals && arrivals[done].end <= replayed)
-		done++;
-	if (done > 0)
-	{
-		narrivals -= done;
-		memmove(arrivals, arrivals + done, narrivals * sizeof(Arrival));
-	}
-}
-
-/* Has startup used up everything that it can replay of what was received? */
-static bool
-startup_wants_more(bool moved, int64 now)
-{
-	uint32		event = ls_startup_wait_event();
-
-	/* if it is runnable it has been woken, whatever its wait event says */
-	if (moved || ls_startup_is_runnable() ||
-		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
-		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))
-	{
-		asleep_since = 0;
-		return false;
-	}
-	if (asleep_since == 0)
-		asleep_since = now;
-	return now - asleep_since >= ASLEEP_US;
-}
-
-/* Does replay wait for transactions to end? */
-static bool
-awaits_transactions(uint32 event)
-{
-	return event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
-		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
-}
-
-static bool
-is_conflict(uint32 event)
-{
-	uint32		class = event & 0xFF000000U;
-
-	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
-		awaits_transactions(event);
-}
-
-static void
-watch_conflicts(int64 now)
-{
-	uint32		event = ls_startup_wait_event();
-
-	if (!is_conflict(event))
-	{
-		if (now - conflict_seen > CONFLICT_OVER_US)
-			conflict_now = 0;
-		return;
-	}
-	conflict_seen = now;
-	if (awaits_transactions(event) &&
-		pg_atomic_read_u64(&ls_lag->awaits_after) != GetXLogReplayRecPtr(NULL))
-	{
-		pg_atomic_write_u64(&ls_lag->awaits_at, (uint64) GetCurrentTimestamp());
-		pg_write_barrier();
-		pg_atomic_write_u64(&ls_lag->awaits_after, GetXLogReplayRecPtr(NULL));
-	}
-	if (event != conflict_now)
-	{
-		conflict_now = event;
-		conflict_began = now;
-		pg_atomic_fetch_add_u64(&ls_lag->conflicts, 1);
-		pg_atomic_write_u64(&ls_lag->conflict_event, event);
-		pg_atomic_write_u64(&ls_lag->conflict_at, (uint64) GetCurrentTimestamp());
-	}
-	pg_atomic_write_u64(&ls_lag->conflict_us, (uint64) Max(now - conflict_began, 0));
+	replay_lag_forget_replayed(replayed);
+	if (replay_lag_narrivals > 0 && replay_lag_startup_wants_more(moved, now))
+		replay_lag_narrivals = 0;
+	pg_atomic_write_u64(&ls_lag->lag_us,
+						replay_lag_narrivals == 0 ? 0 : (uint64) Max(now - replay_lag_arrivals[0].at, 0));
+	replay_lag_watch_conflicts(now);
 }
 
 /* Controller: does replay wait for a query, now or a moment ago? */
 bool
 ls_replay_in_conflict(void)
 {
-	return conflict_now != 0;
+	return replay_lag_conflict_now != 0;
 }
 
 /*
@@ -179,7 +115,7 @@ ls_replay_may_await_us(void)
 {
 	uint64		after;
 
-	if (!awaits_transactions(ls_startup_wait_event()))
+	if (!replay_lag_awaits_transactions(ls_startup_wait_event()))
 		return false;
 	after = pg_atomic_read_u64(&ls_lag->awaits_after);
 	pg_read_barrier();
@@ -187,25 +123,96 @@ ls_replay_may_await_us(void)
 		GetCurrentTransactionStartTimestamp() <= (TimestampTz) pg_atomic_read_u64(&ls_lag->awaits_at);
 }
 
-/* Controller, each round while in recovery. */
-void
-ls_lag_step(int64 now)
+static void
+replay_lag_note_arrival(XLogRecPtr end, int64 now)
 {
-	XLogRecPtr	received = GetWalRcvFlushRecPtr(NULL, NULL);
-	XLogRecPtr	replayed = GetXLogReplayRecPtr(NULL);
-	bool		moved = received != last_received || replayed != last_replayed;
+	if (replay_lag_narrivals == ARRIVALS)
+	{
+		for (int i = 0; i < ARRIVALS / 2; i++)
+			replay_lag_arrivals[i] = replay_lag_arrivals[i * 2];
+		replay_lag_narrivals = ARRIVALS / 2;
+	}
+	replay_lag_arrivals[replay_lag_narrivals].end = end;
+	replay_lag_arrivals[replay_lag_narrivals].at = now;
+	replay_lag_narrivals++;
+}
 
-	if (received > last_received && received > replayed)
-		note_arrival(received, now);
-	else if (received < last_received)
-		narrivals = 0;			/* the walreceiver began again further back */
-	last_received = received;
-	last_replayed = replayed;
+static void
+replay_lag_forget_replayed(XLogRecPtr replayed)
+{
+	int			done = 0;
 
-	forget_replayed(replayed);
-	if (narrivals > 0 && startup_wants_more(moved, now))
-		narrivals = 0;
-	pg_atomic_write_u64(&ls_lag->lag_us,
-						narrivals == 0 ? 0 : (uint64) Max(now - arrivals[0].at, 0));
-	watch_conflicts(now);
+	while (done < replay_lag_narrivals && replay_lag_arrivals[done].end <= replayed)
+		done++;
+	if (done > 0)
+	{
+		replay_lag_narrivals -= done;
+		memmove(replay_lag_arrivals, replay_lag_arrivals + done, replay_lag_narrivals * sizeof(Arrival));
+	}
+}
+
+/* Has startup used up everything that it can replay of what was received? */
+static bool
+replay_lag_startup_wants_more(bool moved, int64 now)
+{
+	uint32		event = ls_startup_wait_event();
+
+	/* if it is runnable it has been woken, whatever its wait event says */
+	if (moved || ls_startup_is_runnable() ||
+		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
+		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))
+	{
+		replay_lag_asleep_since = 0;
+		return false;
+	}
+	if (replay_lag_asleep_since == 0)
+		replay_lag_asleep_since = now;
+	return now - replay_lag_asleep_since >= ASLEEP_US;
+}
+
+static void
+replay_lag_watch_conflicts(int64 now)
+{
+	uint32		event = ls_startup_wait_event();
+
+	if (!replay_lag_is_conflict(event))
+	{
+		if (now - replay_lag_conflict_seen > CONFLICT_OVER_US)
+			replay_lag_conflict_now = 0;
+		return;
+	}
+	replay_lag_conflict_seen = now;
+	if (replay_lag_awaits_transactions(event) &&
+		pg_atomic_read_u64(&ls_lag->awaits_after) != GetXLogReplayRecPtr(NULL))
+	{
+		pg_atomic_write_u64(&ls_lag->awaits_at, (uint64) GetCurrentTimestamp());
+		pg_write_barrier();
+		pg_atomic_write_u64(&ls_lag->awaits_after, GetXLogReplayRecPtr(NULL));
+	}
+	if (event != replay_lag_conflict_now)
+	{
+		replay_lag_conflict_now = event;
+		replay_lag_conflict_began = now;
+		pg_atomic_fetch_add_u64(&ls_lag->conflicts, 1);
+		pg_atomic_write_u64(&ls_lag->conflict_event, event);
+		pg_atomic_write_u64(&ls_lag->conflict_at, (uint64) GetCurrentTimestamp());
+	}
+	pg_atomic_write_u64(&ls_lag->conflict_us, (uint64) Max(now - replay_lag_conflict_began, 0));
+}
+
+static bool
+replay_lag_is_conflict(uint32 event)
+{
+	uint32		class = event & 0xFF000000U;
+
+	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
+		replay_lag_awaits_transactions(event);
+}
+
+/* Does replay wait for transactions to end? */
+static bool
+replay_lag_awaits_transactions(uint32 event)
+{
+	return event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
 }

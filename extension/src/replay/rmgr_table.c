@@ -5,12 +5,12 @@
  * RmgrTable is writable and belongs to each process. The postmaster changes
  * it while the library is loaded, and the startup process inherits the change
  * by fork. What is entered here runs in the startup process, so it must keep
- * the rule in ARCHITECTURE.md, first invariant.
+ * the rule of extension/src/README.md, "In the startup process".
  *
  * Entered are the callback rm_startup of resource manager Standby, which PostgreSQL
  * leaves empty and the startup process calls once in each recovery that replays
  * anything, before the first record; its callback rm_cleanup, empty too, which follows
- * the last record; and redo(), which looks ahead or lets the pipeline replay, in both
+ * the last record; and rmgr_table_redo(), which looks ahead or lets the pipeline replay, in both
  * cases by PostgreSQL's own function. Resource managers of other extensions are left
  * alone.
  */
@@ -24,20 +24,27 @@
 #include "replay/rmgr_table.h"
 #include "replay/startup_process.h"
 
-static void (*stock_redo[RM_MAX_BUILTIN_ID + 1]) (XLogReaderState *record);
+static void (*rmgr_table_stock_redo[RM_MAX_BUILTIN_ID + 1]) (XLogReaderState *record);
 
-static void
-begin_recovery(void)
-{
-	ls_startup_announce();
-	ls_look_ahead_begin();
-	ls_pipeline_begin();
-}
+static void rmgr_table_begin_recovery(void);
+static void rmgr_table_end_recovery(void);
+static void rmgr_table_redo(XLogReaderState *record);
 
-static void
-end_recovery(void)
+/* Enters our callbacks. Postmaster, as the library is loaded. */
+void
+ls_install_rmgr_callbacks(void)
 {
-	ls_pipeline_end();
+	if (RmgrTable[RM_STANDBY_ID].rm_startup != NULL)
+		elog(ERROR, "resource manager Standby has a startup callback already");
+	RmgrTable[RM_STANDBY_ID].rm_startup = rmgr_table_begin_recovery;
+	if (RmgrTable[RM_STANDBY_ID].rm_cleanup != NULL)
+		elog(ERROR, "resource manager Standby has a cleanup callback already");
+	RmgrTable[RM_STANDBY_ID].rm_cleanup = rmgr_table_end_recovery;
+	for (int id = 0; id <= RM_MAX_BUILTIN_ID; id++)
+	{
+		rmgr_table_stock_redo[id] = RmgrTable[id].rm_redo;
+		RmgrTable[id].rm_redo = rmgr_table_redo;
+	}
 }
 
 /* PostgreSQL's own function for the record. */
@@ -47,12 +54,12 @@ ls_stock_redo(XLogReaderState *record)
 	RmgrId		rmid = XLogRecGetRmid(record);
 
 	if (rmid <= RM_MAX_BUILTIN_ID)
-		stock_redo[rmid] (record);
+		rmgr_table_stock_redo[rmid] (record);
 	else
 		RmgrTable[rmid].rm_redo(record);
 }
 
-/* For what is only read. */
+/* A resource manager, for what is only read. */
 const RmgrData *
 ls_rmgr(RmgrId id)
 {
@@ -60,27 +67,24 @@ ls_rmgr(RmgrId id)
 }
 
 static void
-redo(XLogReaderState *record)
+rmgr_table_begin_recovery(void)
+{
+	ls_startup_announce();
+	ls_look_ahead_begin();
+	ls_pipeline_begin();
+}
+
+static void
+rmgr_table_end_recovery(void)
+{
+	ls_pipeline_end();
+}
+
+static void
+rmgr_table_redo(XLogReaderState *record)
 {
 	if (ls_pipeline_replay(record))
 		return;
 	ls_look_ahead(record);
 	ls_stock_redo(record);
-}
-
-/* In the postmaster, as the library is loaded. */
-void
-ls_install_rmgr_callbacks(void)
-{
-	if (RmgrTable[RM_STANDBY_ID].rm_startup != NULL)
-		elog(ERROR, "resource manager Standby has a startup callback already");
-	RmgrTable[RM_STANDBY_ID].rm_startup = begin_recovery;
-	if (RmgrTable[RM_STANDBY_ID].rm_cleanup != NULL)
-		elog(ERROR, "resource manager Standby has a cleanup callback already");
-	RmgrTable[RM_STANDBY_ID].rm_cleanup = end_recovery;
-	for (int id = 0; id <= RM_MAX_BUILTIN_ID; id++)
-	{
-		stock_redo[id] = RmgrTable[id].rm_redo;
-		RmgrTable[id].rm_redo = redo;
-	}
 }

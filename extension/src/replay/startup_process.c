@@ -21,6 +21,8 @@
 
 LsStartupShared *ls_startup = NULL;
 
+static PGPROC *startup_proc(void);
+
 void
 ls_startup_init_shared(void)
 {
@@ -33,14 +35,6 @@ ls_startup_announce(void)
 {
 	if (ls_startup != NULL && MyProc != NULL)
 		pg_atomic_write_u32(&ls_startup->procno, (uint32) LS_MY_PROCNO);
-}
-
-static PGPROC *
-startup_proc(void)
-{
-	uint32		procno = pg_atomic_read_u32(&ls_startup->procno);
-
-	return procno == PG_UINT32_MAX ? NULL : GetPGProcByNumber(procno);
 }
 
 /* What the startup process waits for, 0: nothing, or not known. */
@@ -75,7 +69,7 @@ ls_startup_waits_for_lock(LOCKTAG *tag)
 	return found;
 }
 
-/* 0: not known. */
+/* Number of the startup process, 0: not known. */
 int
 ls_startup_pid(void)
 {
@@ -91,4 +85,12 @@ ls_startup_is_runnable(void)
 	PGPROC	   *proc = startup_proc();
 
 	return proc != NULL && ls_sched_state(proc->pid) == 'R';
+}
+
+static PGPROC *
+startup_proc(void)
+{
+	uint32		procno = pg_atomic_read_u32(&ls_startup->procno);
+
+	return procno == PG_UINT32_MAX ? NULL : GetPGProcByNumber(procno);
 }

@@ -57,33 +57,79 @@
 
 extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 
-/* How often the worker looks, in ms: while WAL comes in, while none does. */
+/* Interval at which the worker looks, in ms: while WAL comes in, while none does. */
 #define LOOK_MS 50
 #define LOOK_IDLE_MS 1000
+/* Most bytes of segments ahead. */
 #define AHEAD_BYTES (256 * 1024 * 1024)
 
-/* this process's segment in doubt, on timeline 0: there is none */
-static TimeLineID doubtful_tli = 0;
-static XLogSegNo doubtful_segno = 0;
+/* This process's segment in doubt; timeline 0: there is none. */
+static TimeLineID wal_segments_doubtful_tli = 0;
+static XLogSegNo wal_segments_doubtful_segno = 0;
 
-static int
-segments_ahead(void)
+static void wal_segments_settle_doubt(void);
+static TimeLineID wal_segments_streaming_timeline(XLogRecPtr *received);
+static void wal_segments_remove_if_beyond_end(XLogSegNo segno, TimeLineID tli, TimeLineID now_tli);
+static bool wal_segments_exists(XLogSegNo segno, TimeLineID tli);
+static bool wal_segments_create_next(void);
+static int wal_segments_ahead(void);
+static bool wal_segments_make(XLogSegNo segno, TimeLineID tli);
+
+void
+lockstep_wal_segments_main(Datum arg)
 {
-	return Min(ls_wal_segments_ahead, Max(AHEAD_BYTES / wal_segment_size, 1));
+	XLogRecPtr	last = InvalidXLogRecPtr;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	while (RecoveryInProgress() && !ShutdownRequestPending)
+	{
+		XLogRecPtr	received;
+		bool		more;
+
+		wal_segments_settle_doubt();
+		more = wal_segments_create_next();
+
+		received = GetWalRcvFlushRecPtr(NULL, NULL);
+		if (!more)
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 received == last ? LOOK_IDLE_MS : LOOK_MS, PG_WAIT_EXTENSION);
+		last = received;
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+	}
+	if (!RecoveryInProgress())
+		wal_segments_settle_doubt();
+	/* 0 ends it for good; after a SIGTERM it is started again */
+	proc_exit(ShutdownRequestPending ? 1 : 0);
 }
 
-static bool
-segment_exists(XLogSegNo segno, TimeLineID tli)
+static void
+wal_segments_settle_doubt(void)
 {
-	char		path[MAXPGPATH];
+	XLogRecPtr	received;
+	TimeLineID	now_tli;
 
-	XLogFilePath(path, tli, segno, wal_segment_size);
-	return access(path, F_OK) == 0;
+	if (wal_segments_doubtful_tli == 0)
+		return;
+	now_tli = RecoveryInProgress() ? wal_segments_streaming_timeline(&received) : GetWALInsertionTimeLine();
+	if (now_tli == 0)
+		return;
+	if (now_tli != wal_segments_doubtful_tli)
+		wal_segments_remove_if_beyond_end(wal_segments_doubtful_segno, wal_segments_doubtful_tli, now_tli);
+	wal_segments_doubtful_tli = 0;
 }
 
 /* The timeline on which WAL streams, and how far it is on disk; 0: none does. */
 static TimeLineID
-streaming_timeline(XLogRecPtr *received)
+wal_segments_streaming_timeline(XLogRecPtr *received)
 {
 	TimeLineID	tli;
 
@@ -93,9 +139,73 @@ streaming_timeline(XLogRecPtr *received)
 	return XLogRecPtrIsInvalid(*received) ? 0 : tli;
 }
 
+/* Removes a segment of a timeline that ended before it. */
+static void
+wal_segments_remove_if_beyond_end(XLogSegNo segno, TimeLineID tli, TimeLineID now_tli)
+{
+	List	   *history = readTimeLineHistory(now_tli);
+	char		path[MAXPGPATH];
+	char		name[MAXFNAMELEN];
+	XLogSegNo	last;
+
+	if (!tliInHistory(tli, history))
+		return;
+	XLByteToSeg(tliSwitchPoint(tli, history, NULL), last, wal_segment_size);
+	if (segno <= last || !wal_segments_exists(segno, tli))
+		return;
+	XLogFilePath(path, tli, segno, wal_segment_size);
+	XLogFileName(name, tli, segno, wal_segment_size);
+	if (durable_unlink(path, LOG) == 0)
+		XLogArchiveCleanup(name);
+}
+
+static bool
+wal_segments_exists(XLogSegNo segno, TimeLineID tli)
+{
+	char		path[MAXPGPATH];
+
+	XLogFilePath(path, tli, segno, wal_segment_size);
+	return access(path, F_OK) == 0;
+}
+
+/* Creates the next missing segment; false if there is none to create. */
+static bool
+wal_segments_create_next(void)
+{
+	XLogRecPtr	received;
+	XLogSegNo	current;
+	TimeLineID	tli = ls_enabled ? wal_segments_streaming_timeline(&received) : 0;
+
+	if (tli == 0 || wal_segments_doubtful_tli != 0)
+		return false;
+	/* at the exact end of a segment the next one is what is needed first */
+	XLByteToPrevSeg(received, current, wal_segment_size);
+
+	for (int i = 1; i <= wal_segments_ahead(); i++)
+	{
+		if (wal_segments_exists(current + i, tli))
+			continue;
+		if (!wal_segments_make(current + i, tli))
+			return false;
+		if (wal_segments_streaming_timeline(&received) != tli)
+		{
+			wal_segments_doubtful_tli = tli;
+			wal_segments_doubtful_segno = current + i;
+		}
+		return true;
+	}
+	return false;
+}
+
+static int
+wal_segments_ahead(void)
+{
+	return Min(ls_wal_segments_ahead, Max(AHEAD_BYTES / wal_segment_size, 1));
+}
+
 /* False if the server did not install it, since WAL has stopped streaming. */
 static bool
-make_segment(XLogSegNo segno, TimeLineID tli)
+wal_segments_make(XLogSegNo segno, TimeLineID tli)
 {
 	volatile bool made = true;
 
@@ -113,105 +223,4 @@ make_segment(XLogSegNo segno, TimeLineID tli)
 	}
 	PG_END_TRY();
 	return made;
-}
-
-/* Removes a segment of a timeline that ended before it. */
-static void
-remove_if_beyond_end(XLogSegNo segno, TimeLineID tli, TimeLineID now_tli)
-{
-	List	   *history = readTimeLineHistory(now_tli);
-	char		path[MAXPGPATH];
-	char		name[MAXFNAMELEN];
-	XLogSegNo	last;
-
-	if (!tliInHistory(tli, history))
-		return;
-	XLByteToSeg(tliSwitchPoint(tli, history, NULL), last, wal_segment_size);
-	if (segno <= last || !segment_exists(segno, tli))
-		return;
-	XLogFilePath(path, tli, segno, wal_segment_size);
-	XLogFileName(name, tli, segno, wal_segment_size);
-	if (durable_unlink(path, LOG) == 0)
-		XLogArchiveCleanup(name);
-}
-
-static void
-settle_doubt(void)
-{
-	XLogRecPtr	received;
-	TimeLineID	now_tli;
-
-	if (doubtful_tli == 0)
-		return;
-	now_tli = RecoveryInProgress() ? streaming_timeline(&received) : GetWALInsertionTimeLine();
-	if (now_tli == 0)
-		return;
-	if (now_tli != doubtful_tli)
-		remove_if_beyond_end(doubtful_segno, doubtful_tli, now_tli);
-	doubtful_tli = 0;
-}
-
-/* Creates the next missing segment; false if there is none to create. */
-static bool
-create_next(void)
-{
-	XLogRecPtr	received;
-	XLogSegNo	current;
-	TimeLineID	tli = ls_enabled ? streaming_timeline(&received) : 0;
-
-	if (tli == 0 || doubtful_tli != 0)
-		return false;
-	/* at the exact end of a segment the next one is what is needed first */
-	XLByteToPrevSeg(received, current, wal_segment_size);
-
-	for (int i = 1; i <= segments_ahead(); i++)
-	{
-		if (segment_exists(current + i, tli))
-			continue;
-		if (!make_segment(current + i, tli))
-			return false;
-		if (streaming_timeline(&received) != tli)
-		{
-			doubtful_tli = tli;
-			doubtful_segno = current + i;
-		}
-		return true;
-	}
-	return false;
-}
-
-void
-lockstep_wal_segments_main(Datum arg)
-{
-	XLogRecPtr	last = InvalidXLogRecPtr;
-
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
-
-	while (RecoveryInProgress() && !ShutdownRequestPending)
-	{
-		XLogRecPtr	received;
-		bool		more;
-
-		settle_doubt();
-		more = create_next();
-
-		received = GetWalRcvFlushRecPtr(NULL, NULL);
-		if (!more)
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 received == last ? LOOK_IDLE_MS : LOOK_MS, PG_WAIT_EXTENSION);
-		last = received;
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
-	}
-	if (!RecoveryInProgress())
-		settle_doubt();
-	/* 0 ends it for good; after a SIGTERM it is started again */
-	proc_exit(ShutdownRequestPending ? 1 : 0);
 }

@@ -28,47 +28,20 @@ LsSession  *ls_sessions = NULL;
 int			ls_nsessions = 0;
 LsSession  *ls_my_session = NULL;
 
-static Oid	exempt_decided_for = InvalidOid;
-static bool exempt = false;
+static Oid	session_exempt_decided_for = InvalidOid;
+static bool session_exempt = false;
 
-static void
-init_session(LsSession *s)
-{
-	pg_atomic_init_u32(&s->pid, 0);
-	pg_atomic_init_u32(&s->wants_low, 0);
-	pg_atomic_init_u32(&s->heavy, 0);
-	pg_atomic_init_u32(&s->statements, 0);
-	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
-	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
-	pg_atomic_init_u32(&s->in_ring, 0);
-	pg_atomic_init_u32(&s->excepted, 0);
-	pg_atomic_init_u32(&s->in_the_way, 0);
-	pg_atomic_init_u64(&s->inside_since, 0);
-	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
-}
+static void session_init(LsSession *s);
+static void session_exit(int code, Datum arg);
 
 void
 ls_sessions_init_shared(void)
 {
 	for (int i = 0; i < ls_nsessions; i++)
-		init_session(&ls_sessions[i]);
+		session_init(&ls_sessions[i]);
 }
 
-static void
-session_exit(int code, Datum arg)
-{
-	LsSession  *s = ls_my_session;
-
-	ls_gate_forget();
-	ls_my_session = NULL;
-	if (pg_atomic_exchange_u64(&s->wait_lsn, InvalidXLogRecPtr) != InvalidXLogRecPtr)
-		pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
-	pg_atomic_write_u32(&s->wants_low, 0);
-	pg_atomic_write_u32(&s->pid, 0);
-	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
-}
-
-/* NULL for a process that has no slot (auxiliary processes run no queries). */
+/* This process's slot; NULL if it has none (auxiliary processes run no queries). */
 LsSession *
 ls_session_attach(void)
 {
@@ -105,14 +78,14 @@ ls_session_is_exempt(void)
 {
 	Oid			user = GetSessionUserId();
 
-	if (user != exempt_decided_for)
+	if (user != session_exempt_decided_for)
 	{
-		exempt = am_walsender || superuser_arg(user) ||
+		session_exempt = am_walsender || superuser_arg(user) ||
 			has_rolreplication(user) ||
 			has_privs_of_role(user, ROLE_PG_MONITOR);
-		exempt_decided_for = user;
+		session_exempt_decided_for = user;
 	}
-	return exempt;
+	return session_exempt;
 }
 
 /*
@@ -131,4 +104,34 @@ ls_session_count_statement(void)
 		return;
 	/* only this process writes it: no need for an atomic addition */
 	pg_atomic_write_u32(&s->statements, pg_atomic_read_u32(&s->statements) + 1);
+}
+
+static void
+session_init(LsSession *s)
+{
+	pg_atomic_init_u32(&s->pid, 0);
+	pg_atomic_init_u32(&s->wants_low, 0);
+	pg_atomic_init_u32(&s->heavy, 0);
+	pg_atomic_init_u32(&s->statements, 0);
+	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
+	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
+	pg_atomic_init_u32(&s->in_ring, 0);
+	pg_atomic_init_u32(&s->excepted, 0);
+	pg_atomic_init_u32(&s->in_the_way, 0);
+	pg_atomic_init_u64(&s->inside_since, 0);
+	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
+}
+
+static void
+session_exit(int code, Datum arg)
+{
+	LsSession  *s = ls_my_session;
+
+	ls_gate_forget();
+	ls_my_session = NULL;
+	if (pg_atomic_exchange_u64(&s->wait_lsn, InvalidXLogRecPtr) != InvalidXLogRecPtr)
+		pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
+	pg_atomic_write_u32(&s->wants_low, 0);
+	pg_atomic_write_u32(&s->pid, 0);
+	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
 }

@@ -38,43 +38,69 @@ int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
 char	   *ls_proc_root = NULL;
-static char *ls_version = NULL;
+static char *settings_version = NULL;
 
-static const struct config_enum_entry throttle_modes[] = {
+static const struct config_enum_entry settings_throttle_modes[] = {
 	{"off", LS_THROTTLE_OFF, false},
 	{"log", LS_THROTTLE_LOG, false},
 	{"on", LS_THROTTLE_ON, false},
 	{NULL, 0, false}
 };
 
-/*
- * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
- * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: ARCHITECTURE.md, first invariant.
- */
-static bool
-check_wait_for_lsn(char **newval, void **extra, GucSource source)
+static void settings_define_throttle(void);
+static void settings_define_replay(void);
+static void settings_define_wait(void);
+static bool settings_check_wait_for_lsn(char **newval, void **extra, GucSource source);
+
+void
+ls_define_settings(void)
 {
-	LsToken		token;
+	DefineCustomBoolVariable("lockstep.enabled",
+							 "Turns replay priority and read throttle on; off is as if stock.",
+							 NULL,
+							 &ls_enabled, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.replay_priority",
+							 "Runs the read queries of a standby at a lower priority than replay.",
+							 NULL,
+							 &ls_replay_priority, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.priority_irreversible",
+							 "Lowers priorities even where the kernel will not raise them again.",
+							 "After promotion such sessions stay slow until they reconnect.",
+							 &ls_priority_irreversible, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	settings_define_throttle();
+	settings_define_replay();
+	settings_define_wait();
+	DefineCustomStringVariable("lockstep.version",
+							   "Version of the library that is loaded.",
+							   NULL,
+							   &settings_version, LS_VERSION,
+							   PGC_INTERNAL,
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.proc_root",
+							   "Where procfs is mounted (for tests).",
+							   NULL,
+							   &ls_proc_root, "/proc",
+							   PGC_POSTMASTER,
+							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
 
-	if (*newval == NULL || **newval == '\0')
-		return true;
-	if (ls_parse_token(*newval, &token))
-		return true;
-
-	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
-						"the position alone is accepted too.");
-	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
-	return false;
+#ifdef LS_BREAKABLE
+	ls_define_broken_rule();
+#endif
+	MarkGUCPrefixReserved("lockstep");
 }
 
 static void
-define_throttle_settings(void)
+settings_define_throttle(void)
 {
 	DefineCustomEnumVariable("lockstep.read_throttle",
 							 "Bounds how many read queries of a standby execute at once.",
 							 "\"log\" only says what \"on\" would have held back.",
-							 &ls_read_throttle, LS_THROTTLE_ON, throttle_modes,
+							 &ls_read_throttle, LS_THROTTLE_ON, settings_throttle_modes,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_lag",
 							"Replay lag from which fewer read queries are let in.",
@@ -114,35 +140,7 @@ define_throttle_settings(void)
 }
 
 static void
-define_wait_settings(void)
-{
-	DefineCustomIntVariable("lockstep.wait_timeout",
-							"Longest time that SET lockstep.wait_for_lsn waits.",
-							"0 waits without limit.",
-							&ls_wait_timeout, 10000, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomStringVariable("lockstep.wait_for_lsn",
-							   "SET returns once the standby has replayed what this token names.",
-							   NULL,
-							   &ls_wait_for_lsn, "",
-							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
-							   check_wait_for_lsn, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.report_token",
-							 "Sends the token of each transaction that wrote to its client.",
-							 "The server reports it as the value of lockstep.replay_token.",
-							 &ls_report_token, false,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("lockstep.replay_token",
-							   "Token of the last commit, while lockstep.report_token is on.",
-							   NULL,
-							   &ls_replay_token, "",
-							   PGC_INTERNAL,
-							   GUC_REPORT | GUC_NO_RESET_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
-							   NULL, NULL, NULL);
-}
-
-static void
-define_replay_settings(void)
+settings_define_replay(void)
 {
 	DefineCustomIntVariable("lockstep.replay_look_ahead",
 							"Number of records that are decoded before replay comes to them.",
@@ -177,44 +175,51 @@ define_replay_settings(void)
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
-void
-ls_define_settings(void)
+static void
+settings_define_wait(void)
 {
-	DefineCustomBoolVariable("lockstep.enabled",
-							 "Turns replay priority and read throttle on; off is as if stock.",
-							 NULL,
-							 &ls_enabled, true,
-							 PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.replay_priority",
-							 "Runs the read queries of a standby at a lower priority than replay.",
-							 NULL,
-							 &ls_replay_priority, true,
-							 PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.priority_irreversible",
-							 "Lowers priorities even where the kernel will not raise them again.",
-							 "After promotion such sessions stay slow until they reconnect.",
-							 &ls_priority_irreversible, false,
-							 PGC_SIGHUP, 0, NULL, NULL, NULL);
-	define_throttle_settings();
-	define_replay_settings();
-	define_wait_settings();
-	DefineCustomStringVariable("lockstep.version",
-							   "Version of the library that is loaded.",
+	DefineCustomIntVariable("lockstep.wait_timeout",
+							"Longest time that SET lockstep.wait_for_lsn waits.",
+							"0 waits without limit.",
+							&ls_wait_timeout, 10000, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.wait_for_lsn",
+							   "SET returns once the standby has replayed what this token names.",
 							   NULL,
-							   &ls_version, LS_VERSION,
+							   &ls_wait_for_lsn, "",
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   settings_check_wait_for_lsn, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.report_token",
+							 "Sends the token of each transaction that wrote to its client.",
+							 "The server reports it as the value of lockstep.replay_token.",
+							 &ls_report_token, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.replay_token",
+							   "Token of the last commit, while lockstep.report_token is on.",
+							   NULL,
+							   &ls_replay_token, "",
 							   PGC_INTERNAL,
-							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   GUC_REPORT | GUC_NO_RESET_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
 							   NULL, NULL, NULL);
-	DefineCustomStringVariable("lockstep.proc_root",
-							   "Where procfs is mounted (for tests).",
-							   NULL,
-							   &ls_proc_root, "/proc",
-							   PGC_POSTMASTER,
-							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
-							   NULL, NULL, NULL);
+}
 
-#ifdef LS_BREAKABLE
-	ls_define_broken_rule();
-#endif
-	MarkGUCPrefixReserved("lockstep");
+/*
+ * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
+ * configuration file has the setting, every process that reads the file calls
+ * this, the startup process included: extension/src/README.md has the rule.
+ */
+static bool
+settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
+{
+	LsToken		token;
+
+	if (*newval == NULL || **newval == '\0')
+		return true;
+	if (ls_parse_token(*newval, &token))
+		return true;
+
+	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
+						"the position alone is accepted too.");
+	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
+	return false;
 }

@@ -39,12 +39,12 @@ struct LsShared
 	LsSession	sessions[FLEXIBLE_ARRAY_MEMBER];
 };
 
-static const char TRANCHE_TEXT[] = "lockstep";
-static const char EVENT_THROTTLE[] = "LockstepReadThrottle";
-static const char EVENT_WAIT_LSN[] = "LockstepWaitForLsn";
-static const char EVENT_REPLAY_HELPER[] = "LockstepReplayHelper";
-static const char EVENT_REPLAY_QUEUE[] = "LockstepReplayQueue";
-static const char EVENT_REPLAY_RECORD[] = "LockstepReplayRecord";
+static const char shared_state_tranche[] = "lockstep";
+static const char shared_state_event_throttle[] = "LockstepReadThrottle";
+static const char shared_state_event_wait_lsn[] = "LockstepWaitForLsn";
+static const char shared_state_event_replay_helper[] = "LockstepReplayHelper";
+static const char shared_state_event_replay_queue[] = "LockstepReplayQueue";
+static const char shared_state_event_replay_record[] = "LockstepReplayRecord";
 
 LsShared   *ls_shared = NULL;
 uint32		ls_event_throttle = 0;
@@ -53,72 +53,25 @@ uint32		ls_event_replay_helper = 0;
 uint32		ls_event_replay_queue = 0;
 uint32		ls_event_replay_record = 0;
 
-static Size
-sessions_size(void)
-{
-	return MAXALIGN(add_size(offsetof(LsShared, sessions),
-							 mul_size(MaxBackends, sizeof(LsSession))));
-}
-
-static Size
-small_size(void)
-{
-	return CACHELINEALIGN(add_size(sessions_size(), ls_gate_queues_size()));
-}
-
-/* The decode buffer comes last. */
-static Size
-shared_size(void)
-{
-	return add_size(small_size(), ls_decode_buffer_size());
-}
+static Size shared_state_size(void);
+static Size shared_state_small_size(void);
+static Size shared_state_sessions_size(void);
+static void shared_state_point_at_parts(LsShared *s);
+static void shared_state_init_parts(LsShared *s);
 
 void
 ls_request_shared_memory(void)
 {
-	RequestAddinShmemSpace(shared_size());
-	RequestNamedLWLockTranche(TRANCHE_TEXT, 1);
+	RequestAddinShmemSpace(shared_state_size());
+	RequestNamedLWLockTranche(shared_state_tranche, 1);
 	if (LS_WAIT_EVENT_LWLOCKS > 0)
 	{
-		RequestNamedLWLockTranche(EVENT_THROTTLE, LS_WAIT_EVENT_LWLOCKS);
-		RequestNamedLWLockTranche(EVENT_WAIT_LSN, LS_WAIT_EVENT_LWLOCKS);
-		RequestNamedLWLockTranche(EVENT_REPLAY_HELPER, LS_WAIT_EVENT_LWLOCKS);
-		RequestNamedLWLockTranche(EVENT_REPLAY_QUEUE, LS_WAIT_EVENT_LWLOCKS);
-		RequestNamedLWLockTranche(EVENT_REPLAY_RECORD, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(shared_state_event_throttle, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(shared_state_event_wait_lsn, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(shared_state_event_replay_helper, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(shared_state_event_replay_queue, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(shared_state_event_replay_record, LS_WAIT_EVENT_LWLOCKS);
 	}
-}
-
-/* In the postmaster: its children inherit the pointers. */
-static void
-point_at_parts(LsShared *s)
-{
-	ls_startup = &s->startup;
-	ls_controller = &s->controller;
-	ls_lag = &s->lag;
-	ls_look_ahead_shared = &s->look_ahead;
-	ls_queue = &s->queue;
-	ls_decode_buffer = ls_replay_workers == 0 ? NULL : (char *) s + small_size();
-	ls_priority = &s->priority;
-	ls_gate = &s->gate;
-	ls_lsn_wait = &s->lsn_wait;
-	ls_sessions = s->sessions;
-	ls_nsessions = MaxBackends;
-}
-
-static void
-init_parts(LsShared *s)
-{
-	memset(s, 0, small_size());
-	s->text_lock = &GetNamedLWLockTranche(TRANCHE_TEXT)[0].lock;
-	ls_startup_init_shared();
-	ls_controller_init_shared();
-	ls_lag_init_shared();
-	ls_look_ahead_init_shared();
-	ls_queue_init_shared();
-	ls_priority_init_shared();
-	ls_gate_init_shared((char *) s + sessions_size());
-	ls_wait_lsn_init_shared();
-	ls_sessions_init_shared();
 }
 
 void
@@ -127,10 +80,10 @@ ls_attach_shared_memory(void)
 	bool		found;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	ls_shared = ShmemInitStruct("lockstep", shared_size(), &found);
-	point_at_parts(ls_shared);
+	ls_shared = ShmemInitStruct("lockstep", shared_state_size(), &found);
+	shared_state_point_at_parts(ls_shared);
 	if (!found)
-		init_parts(ls_shared);
+		shared_state_init_parts(ls_shared);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -140,11 +93,11 @@ ls_resolve_wait_events(void)
 {
 	if (ls_event_throttle != 0)
 		return;
-	ls_event_wait_lsn = ls_named_wait_event(EVENT_WAIT_LSN);
-	ls_event_replay_helper = ls_named_wait_event(EVENT_REPLAY_HELPER);
-	ls_event_replay_queue = ls_named_wait_event(EVENT_REPLAY_QUEUE);
-	ls_event_replay_record = ls_named_wait_event(EVENT_REPLAY_RECORD);
-	ls_event_throttle = ls_named_wait_event(EVENT_THROTTLE);
+	ls_event_wait_lsn = ls_named_wait_event(shared_state_event_wait_lsn);
+	ls_event_replay_helper = ls_named_wait_event(shared_state_event_replay_helper);
+	ls_event_replay_queue = ls_named_wait_event(shared_state_event_replay_queue);
+	ls_event_replay_record = ls_named_wait_event(shared_state_event_replay_record);
+	ls_event_throttle = ls_named_wait_event(shared_state_event_throttle);
 }
 
 void
@@ -161,4 +114,57 @@ ls_get_text(char *dst, const char *src)
 	LWLockAcquire(ls_shared->text_lock, LW_SHARED);
 	strlcpy(dst, src, LS_TEXT_SIZE);
 	LWLockRelease(ls_shared->text_lock);
+}
+
+/* The decode buffer comes last. */
+static Size
+shared_state_size(void)
+{
+	return add_size(shared_state_small_size(), ls_decode_buffer_size());
+}
+
+static Size
+shared_state_small_size(void)
+{
+	return CACHELINEALIGN(add_size(shared_state_sessions_size(), ls_gate_queues_size()));
+}
+
+static Size
+shared_state_sessions_size(void)
+{
+	return MAXALIGN(add_size(offsetof(LsShared, sessions),
+							 mul_size(MaxBackends, sizeof(LsSession))));
+}
+
+/* In the postmaster: its children inherit the pointers. */
+static void
+shared_state_point_at_parts(LsShared *s)
+{
+	ls_startup = &s->startup;
+	ls_controller = &s->controller;
+	ls_lag = &s->lag;
+	ls_look_ahead_shared = &s->look_ahead;
+	ls_queue = &s->queue;
+	ls_decode_buffer = ls_replay_workers == 0 ? NULL : (char *) s + shared_state_small_size();
+	ls_priority = &s->priority;
+	ls_gate = &s->gate;
+	ls_lsn_wait = &s->lsn_wait;
+	ls_sessions = s->sessions;
+	ls_nsessions = MaxBackends;
+}
+
+static void
+shared_state_init_parts(LsShared *s)
+{
+	memset(s, 0, shared_state_small_size());
+	s->text_lock = &GetNamedLWLockTranche(shared_state_tranche)[0].lock;
+	ls_startup_init_shared();
+	ls_controller_init_shared();
+	ls_lag_init_shared();
+	ls_look_ahead_init_shared();
+	ls_queue_init_shared();
+	ls_priority_init_shared();
+	ls_gate_init_shared((char *) s + shared_state_sessions_size());
+	ls_wait_lsn_init_shared();
+	ls_sessions_init_shared();
 }

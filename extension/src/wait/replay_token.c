@@ -19,22 +19,26 @@
 PG_FUNCTION_INFO_V1(lockstep_replay_token);
 PG_FUNCTION_INFO_V1(lockstep_replay_token_0_2);
 
-/*
- * The end of the last record inserted. The server's own function gives the
- * start of the next record, which on a new page lies behind the page's header.
- */
-static XLogRecPtr
-end_of_inserted_wal(void)
-{
-	XLogRecPtr	insert = GetXLogInsertRecPtr();
-	uint64		in_page = insert % XLOG_BLCKSZ;
-	uint64		in_segment = XLogSegmentOffset(insert, wal_segment_size);
+static XLogRecPtr replay_token_end_of_commits(void);
+static XLogRecPtr replay_token_end_of_inserted_wal(void);
 
-	if (in_segment == SizeOfXLogLongPHD)
-		return insert - SizeOfXLogLongPHD;
-	if (in_page == SizeOfXLogShortPHD && in_segment != in_page)
-		return insert - SizeOfXLogShortPHD;
-	return insert;
+/* The function of version 0.1, which returns pg_lsn. */
+Datum
+lockstep_replay_token(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_LSN(replay_token_end_of_commits());
+}
+
+/* The function from version 0.2 on, which returns text. */
+Datum
+lockstep_replay_token_0_2(PG_FUNCTION_ARGS)
+{
+	LsToken		token = {.lsn = replay_token_end_of_commits()};
+	char		text[LS_TOKEN_TEXT_SIZE];
+
+	token.tli = GetWALInsertionTimeLine();
+	ls_print_token(&token, text);
+	PG_RETURN_TEXT_P(cstring_to_text(text));
 }
 
 /*
@@ -45,7 +49,7 @@ end_of_inserted_wal(void)
  * WAL writer flushes whole pages, so the end of a page can be amid a record.
  */
 static XLogRecPtr
-end_of_commits(void)
+replay_token_end_of_commits(void)
 {
 	XLogRecPtr	end;
 
@@ -58,27 +62,26 @@ end_of_commits(void)
 	end = Max(XactLastCommitEnd, GetFlushRecPtr(NULL));
 	if (end % XLOG_BLCKSZ == 0)
 	{
-		end = end_of_inserted_wal();
+		end = replay_token_end_of_inserted_wal();
 		XLogFlush(end);
 	}
 	return end;
 }
 
-/* Version 0.1: returns pg_lsn. */
-Datum
-lockstep_replay_token(PG_FUNCTION_ARGS)
+/*
+ * The end of the last record inserted. The server's own function gives the
+ * start of the next record, which on a new page lies behind the page's header.
+ */
+static XLogRecPtr
+replay_token_end_of_inserted_wal(void)
 {
-	PG_RETURN_LSN(end_of_commits());
-}
+	XLogRecPtr	insert = GetXLogInsertRecPtr();
+	uint64		in_page = insert % XLOG_BLCKSZ;
+	uint64		in_segment = XLogSegmentOffset(insert, wal_segment_size);
 
-/* From version 0.2 on: returns text. */
-Datum
-lockstep_replay_token_0_2(PG_FUNCTION_ARGS)
-{
-	LsToken		token = {.lsn = end_of_commits()};
-	char		text[LS_TOKEN_TEXT_SIZE];
-
-	token.tli = GetWALInsertionTimeLine();
-	ls_print_token(&token, text);
-	PG_RETURN_TEXT_P(cstring_to_text(text));
+	if (in_segment == SizeOfXLogLongPHD)
+		return insert - SizeOfXLogLongPHD;
+	if (in_page == SizeOfXLogShortPHD && in_segment != in_page)
+		return insert - SizeOfXLogShortPHD;
+	return insert;
 }

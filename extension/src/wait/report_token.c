@@ -30,24 +30,25 @@
 #include "wait/token.h"
 
 /* The commit that the setting names, 0: none. */
-static XLogRecPtr reported = InvalidXLogRecPtr;
+static XLogRecPtr report_token_reported = InvalidXLogRecPtr;
 
-/* A value that could not be set is tried again at the next commit. */
-static void
-set_reported(XLogRecPtr lsn, const char *text)
+static void report_token_at_end_of_transaction(XactEvent event, void *arg);
+static void report_token_set(XLogRecPtr lsn, const char *text);
+
+/* In the postmaster: its children inherit the callback. */
+void
+ls_report_token_register_callback(void)
 {
-	if (set_config_option("lockstep.replay_token", text, PGC_INTERNAL, PGC_S_OVERRIDE,
-						  GUC_ACTION_SET, true, LOG, false) > 0)
-		reported = lsn;
+	RegisterXactCallback(report_token_at_end_of_transaction, NULL);
 }
 
 static void
-at_end_of_transaction(XactEvent event, void *arg)
+report_token_at_end_of_transaction(XactEvent event, void *arg)
 {
 	LsToken		token = {.lsn = ls_report_token ? XactLastCommitEnd : InvalidXLogRecPtr};
 	char		text[LS_TOKEN_TEXT_SIZE] = "";
 
-	if (event != XACT_EVENT_COMMIT || token.lsn == reported)
+	if (event != XACT_EVENT_COMMIT || token.lsn == report_token_reported)
 		return;
 	/* background workers have no client */
 	if (whereToSendOutput != DestRemote)
@@ -58,12 +59,14 @@ at_end_of_transaction(XactEvent event, void *arg)
 		token.tli = GetWALInsertionTimeLine();
 		ls_print_token(&token, text);
 	}
-	set_reported(token.lsn, text);
+	report_token_set(token.lsn, text);
 }
 
-/* In the postmaster: its children inherit the callback. */
-void
-ls_report_token_register_callback(void)
+/* A value that could not be set is tried again at the next commit. */
+static void
+report_token_set(XLogRecPtr lsn, const char *text)
 {
-	RegisterXactCallback(at_end_of_transaction, NULL);
+	if (set_config_option("lockstep.replay_token", text, PGC_INTERNAL, PGC_S_OVERRIDE,
+						  GUC_ACTION_SET, true, LOG, false) > 0)
+		report_token_reported = lsn;
 }

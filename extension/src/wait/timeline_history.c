@@ -37,25 +37,67 @@ typedef enum LineKind
 	LINE_BAD
 } LineKind;
 
-static LineKind
-parse_line(const char *line, TimeLineID *ancestor, XLogRecPtr *fork)
-{
-	uint32		high;
-	uint32		low;
+static LsAncestry history_unknown(char *problem, const char *path, const char *what);
+static LsAncestry history_unknown_for_errno(char *problem, const char *path);
+static const char *history_search_lines(FILE *file, TimeLineID tli, TimeLineID wanted, bool *found,
+										XLogRecPtr *fork);
+static LineKind history_parse_line(const char *line, TimeLineID *ancestor, XLogRecPtr *fork);
 
-	while (isspace((unsigned char) *line))
-		line++;
-	if (*line == '\0' || *line == '#')
-		return LINE_BLANK;
-	if (sscanf(line, LS_HISTORY_LINE, ancestor, &high, &low) != 3)
-		return LINE_BAD;
-	*fork = ((uint64) high << 32) | low;
-	return LINE_FORK;
+/*
+ * Is ancestor, a lower timeline, one from which tli descends? Then *fork is
+ * where the next timeline of its line left it. *problem is set if unknown.
+ */
+LsAncestry
+ls_find_fork(TimeLineID tli, TimeLineID ancestor, XLogRecPtr *fork,
+			 char problem[LS_HISTORY_PROBLEM_SIZE])
+{
+	char		path[MAXPGPATH];
+	FILE	   *file;
+	bool		found = false;
+	const char *wrong;
+
+	TLHistoryFilePath(path, tli);
+	file = AllocateFile(path, "r");
+	if (file == NULL)
+		return errno == ENOENT ? history_unknown(problem, path, "does not exist") :
+			history_unknown_for_errno(problem, path);
+
+	pgstat_report_wait_start(WAIT_EVENT_TIMELINE_HISTORY_READ);
+	wrong = history_search_lines(file, tli, ancestor, &found, fork);
+	pgstat_report_wait_end();
+
+	if (wrong == NULL && ferror(file))
+	{
+		LsAncestry	failed = history_unknown_for_errno(problem, path);
+
+		FreeFile(file);
+		return failed;
+	}
+	FreeFile(file);
+	if (wrong != NULL)
+		return history_unknown(problem, path, wrong);
+	return found ? LS_ANCESTOR : LS_NOT_ANCESTOR;
+}
+
+static LsAncestry
+history_unknown(char *problem, const char *path, const char *what)
+{
+	snprintf(problem, LS_HISTORY_PROBLEM_SIZE, "History file \"%s\" %s.", path, what);
+	return LS_ANCESTRY_UNKNOWN;
+}
+
+static LsAncestry
+history_unknown_for_errno(char *problem, const char *path)
+{
+	char		what[LS_HISTORY_PROBLEM_SIZE];
+
+	snprintf(what, sizeof(what), "could not be read: %m");
+	return history_unknown(problem, path, what);
 }
 
 /* NULL, or what is wrong with the file. All lines are checked, also after a find. */
 static const char *
-search_lines(FILE *file, TimeLineID tli, TimeLineID wanted, bool *found, XLogRecPtr *fork)
+history_search_lines(FILE *file, TimeLineID tli, TimeLineID wanted, bool *found, XLogRecPtr *fork)
 {
 	char		line[MAXPGPATH];
 	TimeLineID	last = 0;
@@ -65,7 +107,7 @@ search_lines(FILE *file, TimeLineID tli, TimeLineID wanted, bool *found, XLogRec
 	{
 		TimeLineID	ancestor;
 		XLogRecPtr	end;
-		LineKind	kind = parse_line(line, &ancestor, &end);
+		LineKind	kind = history_parse_line(line, &ancestor, &end);
 
 		if (n >= MAX_LINES)
 			return "has too many lines";
@@ -88,54 +130,18 @@ search_lines(FILE *file, TimeLineID tli, TimeLineID wanted, bool *found, XLogRec
 	return NULL;
 }
 
-static LsAncestry
-unknown(char *problem, const char *path, const char *what)
+static LineKind
+history_parse_line(const char *line, TimeLineID *ancestor, XLogRecPtr *fork)
 {
-	snprintf(problem, LS_HISTORY_PROBLEM_SIZE, "History file \"%s\" %s.", path, what);
-	return LS_ANCESTRY_UNKNOWN;
-}
+	uint32		high;
+	uint32		low;
 
-static LsAncestry
-unknown_for_errno(char *problem, const char *path)
-{
-	char		what[LS_HISTORY_PROBLEM_SIZE];
-
-	snprintf(what, sizeof(what), "could not be read: %m");
-	return unknown(problem, path, what);
-}
-
-/*
- * Is ancestor, a lower timeline, one from which tli descends? Then *fork is
- * where the next timeline of its line left it. *problem is set if unknown.
- */
-LsAncestry
-ls_find_fork(TimeLineID tli, TimeLineID ancestor, XLogRecPtr *fork,
-			 char problem[LS_HISTORY_PROBLEM_SIZE])
-{
-	char		path[MAXPGPATH];
-	FILE	   *file;
-	bool		found = false;
-	const char *wrong;
-
-	TLHistoryFilePath(path, tli);
-	file = AllocateFile(path, "r");
-	if (file == NULL)
-		return errno == ENOENT ? unknown(problem, path, "does not exist") :
-			unknown_for_errno(problem, path);
-
-	pgstat_report_wait_start(WAIT_EVENT_TIMELINE_HISTORY_READ);
-	wrong = search_lines(file, tli, ancestor, &found, fork);
-	pgstat_report_wait_end();
-
-	if (wrong == NULL && ferror(file))
-	{
-		LsAncestry	failed = unknown_for_errno(problem, path);
-
-		FreeFile(file);
-		return failed;
-	}
-	FreeFile(file);
-	if (wrong != NULL)
-		return unknown(problem, path, wrong);
-	return found ? LS_ANCESTOR : LS_NOT_ANCESTOR;
+	while (isspace((unsigned char) *line))
+		line++;
+	if (*line == '\0' || *line == '#')
+		return LINE_BLANK;
+	if (sscanf(line, LS_HISTORY_LINE, ancestor, &high, &low) != 3)
+		return LINE_BAD;
+	*fork = ((uint64) high << 32) | low;
+	return LINE_FORK;
 }

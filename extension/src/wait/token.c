@@ -5,8 +5,8 @@
  * is read may also be a WAL position alone.
  *
  * Every process that reads a configuration file with lockstep.wait_for_lsn in it
- * calls ls_parse_token(), the startup process included: ARCHITECTURE.md, first
- * invariant.
+ * calls ls_parse_token(), the startup process included, so it keeps the rule of
+ * extension/src/README.md, "In the startup process".
  */
 #include "postgres.h"
 
@@ -16,11 +16,62 @@
 
 /* Eight hexadecimal digits fit 32 bits. */
 #define LSN_HALF_DIGITS 8
-/* As many decimal digits as the highest timeline has. */
+/* Decimal digits of the highest timeline. */
 #define TIMELINE_DIGITS 10
 
+static bool token_parse_lsn(const char *at, XLogRecPtr *lsn);
+static bool token_parse_half(const char **at, uint32 *half);
+static bool token_parse_timeline(const char **at, TimeLineID *tli);
+
+/* Reads a token, or a position alone. False leaves *token undefined. */
+bool
+ls_parse_token(const char *text, LsToken *token)
+{
+	const char *slash = strchr(text, '/');
+
+	if (slash == NULL || strchr(slash + 1, '/') == NULL)
+	{
+		token->tli = 0;
+		return token_parse_lsn(text, &token->lsn);
+	}
+	return token_parse_timeline(&text, &token->tli) && text == slash &&
+		token_parse_lsn(slash + 1, &token->lsn);
+}
+
+/* The text of a token that has a timeline. */
+void
+ls_print_token(const LsToken *token, char text[LS_TOKEN_TEXT_SIZE])
+{
+	snprintf(text, LS_TOKEN_TEXT_SIZE, "%u/%X/%X", token->tli, LSN_FORMAT_ARGS(token->lsn));
+}
+
+/* The token in words, for messages. */
+void
+ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
+{
+	if (token->tli == 0)
+		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X",
+				 LSN_FORMAT_ARGS(token->lsn));
+	else
+		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
+				 LSN_FORMAT_ARGS(token->lsn), token->tli);
+}
+
 static bool
-parse_half(const char **at, uint32 *half)
+token_parse_lsn(const char *at, XLogRecPtr *lsn)
+{
+	uint32		high;
+	uint32		low;
+
+	if (!token_parse_half(&at, &high) || *at++ != '/' ||
+		!token_parse_half(&at, &low) || *at != '\0')
+		return false;
+	*lsn = ((uint64) high << 32) | low;
+	return true;
+}
+
+static bool
+token_parse_half(const char **at, uint32 *half)
 {
 	int			digits = 0;
 
@@ -36,22 +87,9 @@ parse_half(const char **at, uint32 *half)
 	return digits > 0;
 }
 
+/* Reads a timeline in decimal; there is no timeline 0. */
 static bool
-parse_lsn(const char *at, XLogRecPtr *lsn)
-{
-	uint32		high;
-	uint32		low;
-
-	if (!parse_half(&at, &high) || *at++ != '/' ||
-		!parse_half(&at, &low) || *at != '\0')
-		return false;
-	*lsn = ((uint64) high << 32) | low;
-	return true;
-}
-
-/* There is no timeline 0. */
-static bool
-parse_timeline(const char **at, TimeLineID *tli)
+token_parse_timeline(const char **at, TimeLineID *tli)
 {
 	uint64		value = 0;
 
@@ -62,38 +100,4 @@ parse_timeline(const char **at, TimeLineID *tli)
 	}
 	*tli = (TimeLineID) value;
 	return value > 0 && value <= PG_UINT32_MAX;
-}
-
-/* False leaves *token undefined. */
-bool
-ls_parse_token(const char *text, LsToken *token)
-{
-	const char *slash = strchr(text, '/');
-
-	if (slash == NULL || strchr(slash + 1, '/') == NULL)
-	{
-		token->tli = 0;
-		return parse_lsn(text, &token->lsn);
-	}
-	return parse_timeline(&text, &token->tli) && text == slash &&
-		parse_lsn(slash + 1, &token->lsn);
-}
-
-/* For a token that has a timeline. */
-void
-ls_print_token(const LsToken *token, char text[LS_TOKEN_TEXT_SIZE])
-{
-	snprintf(text, LS_TOKEN_TEXT_SIZE, "%u/%X/%X", token->tli, LSN_FORMAT_ARGS(token->lsn));
-}
-
-/* For messages. */
-void
-ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
-{
-	if (token->tli == 0)
-		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X",
-				 LSN_FORMAT_ARGS(token->lsn));
-	else
-		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
-				 LSN_FORMAT_ARGS(token->lsn), token->tli);
 }

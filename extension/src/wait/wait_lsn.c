@@ -51,7 +51,7 @@
 #include "wait/token.h"
 #include "wait/wait_lsn.h"
 
-/* How often a waiter looks by itself, in ms. */
+/* Interval at which a waiter looks by itself, in ms. */
 #define RECHECK_MS 100
 /* A position that replay never reaches: only another timeline wakes the waiter. */
 #define LSN_NEVER PG_UINT64_MAX
@@ -74,14 +74,80 @@ typedef struct Verdict
 
 LsLsnWaitShared *ls_lsn_wait = NULL;
 
+static void wait_lsn_refuse_unfit_context(bool top_level);
+static bool wait_lsn_statement_token(VariableSetStmt *stmt, LsToken *token);
+static bool wait_lsn_is_replayed(const LsToken *token, const char *what, Verdict *v);
+static void wait_lsn_registered(const LsToken *token, const char *what);
+static void wait_lsn_until_replayed(LsSession *s, const LsToken *token, const char *what);
+static void wait_lsn_check_on_primary(const LsToken *token, const char *what);
+static void wait_lsn_stop(LsSession *s);
+static void wait_lsn_judge_on_standby(const LsToken *token, Verdict *v);
+static void wait_lsn_judge_by_history(const LsToken *token, TimeLineID tli, Verdict *v);
+static void wait_lsn_judge_on_primary(const LsToken *token, Verdict *v);
+static void wait_lsn_report_gone(const char *what, const Verdict *v);
+static void wait_lsn_report_not_known(const char *what, const Verdict *v);
+static void wait_lsn_report_promotion(const char *what);
+static void wait_lsn_report_timeout(const char *what, const Verdict *v);
+static void wait_lsn_refuse_primary(const char *what);
+
 void
 ls_wait_lsn_init_shared(void)
 {
 	pg_atomic_init_u32(&ls_lsn_wait->waiters, 0);
 }
 
+/*
+ * Called for every SET. A value that is no token is left to the setting's own
+ * check, which raises the error.
+ */
+void
+ls_wait_for_lsn_statement(Node *stmt, bool top_level)
+{
+	LsToken		token;
+	char		what[LS_TOKEN_DESCRIPTION_SIZE];
+	Verdict		v;
+
+	if (ls_shared == NULL || !wait_lsn_statement_token((VariableSetStmt *) stmt, &token))
+		return;
+	wait_lsn_refuse_unfit_context(top_level);
+	ls_describe_token(&token, what);
+	if (RecoveryInProgress())
+	{
+		if (!wait_lsn_is_replayed(&token, what, &v))
+			wait_lsn_registered(&token, what);
+	}
+	else if (token.tli > 0)
+		wait_lsn_check_on_primary(&token, what);
+	else
+		wait_lsn_refuse_primary(what);
+}
+
+/* Controller: wakes sessions whose position has been replayed, all on a new timeline. */
+void
+ls_wait_lsn_step(void)
+{
+	static TimeLineID last_tli = 0;
+	TimeLineID	tli;
+	XLogRecPtr	replayed;
+	bool		all;
+
+	if (pg_atomic_read_u32(&ls_lsn_wait->waiters) == 0)
+		return;
+	all = !RecoveryInProgress();
+	replayed = GetXLogReplayRecPtr(&tli);
+	all = all || tli != last_tli;
+	last_tli = tli;
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		XLogRecPtr	target = pg_atomic_read_u64(&ls_sessions[i].wait_lsn);
+
+		if (target != InvalidXLogRecPtr && (all || target <= replayed))
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+	}
+}
+
 static void
-refuse_unfit_context(bool top_level)
+wait_lsn_refuse_unfit_context(bool top_level)
 {
 	if (!top_level)
 		ereport(ERROR,
@@ -104,14 +170,149 @@ refuse_unfit_context(bool top_level)
 				 errhint("Send it before BEGIN, or as the first statement after it.")));
 }
 
+/* ---- Waiting ---- */
+
+/* The token that the statement names; false if it names none. */
+static bool
+wait_lsn_statement_token(VariableSetStmt *stmt, LsToken *token)
+{
+	A_Const    *value;
+
+	if (stmt->kind != VAR_SET_VALUE || stmt->name == NULL ||
+		pg_strcasecmp(stmt->name, "lockstep.wait_for_lsn") != 0 ||
+		list_length(stmt->args) != 1)
+		return false;
+	value = linitial(stmt->args);
+	if (!IsA(value, A_Const) || value->isnull || nodeTag(&value->val) != T_String)
+		return false;
+	return ls_parse_token(strVal(&value->val), token);
+}
+
+/* Fails if replay can never come to the token. */
+static bool
+wait_lsn_is_replayed(const LsToken *token, const char *what, Verdict *v)
+{
+	wait_lsn_judge_on_standby(token, v);
+	if (v->state == GONE)
+		wait_lsn_report_gone(what, v);
+	return v->state == REACHED;
+}
+
+static void
+wait_lsn_registered(const LsToken *token, const char *what)
+{
+	LsSession  *s = ls_session_attach();
+
+	/* returning would say that it is replayed */
+	if (s == NULL)
+		elog(ERROR, "process %d has no slot in which to wait", MyProcPid);
+	ls_resolve_wait_events();
+	pg_atomic_write_u64(&s->wait_lsn, LSN_NEVER);
+	pg_atomic_fetch_add_u32(&ls_lsn_wait->waiters, 1);
+	ls_nudge_controller();
+
+	PG_TRY();
+	{
+		wait_lsn_until_replayed(s, token, what);
+	}
+	PG_FINALLY();
+	{
+		wait_lsn_stop(s);
+	}
+	PG_END_TRY();
+}
+
+static void
+wait_lsn_until_replayed(LsSession *s, const LsToken *token, const char *what)
+{
+	int64		began = ls_now_us();
+	Verdict		v;
+
+	while (!wait_lsn_is_replayed(token, what, &v))
+	{
+		long		timeout = RECHECK_MS;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!RecoveryInProgress())
+		{
+			if (token->tli > 0)
+			{
+				wait_lsn_check_on_primary(token, what);
+				return;
+			}
+			/* the last record may have been replayed since the look above */
+			if (GetXLogReplayRecPtr(NULL) >= token->lsn)
+				return;
+			wait_lsn_report_promotion(what);
+		}
+		pg_atomic_write_u64(&s->wait_lsn, v.wake_at);
+		if (ls_wait_timeout > 0)
+		{
+			long		waited = (long) ((ls_now_us() - began) / 1000);
+
+			if (waited >= ls_wait_timeout)
+				wait_lsn_report_timeout(what, &v);
+			timeout = Min(timeout, ls_wait_timeout - waited);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, ls_event_wait_lsn);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* Returns if the primary that this server is, or has become, has the token's WAL. */
+static void
+wait_lsn_check_on_primary(const LsToken *token, const char *what)
+{
+	Verdict		v;
+
+	wait_lsn_judge_on_primary(token, &v);
+	if (v.state == GONE)
+		wait_lsn_report_gone(what, &v);
+	if (v.state == NOT_KNOWN)
+		wait_lsn_report_not_known(what, &v);
+}
+
+static void
+wait_lsn_stop(LsSession *s)
+{
+	pg_atomic_write_u64(&s->wait_lsn, InvalidXLogRecPtr);
+	pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
+}
+
 /* ---- What a token means here ---- */
+
+/* What a server in recovery can say of the token. */
+static void
+wait_lsn_judge_on_standby(const LsToken *token, Verdict *v)
+{
+	TimeLineID	tli;
+	XLogRecPtr	replayed = GetXLogReplayRecPtr(&tli);
+
+	v->state = REACHED;
+	v->wake_at = token->lsn;
+	if (token->tli > tli)
+	{
+		/* replayed may be anything: it is a position of another timeline */
+		v->state = NOT_KNOWN;
+		snprintf(v->detail, sizeof(v->detail), "This server has not come to timeline %u yet.",
+				 token->tli);
+	}
+	else if (token->tli > 0 && token->tli < tli)
+		wait_lsn_judge_by_history(token, tli, v);
+
+	if (v->state == REACHED && replayed < token->lsn)
+		v->state = NOT_YET;
+	if (v->state == NOT_KNOWN)
+		v->wake_at = LSN_NEVER;
+}
 
 /*
  * A token of a lower timeline than tli: is its WAL in the history of tli? If it
  * is, the state is REACHED.
  */
 static void
-judge_by_history(const LsToken *token, TimeLineID tli, Verdict *v)
+wait_lsn_judge_by_history(const LsToken *token, TimeLineID tli, Verdict *v)
 {
 	XLogRecPtr	fork;
 
@@ -138,34 +339,9 @@ judge_by_history(const LsToken *token, TimeLineID tli, Verdict *v)
 	}
 }
 
-/* In recovery. */
+/* What a primary can say of the token; its timeline stays what it is. */
 static void
-judge_on_standby(const LsToken *token, Verdict *v)
-{
-	TimeLineID	tli;
-	XLogRecPtr	replayed = GetXLogReplayRecPtr(&tli);
-
-	v->state = REACHED;
-	v->wake_at = token->lsn;
-	if (token->tli > tli)
-	{
-		/* replayed may be anything: it is a position of another timeline */
-		v->state = NOT_KNOWN;
-		snprintf(v->detail, sizeof(v->detail), "This server has not come to timeline %u yet.",
-				 token->tli);
-	}
-	else if (token->tli > 0 && token->tli < tli)
-		judge_by_history(token, tli, v);
-
-	if (v->state == REACHED && replayed < token->lsn)
-		v->state = NOT_YET;
-	if (v->state == NOT_KNOWN)
-		v->wake_at = LSN_NEVER;
-}
-
-/* Not in recovery: the timeline stays what it is. */
-static void
-judge_on_primary(const LsToken *token, Verdict *v)
+wait_lsn_judge_on_primary(const LsToken *token, Verdict *v)
 {
 	XLogRecPtr	end = GetXLogInsertRecPtr();
 	TimeLineID	tli = GetWALInsertionTimeLine();
@@ -177,7 +353,7 @@ judge_on_primary(const LsToken *token, Verdict *v)
 		snprintf(v->detail, sizeof(v->detail), "This server is a primary of timeline %u.", tli);
 	}
 	else if (token->tli < tli)
-		judge_by_history(token, tli, v);
+		wait_lsn_judge_by_history(token, tli, v);
 	else if (token->lsn > end)
 	{
 		/* commits that were not flushed are lost in a crash */
@@ -190,16 +366,38 @@ judge_on_primary(const LsToken *token, Verdict *v)
 /* ---- Errors ---- */
 
 static void
-refuse_primary(const char *what)
+wait_lsn_report_gone(const char *what, const Verdict *v)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot wait for %s: this server is not in recovery", what),
-			 errhint("lockstep.wait_for_lsn is for standbys; a primary shows its own commits at once.")));
+			 errmsg("%s is not in the history of this server", what),
+			 errdetail("%s", v->detail),
+			 errhint("The write may be lost: look on the present primary whether it is there.")));
 }
 
 static void
-report_timeout(const char *what, const Verdict *v)
+wait_lsn_report_not_known(const char *what, const Verdict *v)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot tell whether %s is in the history of this server", what),
+			 errdetail("%s", v->detail),
+			 errhint("Look on this server, a primary, whether the write is there.")));
+}
+
+static void
+wait_lsn_report_promotion(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("recovery ended before %s was replayed", what),
+			 errdetail("This server was promoted; it had replayed up to %X/%X.",
+					   LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL))),
+			 errhint("The changes up to that position may be missing here.")));
+}
+
+static void
+wait_lsn_report_timeout(const char *what, const Verdict *v)
 {
 	TimeLineID	tli;
 	XLogRecPtr	replayed = GetXLogReplayRecPtr(&tli);
@@ -214,192 +412,10 @@ report_timeout(const char *what, const Verdict *v)
 }
 
 static void
-report_promotion(const char *what)
+wait_lsn_refuse_primary(const char *what)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("recovery ended before %s was replayed", what),
-			 errdetail("This server was promoted; it had replayed up to %X/%X.",
-					   LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL))),
-			 errhint("The changes up to that position may be missing here.")));
-}
-
-static void
-report_gone(const char *what, const Verdict *v)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("%s is not in the history of this server", what),
-			 errdetail("%s", v->detail),
-			 errhint("The write may be lost: look on the present primary whether it is there.")));
-}
-
-static void
-report_not_known(const char *what, const Verdict *v)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot tell whether %s is in the history of this server", what),
-			 errdetail("%s", v->detail),
-			 errhint("Look on this server, a primary, whether the write is there.")));
-}
-
-/* ---- Waiting ---- */
-
-/* Returns if the primary that this server is, or has become, has the token's WAL. */
-static void
-check_on_primary(const LsToken *token, const char *what)
-{
-	Verdict		v;
-
-	judge_on_primary(token, &v);
-	if (v.state == GONE)
-		report_gone(what, &v);
-	if (v.state == NOT_KNOWN)
-		report_not_known(what, &v);
-}
-
-/* Fails if replay can never come to the token. */
-static bool
-is_replayed(const LsToken *token, const char *what, Verdict *v)
-{
-	judge_on_standby(token, v);
-	if (v->state == GONE)
-		report_gone(what, v);
-	return v->state == REACHED;
-}
-
-static void
-wait_until_replayed(LsSession *s, const LsToken *token, const char *what)
-{
-	int64		began = ls_now_us();
-	Verdict		v;
-
-	while (!is_replayed(token, what, &v))
-	{
-		long		timeout = RECHECK_MS;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!RecoveryInProgress())
-		{
-			if (token->tli > 0)
-			{
-				check_on_primary(token, what);
-				return;
-			}
-			/* the last record may have been replayed since the look above */
-			if (GetXLogReplayRecPtr(NULL) >= token->lsn)
-				return;
-			report_promotion(what);
-		}
-		pg_atomic_write_u64(&s->wait_lsn, v.wake_at);
-		if (ls_wait_timeout > 0)
-		{
-			long		waited = (long) ((ls_now_us() - began) / 1000);
-
-			if (waited >= ls_wait_timeout)
-				report_timeout(what, &v);
-			timeout = Min(timeout, ls_wait_timeout - waited);
-		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, ls_event_wait_lsn);
-		ResetLatch(MyLatch);
-	}
-}
-
-static void
-stop_waiting(LsSession *s)
-{
-	pg_atomic_write_u64(&s->wait_lsn, InvalidXLogRecPtr);
-	pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
-}
-
-static void
-wait_registered(const LsToken *token, const char *what)
-{
-	LsSession  *s = ls_session_attach();
-
-	/* returning would say that it is replayed */
-	if (s == NULL)
-		elog(ERROR, "process %d has no slot in which to wait", MyProcPid);
-	ls_resolve_wait_events();
-	pg_atomic_write_u64(&s->wait_lsn, LSN_NEVER);
-	pg_atomic_fetch_add_u32(&ls_lsn_wait->waiters, 1);
-	ls_nudge_controller();
-
-	PG_TRY();
-	{
-		wait_until_replayed(s, token, what);
-	}
-	PG_FINALLY();
-	{
-		stop_waiting(s);
-	}
-	PG_END_TRY();
-}
-
-/* The token that the statement names; false if it names none. */
-static bool
-statement_token(VariableSetStmt *stmt, LsToken *token)
-{
-	A_Const    *value;
-
-	if (stmt->kind != VAR_SET_VALUE || stmt->name == NULL ||
-		pg_strcasecmp(stmt->name, "lockstep.wait_for_lsn") != 0 ||
-		list_length(stmt->args) != 1)
-		return false;
-	value = linitial(stmt->args);
-	if (!IsA(value, A_Const) || value->isnull || nodeTag(&value->val) != T_String)
-		return false;
-	return ls_parse_token(strVal(&value->val), token);
-}
-
-/*
- * Called for every SET. A value that is no token is left to the setting's own
- * check, which raises the error.
- */
-void
-ls_wait_for_lsn_statement(Node *stmt, bool top_level)
-{
-	LsToken		token;
-	char		what[LS_TOKEN_DESCRIPTION_SIZE];
-	Verdict		v;
-
-	if (ls_shared == NULL || !statement_token((VariableSetStmt *) stmt, &token))
-		return;
-	refuse_unfit_context(top_level);
-	ls_describe_token(&token, what);
-	if (RecoveryInProgress())
-	{
-		if (!is_replayed(&token, what, &v))
-			wait_registered(&token, what);
-	}
-	else if (token.tli > 0)
-		check_on_primary(&token, what);
-	else
-		refuse_primary(what);
-}
-
-/* Controller: wakes sessions whose position has been replayed, all on a new timeline. */
-void
-ls_wait_lsn_step(void)
-{
-	static TimeLineID last_tli = 0;
-	TimeLineID	tli;
-	XLogRecPtr	replayed;
-	bool		all;
-
-	if (pg_atomic_read_u32(&ls_lsn_wait->waiters) == 0)
-		return;
-	all = !RecoveryInProgress();
-	replayed = GetXLogReplayRecPtr(&tli);
-	all = all || tli != last_tli;
-	last_tli = tli;
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		XLogRecPtr	target = pg_atomic_read_u64(&ls_sessions[i].wait_lsn);
-
-		if (target != InvalidXLogRecPtr && (all || target <= replayed))
-			SetLatch(&GetPGProcByNumber(i)->procLatch);
-	}
+			 errmsg("cannot wait for %s: this server is not in recovery", what),
+			 errhint("lockstep.wait_for_lsn is for standbys; a primary shows its own commits at once.")));
 }

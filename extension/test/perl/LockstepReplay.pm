@@ -20,10 +20,10 @@ use File::Compare;
 use File::Copy;
 use File::Find;
 use IPC::Run;
+use LockstepCluster;
 use LockstepSession;
 use LockstepTest;
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -49,8 +49,9 @@ my $number = 0;
 sub keep_data
 {
 	my ($node, $name) = @_;
-	PostgreSQL::Test::RecursiveCopy::copypath($node->data_dir, $node->backup_dir . "/$name",
-		filterfn => sub { $_[0] ne 'postmaster.pid' && $_[0] ne 'postmaster.opts' && $_[0] ne 'log' });
+	my $kept = $node->backup_dir . "/$name";
+	copy_folder($node->data_dir, $kept);
+	unlink "$kept/postmaster.pid", "$kept/postmaster.opts";
 	return;
 }
 
@@ -81,8 +82,12 @@ sub copy_of
 {
 	my ($node, $name, $conf) = @_;
 	my $copy = PostgreSQL::Test::Cluster->new('copy' . ++$number);
-	$copy->init_from_backup($node, $name);
-	$copy->append_conf('postgresql.conf', "autovacuum = off\n$conf");
+	{
+		no warnings 'redefine';
+		local *PostgreSQL::Test::RecursiveCopy::copypath = \&link_segments;
+		$copy->init_from_backup($node, $name);
+	}
+	$copy->append_conf('postgresql.conf', "autovacuum = off\nwal_recycle = off\n$conf");
 	return $copy;
 }
 
@@ -129,7 +134,7 @@ sub hot_primary
 	return $node;
 }
 
-# A pgbench that writes to mixed in so many transactions of each of two sessions.
+# A pgbench with two sessions, each of which writes to mixed in that many transactions.
 sub mixed_load
 {
 	my ($node, $count) = @_;
@@ -261,7 +266,7 @@ sub files_of
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')});
 }
 
-# Those of the files that differ between two servers.
+# The files that differ between two servers.
 sub differing
 {
 	my ($one, $other, @files) = @_;

@@ -144,7 +144,7 @@ sub send_prepared
 	return $self->_send_bound($statement, @values);
 }
 
-# The same for a statement without a name.
+# Binds and executes a statement without a name, and does not wait for the answer.
 sub send_unnamed
 {
 	my ($self, $sql, @values) = @_;
@@ -194,7 +194,7 @@ sub execute
 	return $self->result;
 }
 
-# The same, and does not wait for the answer.
+# Executes a bound portal, and does not wait for the answer.
 sub send_execute
 {
 	my ($self, $portal, $max_rows) = @_;

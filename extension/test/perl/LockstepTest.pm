@@ -17,6 +17,7 @@ use warnings FATAL => 'all';
 
 use Carp;
 use Exporter 'import';
+use LockstepCluster;
 use LockstepSession;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -85,7 +86,7 @@ sub new_standby
 	my $name = $param{name} // 'standby';
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$primary->backup("for_$name");
-	$node->init_from_backup($primary, "for_$name", has_streaming => 1);
+	init_from_own_backup($node, $primary, "for_$name", has_streaming => 1);
 	$node->append_conf('postgresql.conf', $param{conf}) if defined $param{conf};
 	$node->start;
 	return $node;
@@ -244,7 +245,7 @@ sub stat_field
 	return (split ' ', $line)[ $number - 3 ];
 }
 
-# Its scheduling policy: 0 normal, 5 SCHED_IDLE.
+# The process's scheduling policy: 0 normal, 5 SCHED_IDLE.
 sub policy_of
 {
 	my ($pid) = @_;

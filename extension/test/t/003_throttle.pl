@@ -65,7 +65,7 @@ is(stat_of('waits'), 1, 'the wait is counted');
 is($admin->value(q{SELECT mode FROM pg_locks WHERE relation = 'counted'::regclass AND pid = } . $app->pid),
 	'AccessShareLock', 'it keeps the lock on its table');
 
-# It will see the data as of when it goes on, not as of when it came.
+# The query will see the data as of when it goes on, not as of when it came.
 $on_primary->value('INSERT INTO counted SELECT generate_series(11, 15)');
 catch_up($on_primary, $admin);
 ok($app->busy, 'it still waits');

@@ -205,7 +205,7 @@ is(LockstepSession->new($standby, user => 'stranger')->value('SHOW lockstep.wait
 
 # ---- A vacuum conflict does not cancel a waiter ----
 
-# It waits for the next segment, while a session with a snapshot shows that
+# Replay waits for the next segment, while a session with a snapshot shows that
 # there is a conflict.
 catch_up($on_primary, $admin);
 my $ahead = $on_primary->value('SELECT pg_current_wal_insert_lsn() + 16 * 1024 * 1024::numeric');

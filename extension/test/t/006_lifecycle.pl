@@ -203,7 +203,7 @@ kill 'TERM', controller_pid($standby);
 is($_->result->{rows}[0][0], 42, 'nobody is held back when there is no controller') for @waiters;
 ok($holder->busy, 'although the place is occupied');
 end($holder);
-# Nor is a waiter for an LSN forgotten. The primary's own processes write some WAL at any time.
+# A waiter for an LSN is not forgotten either. The primary's own processes write some WAL at any time.
 $lsn = wait_for_lsn($on_primary->value('SELECT pg_current_wal_insert_lsn() + 100000'));
 $on_primary->value(q{SELECT pg_logical_emit_message(false, '', repeat('x', 100000))});
 $on_primary->value('INSERT INTO t VALUES (2)');

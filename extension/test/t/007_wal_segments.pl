@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($primary, $standby, $on_primary, $admin) = primary_and_standby();
+my ($primary, $standby, $on_primary, $admin) = primary_and_standby(conf => "wal_init_zero = on\n");
 
 # Segments on the standby after the one of which something has been received, and of
 # which timeline they are.

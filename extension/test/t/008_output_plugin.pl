@@ -145,7 +145,7 @@ my @commits = grep { $_->[2] =~ /^C/ } unpacked(@batches);
 cmp_ok(scalar @commits, '>=', 5, 'there are commits');
 cmp_ok(scalar @batches, '>=', scalar @commits, 'and through SQL none is held');
 
-# Nor when a walsender runs the function, which then moves the slot as well.
+# A walsender that runs the function holds nothing either; it moves the slot as well.
 my $by_function = q{SELECT encode(data, 'hex')
 	FROM pg_logical_slot_%s_binary_changes('%s', NULL, NULL,
 		'proto_version', '1', 'publication_names', 'p', 'messages', 'on'%s)};

@@ -254,7 +254,7 @@ release($holder);
 refused($app->result, '42501', qr/permission denied for table one/, 'it may no more when it goes on');
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
-# That a schema may be used is checked before there is a plan.
+# The right to use a schema is checked before there is a plan.
 $on_primary->value($_) for 'CREATE SCHEMA hidden', 'CREATE TABLE hidden.one (i int)',
   'GRANT USAGE ON SCHEMA hidden TO stranger', 'GRANT SELECT ON hidden.one TO stranger';
 catch_up($on_primary, $admin);

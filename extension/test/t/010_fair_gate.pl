@@ -87,7 +87,7 @@ gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
 # ---- What came by another way ----
 
-# It never waits, but counts while it executes: then the queue has only its minimum.
+# Such a call never waits, but counts while it executes: then the queue has only its minimum.
 set_and_reload($standby, 'lockstep.read_throttle_max' => 2);
 wait_until($admin, 'SELECT concurrency_limit = 2 FROM lockstep_stat_throttle', 'two places');
 

@@ -30,4 +30,14 @@ for my $case ([ 1, 'no', @missing ], [ 2, 'one', $missing[1] ], [ 3, 'two' ])
 	$standby->stop;
 }
 
+# Beside that: who waits for a server that has ended does not wait for minutes (LockstepCluster.pm).
+my $last = new_standby($primary, name => 'last', conf => "max_worker_processes = 1\n");
+kill 'KILL', slurp_file($last->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+my $began = time;
+ok(!$last->poll_query_until('postgres', 'SELECT false'), 'a query of a server that has ended fails');
+ok(!eval { $primary->wait_for_catchup($last, 'replay', 'FFFFFFFF/0'); 1 }, 'so does waiting for its replay');
+ok(!eval { $last->wait_for_log('never said'); 1 }, 'and for its log');
+cmp_ok(time - $began, '<', $PostgreSQL::Test::Utils::timeout_default / 2, 'at once');
+$last->{_pid} = undef;
+
 done_testing();

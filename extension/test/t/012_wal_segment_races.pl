@@ -26,6 +26,7 @@ sub one_ahead
 	my ($name) = @_;
 	my $standby = new_standby($primary, name => $name, conf => q{
 lockstep.wal_segments_ahead = 1
+wal_init_zero = on
 wal_retrieve_retry_interval = 1h
 });
 	my $admin = LockstepSession->new($standby);

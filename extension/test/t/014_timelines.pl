@@ -164,7 +164,7 @@ for my $node ($first, $second, $cascaded)
 
 # ---- Two promotions, at different positions ----
 
-# So ahead does not give its timeline the same number.
+# Then ahead does not give its timeline the same number.
 copy($first->data_dir . '/pg_wal/00000002.history', $ahead->data_dir . '/pg_wal') or die "copy: $!";
 $ahead->promote;
 my $on_promoted = LockstepSession->new($ahead);

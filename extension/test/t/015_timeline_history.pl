@@ -16,7 +16,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Its number is another one in hexadecimal, as the file's name has it.
+# The timeline's number is another one in hexadecimal, as the file's name has it.
 my $timeline = 12;
 
 # Beyond all forks but those that say FFFFFFFF/FFFFFFFF.

@@ -16,7 +16,7 @@ use Test::More;
 
 # ---- Helpers of this test ----
 
-# The same by size, where hint bits and recovery begun anew may differ.
+# Files that differ in size, where hint bits and recovery begun anew may differ in content.
 sub differing_pages
 {
 	my ($one, $other, @files) = @_;

@@ -1,4 +1,4 @@
-# The rules of parallel replay (src/replay/pipeline.c), each kept and then broken on purpose:
+# The rules of parallel replay (src/replay/README.md), each kept and then broken on purpose:
 # what goes wrong without it is noticed here. Rules are broken in a library of its own
 # (src/replay/broken_rule.h), since the one that is installed cannot.
 
@@ -14,7 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Which process comes to a record first is chance. So often a broken rule may go unnoticed.
+# Most tries for a broken rule to be noticed: which process comes to a record first is chance.
 my $TRIES = 30;
 
 # Settings of a server that breaks the rule.

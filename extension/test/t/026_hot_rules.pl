@@ -1,4 +1,4 @@
-# The rules of parallel replay (src/replay/pipeline.c) that are about sessions that read: each is
+# The rules of parallel replay (src/replay/README.md) that are about sessions that read: each is
 # kept and then broken on purpose, in a library of its own (src/replay/broken_rule.h), and a
 # session sees what goes wrong without it.
 
@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::Bin/../perl";
+use LockstepCluster;
 use LockstepReplay;
 use LockstepSession;
 use LockstepTest;
@@ -89,7 +90,7 @@ sub remove
 {
 	my ($node, @sessions) = @_;
 	$_->close for @sessions;
-	$node->stop;
+	$node->stop('immediate');
 	$node->clean_node;
 	return;
 }
@@ -105,7 +106,7 @@ sub is_seen
 	return 0;
 }
 
-# Which records a helper takes is chance. So often a broken rule may go unnoticed.
+# Most tries for a broken rule to be noticed: which records a helper takes is chance.
 my $TRIES = 20;
 
 # Runs with the rule kept, and without. $before: from this major on it has not been seen to go wrong in this way.
@@ -313,7 +314,7 @@ bites('target', sub {
 	my ($rule) = @_;
 	my $node = PostgreSQL::Test::Cluster->new('standby' . ++$number);
 	$primary->backup("b$number");
-	$node->init_from_backup($primary, "b$number", has_streaming => 1);
+	init_from_own_backup($node, $primary, "b$number", has_streaming => 1);
 	$primary->safe_psql('postgres', 'INSERT INTO much SELECT generate_series(1, 5000)');
 	my $target = $primary->lsn('flush');
 	$primary->safe_psql('postgres', 'INSERT INTO much SELECT generate_series(1, 5000)');

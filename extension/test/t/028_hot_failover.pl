@@ -1,5 +1,5 @@
 # A failover to a standby that has less WAL than others: these follow it if they have not replayed
-# beyond its fork, whether records run ahead or not (rule 9 of src/replay/pipeline.c).
+# beyond its fork, whether records run ahead or not (rule 9 of src/replay/README.md).
 #
 #   old primary ──┬───────────┬───────────── received by all others
 #     timeline 1  │           └─ the new primary                       (timeline 2)
@@ -197,7 +197,7 @@ sub go_on
 	return;
 }
 
-# It has what the new primary wrote, and nothing else.
+# The standby has what the new primary wrote, and nothing else.
 sub follows
 {
 	my ($node) = @_;

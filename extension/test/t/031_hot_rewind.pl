@@ -82,7 +82,7 @@ same_rows($two, $one, 'it has helpers again');
 
 # ---- A standby whose pages are beyond the fork ----
 
-# It stands still before the fork, as a stock one could; records beyond it have been executed.
+# Replay stands still before the fork, as a stock one could; records beyond it have been executed.
 my $new = new_standby($two, name => 'new', conf => "lockstep.replay_workers = 0\narchive_mode = on\n"
 	. "archive_command = 'cp %p $archive/%f'\n");
 $two->safe_psql('postgres', 'SELECT pg_switch_wal()');

@@ -56,8 +56,8 @@ same_rows($primary, $ours, 'no row is lost by that');
 
 # ---- What the startup process waits for ----
 
-# Replay of these statements with much before and after, as often as it takes until this wait has grown by
-# more than so many ms. Meanwhile is called once all is there and may be replayed.
+# Replays these statements with much before and after, again and again until this wait has grown by more
+# than $least ms. Meanwhile is called once all is there and may be replayed.
 sub waits
 {
 	my ($column, $least, $meanwhile, $name, @statements) = @_;

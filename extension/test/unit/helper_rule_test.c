@@ -56,7 +56,7 @@ typedef struct StepRow
 	bool		enough;
 } StepRow;
 
-/* Of 8 workers on 4 cores. */
+/* A step of 8 workers on 4 cores. */
 static const StepRow step_rows[] = {
 	{"helpers that do their part stay", 3, 0, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN, true},
 	{"a quarter is enough", 3, 0, RECORDS / 4, 0, 2048, 0, 0, 3, LS_HELPERS_PLAIN, true},
@@ -114,7 +114,7 @@ typedef struct CrowdRow
 	bool		enough;
 } CrowdRow;
 
-/* Of 8 workers on 4 cores; helpers do their part. */
+/* A step of 8 workers on 4 cores; helpers do their part. */
 static const CrowdRow crowd_rows[] = {
 	{"nobody waits for a core", 3, false, 0, 100000, 3, LS_HELPERS_PLAIN, true},
 	{"a quarter of the time is not too long", 3, false, 25000, 100000, 3, LS_HELPERS_PLAIN, true},
@@ -147,7 +147,7 @@ test_crowds(void)
 
 /* ---- Models ---- */
 
-/* Replay of which so many helpers find work, and each more gives back what it takes. */
+/* Replay in which a number of helpers find work, and each more gives back what it takes. */
 static LsHelperInput
 replayed_by(int used, int useful, bool reads, int cores)
 {

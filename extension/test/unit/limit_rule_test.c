@@ -2,7 +2,7 @@
  * limit_rule_test.c - tables of the gate's limit, and models of a standby that the
  * rules must do well on.
  *
- * A model says how fast replay is beside so many reads. Everything else, the clock
+ * A model says how fast replay is beside a number of reads. Everything else, the clock
  * included, is made up here.
  */
 #include "postgres.h"

@@ -25,6 +25,7 @@ const AMOUNT: Amount = Amount {
 };
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
     let lab = TestLab::stock().start().unwrap();
     let kept = tempfile::tempdir().unwrap();
@@ -68,6 +69,7 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn every_kind_of_writes_that_a_procedure_makes_can_be_recorded() {
     let lab = TestLab::stock().start().unwrap();
     for work in [Work::TpcB, Work::Insert, Work::UuidInsert] {

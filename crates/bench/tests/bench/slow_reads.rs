@@ -54,7 +54,7 @@ impl Bench {
         said.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// The same with reads that take `latency`, and what was counted.
+    /// Nanoseconds of each read, where reads take `latency`, and what was counted.
     fn slow(&self, latency: Duration, steps: &[&str]) -> (Vec<u128>, ReadCounts) {
         let slow = self.share();
         // Only a program that runs can be made slow: this one does nothing.

@@ -205,6 +205,7 @@ const PLANTS: [(&[u32], &str, &str); 12] = [
 ];
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn conditions_hold_under_load_on_both_ends_and_each_can_fail() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &settings()).unwrap();
@@ -261,6 +262,7 @@ fn conditions_hold_under_load_on_both_ends_and_each_can_fail() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn two_warehouses_run_as_a_load_and_replace_what_was_there() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &settings()).unwrap();

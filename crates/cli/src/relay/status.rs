@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::{ClientError, Connection, Purpose};
+use lockstep_lag::nodes::console;
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_service::words::lines;
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::{Behind, Unreachable};
 use crate::live;
-use crate::nodes::console;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -3,19 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use lockstep_apply::MEMORY;
 use lockstep_client::Conninfo;
 use lockstep_lag::sanitize::sanitize;
-use lockstep_replica::apply::MEMORY;
 use lockstep_replica::follow::Following;
 use lockstep_replica::names::check_replica_name;
 use lockstep_service::address::HostPort;
 use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::secret::read_secret;
+use lockstep_service::toml_file;
 use serde::Deserialize;
 
 use super::run::{check_writers, memory, spool, spool_limit};
 use crate::exit::Usage;
-use crate::toml_file;
 
 /// Most replicas of a file: each has some connections, and memory of its own.
 const MOST_REPLICAS: usize = 100;
@@ -135,7 +135,7 @@ fn following(listed: &Listed) -> Result<Following, String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use lockstep_replica::apply::SpoolConfig;
+    use lockstep_apply::SpoolConfig;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_lag::sanitize::sanitize;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
-use lockstep_replica::preflight::facts::Excluded;
+use lockstep_replica::names::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
 use lockstep_replica::subset::gather;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lockstep_replica::apply::{Phase, SpoolStats, Stats};
+use lockstep_apply::{Phase, SpoolStats, Stats};
 use lockstep_replica::daemon::Seen;
 use lockstep_replica::follow::Following;
 use lockstep_service::address::HostPort;
@@ -273,8 +273,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
+    use lockstep_apply::batch::Counts;
     use lockstep_client::Conninfo;
-    use lockstep_replica::apply::batch::Counts;
     use lockstep_wire::Lsn;
 
     use super::*;

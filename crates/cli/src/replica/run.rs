@@ -5,10 +5,8 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lockstep_apply::{Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig};
 use lockstep_client::Conninfo;
-use lockstep_replica::apply::{
-    Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig,
-};
 use lockstep_replica::daemon::Daemon;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::{Following, follow};

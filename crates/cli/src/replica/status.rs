@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_apply::SpoolStats;
+use lockstep_apply::control::before_all;
 use lockstep_client::Conninfo;
-use lockstep_replica::apply::SpoolStats;
-use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::source::Source;

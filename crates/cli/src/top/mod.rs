@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings, State};
+use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, MonitorState, Settings};
 use lockstep_service::words::output::Output;
 
 use crate::doctor::verdict;
@@ -118,7 +118,7 @@ impl Samples {
     }
 
     /// Counts the state if it is a new sample; false if it is not.
-    fn take(&mut self, state: &State) -> bool {
+    fn take(&mut self, state: &MonitorState) -> bool {
         let early = self.counted == 0 && self.began.elapsed() < FIRST_PATIENCE;
         if state.number <= self.last || (early && !all_known(state)) {
             return false;
@@ -129,13 +129,13 @@ impl Samples {
     }
 
     /// The state, if it is the last sample to show.
-    fn end(&self, state: &Arc<State>) -> Option<Arc<State>> {
+    fn end(&self, state: &Arc<MonitorState>) -> Option<Arc<MonitorState>> {
         (self.most.is_some_and(|most| self.counted >= most)).then(|| Arc::clone(state))
     }
 }
 
 /// True if every node has answered, or the reason why it has not is known.
-fn all_known(state: &State) -> bool {
+fn all_known(state: &MonitorState) -> bool {
     let known = |node: &lockstep_lag::monitor::NodeState| node.usable || !node.troubles.is_empty();
     state.number > 0 && state.nodes.iter().all(known)
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use lockstep_lag::monitor::{LinkHistory, Moment, State};
+use lockstep_lag::monitor::{LinkHistory, Moment, MonitorState};
 
 use super::keys::Action;
 use super::rows::{SortBy, Status, TopRow, rows, sort};
@@ -28,7 +28,7 @@ pub enum Page {
 #[derive(Debug)]
 pub struct Model {
     /// The state that is shown. While paused it is older than the newest sample.
-    pub state: Arc<State>,
+    pub state: Arc<MonitorState>,
     /// The rows of this state, in the order in which they are shown.
     pub rows: Vec<TopRow>,
     /// The page on the screen.
@@ -64,7 +64,7 @@ pub struct Model {
 
 impl Model {
     /// A table sorted by lag, without a selection.
-    pub fn new(state: Arc<State>) -> Self {
+    pub fn new(state: Arc<MonitorState>) -> Self {
         let mut model = Self {
             state,
             rows: Vec::new(),
@@ -96,7 +96,7 @@ impl Model {
 
     /// Takes a new sample and new history. While paused the sample is not shown, but its history
     /// is kept.
-    pub fn update(&mut self, state: Arc<State>, history: Vec<LinkHistory>) {
+    pub fn update(&mut self, state: Arc<MonitorState>, history: Vec<LinkHistory>) {
         for link in history {
             let series = self.series.entry(link.id).or_default();
             series.extend(link.moments);

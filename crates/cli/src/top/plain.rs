@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_lag::monitor::{Monitor, State};
+use lockstep_lag::monitor::{Monitor, MonitorState};
 use lockstep_service::words::brief::{bytes, time};
 use lockstep_service::words::date;
 use lockstep_service::words::output::Output;
@@ -24,7 +24,7 @@ pub fn run(
     output: Output,
     most: Option<u64>,
     to: &mut impl Write,
-) -> anyhow::Result<Option<Arc<State>>> {
+) -> anyhow::Result<Option<Arc<MonitorState>>> {
     let mut samples = Samples::new(most);
     let mut seen = 0;
     loop {
@@ -50,7 +50,7 @@ pub fn run(
 
 /// A sample as text: a summary line, then a line for each row, with nodes in the order in which
 /// the command line names them.
-pub fn lines(state: &State) -> String {
+pub fn lines(state: &MonitorState) -> String {
     let rows = rows(state);
     let when = date::iso(state.at_ms);
     let (_, words) = headline(&rows, &state.diagnosis);
@@ -62,7 +62,7 @@ pub fn lines(state: &State) -> String {
     text
 }
 
-fn line(state: &State, row: &TopRow, wide: usize) -> String {
+fn line(state: &MonitorState, row: &TopRow, wide: usize) -> String {
     let mut cells = vec![
         left(row.status.word(), 8),
         left(&row.name, wide),

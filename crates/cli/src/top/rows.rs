@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::rules::{Cause, Severity};
@@ -98,7 +98,7 @@ impl TopRow {
 }
 
 /// All rows, in the order in which the command line names the nodes.
-pub fn rows(state: &State) -> Vec<TopRow> {
+pub fn rows(state: &MonitorState) -> Vec<TopRow> {
     let mut rows = Vec::new();
     let mut keys = BTreeSet::new();
     let of_node = |node: &NodeState| {
@@ -143,7 +143,7 @@ fn belongs(link: &LinkState, node: &NodeState) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
 }
 
-fn node_row(state: &State, index: usize, node: &NodeState) -> TopRow {
+fn node_row(state: &MonitorState, index: usize, node: &NodeState) -> TopRow {
     TopRow {
         key: node.name.clone(),
         name: one_line(&node.name),
@@ -163,7 +163,7 @@ fn node_row(state: &State, index: usize, node: &NodeState) -> TopRow {
     }
 }
 
-fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> {
+fn link_row(state: &MonitorState, index: usize, node: Option<usize>) -> Option<TopRow> {
     let link = state.links.get(index)?;
     let most = link.stages.iter().max_by_key(|stage| stage.bytes);
     let name = node.and_then(|node| Some(state.nodes.get(node)?.name.as_str()));
@@ -191,7 +191,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> 
     })
 }
 
-fn found(state: &State, here: impl Fn(&Finding) -> bool) -> Vec<usize> {
+fn found(state: &MonitorState, here: impl Fn(&Finding) -> bool) -> Vec<usize> {
     let findings = state.diagnosis.findings.iter().enumerate();
     findings
         .filter(|(_, finding)| here(finding))
@@ -212,7 +212,7 @@ fn is_of(finding: &Finding, link: &LinkState) -> bool {
 
 /// Adds each finding that belongs to no row to the row of its upstream, or else to the first row,
 /// so that every finding is shown.
-fn adopt(state: &State, rows: &mut [TopRow]) {
+fn adopt(state: &MonitorState, rows: &mut [TopRow]) {
     for (index, finding) in state.diagnosis.findings.iter().enumerate() {
         if rows.iter().any(|row| row.findings.contains(&index)) {
             continue;
@@ -226,7 +226,7 @@ fn adopt(state: &State, rows: &mut [TopRow]) {
 }
 
 /// Sets the row's status and cause.
-fn explain(state: &State, row: &mut TopRow) {
+fn explain(state: &MonitorState, row: &mut TopRow) {
     let first = row
         .findings
         .first()
@@ -277,7 +277,7 @@ fn explain(state: &State, row: &mut TopRow) {
 }
 
 /// How long a connected node has not answered, in milliseconds; None if that is not long.
-fn silent_for(state: &State, node: &NodeState) -> Option<f64> {
+fn silent_for(state: &MonitorState, node: &NodeState) -> Option<f64> {
     let long = SILENT_MS.max(SILENT_SAMPLES * state.every_s * 1000.0);
     node.sample_age_ms.filter(|age| node.usable && *age >= long)
 }

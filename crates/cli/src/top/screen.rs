@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use lockstep_lag::monitor::{Monitor, State};
+use lockstep_lag::monitor::{Monitor, MonitorState};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
@@ -37,7 +37,7 @@ pub fn is_there() -> bool {
 
 /// Shows the screen until the user quits (returns None) or there are `most` samples (returns the
 /// last).
-pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<State>>> {
+pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<MonitorState>>> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGWINCH, SIGCONT])
         .context("cannot listen to signals")?;
     let mut screen = Screen::take()?;
@@ -57,7 +57,7 @@ pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<St
 /// Why the screen ended.
 enum Ended {
     Quit,
-    Enough(Arc<State>),
+    Enough(Arc<MonitorState>),
     Signal(i32),
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lockstep_lag::monitor::State;
+use lockstep_lag::monitor::MonitorState;
 use lockstep_lag::point::Bound;
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::replica::{Doing, ReplicaReport};
@@ -39,8 +39,8 @@ fn snapshot(name: &str, text: &str) {
 }
 
 /// A model with two minutes of history.
-fn model(state: State) -> Model {
-    let mut model = Model::new(Arc::new(State {
+fn model(state: MonitorState) -> Model {
+    let mut model = Model::new(Arc::new(MonitorState {
         number: 0,
         ..state.clone()
     }));
@@ -298,7 +298,7 @@ fn rows_have_an_order() {
 #[test]
 fn small_lags_do_not_change_places() {
     let mut state = calm();
-    let names = |state: &State| {
+    let names = |state: &MonitorState| {
         let mut rows = rows(state);
         sort(&mut rows, SortBy::Lag, false);
         rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
@@ -312,7 +312,7 @@ fn small_lags_do_not_change_places() {
 #[test]
 fn each_finding_is_on_a_row() {
     let mut state = trouble();
-    let at = |state: &State, name: &str| {
+    let at = |state: &MonitorState, name: &str| {
         let rows = rows(state);
         let row = rows.iter().find(|row| row.name == name).unwrap();
         (row.status, row.cause.clone())
@@ -434,7 +434,7 @@ fn the_headline_says_what_is_worst() {
 }
 
 /// The model after these keys.
-fn after(state: State, actions: &[Action]) -> Model {
+fn after(state: MonitorState, actions: &[Action]) -> Model {
     let mut model = model(state);
     for action in actions {
         model.act(*action);
@@ -508,7 +508,7 @@ fn the_table_and_the_detail_scroll_no_further_than_their_ends() {
 fn the_selection_stays_with_its_node() {
     let mut model = after(calm(), &[Action::First, Action::Down, Action::Open]);
     assert_eq!(model.row().unwrap().key, "standby1");
-    let next = |model: &mut Model, mut state: State| {
+    let next = |model: &mut Model, mut state: MonitorState| {
         state.number = model.state.number + 1;
         model.update(Arc::new(state), Vec::new());
     };

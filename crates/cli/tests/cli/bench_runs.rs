@@ -63,6 +63,7 @@ fn positive(row: &Value, keys: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn replay_measures_kinds_of_writes_and_memory() {
     let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,30pct-1ms,cold";
     let mut args: Vec<&str> = small.split(' ').collect();
@@ -111,6 +112,7 @@ fn load_curve(options: &str) -> (Value, Vec<String>) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn load_curve_offers_rates_under_readers_and_without() {
     let options = "--cases idle,readers --rates 0.01,0.03 --lead-in 2 --record-seconds 8";
     let (json, plots) = load_curve(options);
@@ -128,6 +130,7 @@ fn load_curve_offers_rates_under_readers_and_without() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn load_curve_offers_tpcc_and_single_transactions_to_two_cores() {
     let options = "--cases readers-two-cores,light,tpcc-30pct-two-cores --unit 0.5 --rates 1 \
                    --lead-in 1 --record-seconds 6";
@@ -174,6 +177,7 @@ fn decode_passes_over_the_same_wal_with_every_plugin() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn overhead_turns_the_throttle_on_and_off_under_every_kind_of_client() {
     let small = "--rounds 2 --seconds 2 --scale 1";
     let (json, _) = bench("overhead", &small.split(' ').collect::<Vec<_>>());
@@ -209,6 +213,7 @@ fn cases(json: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn relay_fanout_compares_slots_with_one_relay() {
     let small = "--rounds 1 --seconds 2 --warmup 1 --subscribers 0,2 --scale 1";
     let (json, _) = bench("relay-fanout", &small.split(' ').collect::<Vec<_>>());
@@ -238,6 +243,7 @@ fn relay_fanout_compares_slots_with_one_relay() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn relay_catchup_gives_every_consumer_everything() {
     let small = "--rounds 1 --transactions 2000 --scale 1";
     let (json, _) = bench("relay-catchup", &small.split(' ').collect::<Vec<_>>());
@@ -258,6 +264,7 @@ fn relay_catchup_gives_every_consumer_everything() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn relay_mixed_takes_small_and_large_transactions() {
     let small = "--rounds 1 --seconds 3 --caches 16MB --subscribers 2 --large-rows 5000 --large-every 1000 --scale 1";
     let (json, _) = bench("relay-mixed", &small.split(' ').collect::<Vec<_>>());
@@ -276,8 +283,9 @@ fn variants_of<'j>(json: &'j Value, case: &str) -> Vec<&'j str> {
     ran.filter(|row| row.0 == case).map(|row| row.1).collect()
 }
 
-/// That the target has what the source has is checked by the benchmark itself.
+/// The benchmark itself checks that the target has what the source has.
 #[test]
+#[ignore = "long: make test-bed"]
 fn copy_measures_each_server_alone_and_every_program() {
     let small = "--rounds 1 --megabytes 2 --pgcopydb /nowhere";
     let (json, _) = bench("copy", &small.split(' ').collect::<Vec<_>>());
@@ -301,6 +309,7 @@ fn copy_measures_each_server_alone_and_every_program() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn tables_measures_what_each_table_costs() {
     let small = "--rounds 2 --tables 30 --pgcopydb /nowhere";
     let (json, _) = bench("tables", &small.split(' ').collect::<Vec<_>>());
@@ -316,6 +325,7 @@ fn tables_measures_what_each_table_costs() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn apply_runs_one_writer_and_four_where_reads_are_slow() {
     let small = "--rounds 1 --rows 4000 --scale 1 --cases slow-target";
     let (json, _) = bench("apply", &small.split(' ').collect::<Vec<_>>());
@@ -331,6 +341,7 @@ fn apply_runs_one_writer_and_four_where_reads_are_slow() {
 
 /// As in `copy`, the benchmark itself compares the target with the source.
 #[test]
+#[ignore = "long: make test-bed"]
 fn apply_lets_a_subscription_and_a_replica_catch_up() {
     let all = ["tpcb", "insert", "giant", "update", "delete"];
     let small = format!(
@@ -355,6 +366,7 @@ fn apply_lets_a_subscription_and_a_replica_catch_up() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn commit_levels_are_timed_by_kind_pace_and_remedy() {
     let (json, _) = bench("commit-levels", &["--rounds", "1", "--commits", "1"]);
     assert_eq!(rows(&json).len(), 8);
@@ -377,6 +389,7 @@ fn commit_levels_are_timed_by_kind_pace_and_remedy() {
 
 /// As in `copy`, the benchmark itself compares the replicas with their primary.
 #[test]
+#[ignore = "long: make test-bed"]
 fn commits_are_timed_by_replica_level_and_committers() {
     let small = "--rounds 1 --seconds 1 --committers 1,2";
     let (json, _) = bench("commit", &small.split(' ').collect::<Vec<_>>());
@@ -392,6 +405,7 @@ fn commits_are_timed_by_replica_level_and_committers() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn watching_counts_the_monitors_own_session() {
     let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";
     let (json, _) = bench("watching", &small.split(' ').collect::<Vec<_>>());

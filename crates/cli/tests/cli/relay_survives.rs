@@ -213,7 +213,7 @@ fn failover_slots_are_missed(lab: &Lab, primary: &Server) {
         warned.then_some(())
     });
     println!(
-        "SKIP: PostgreSQL {} has no failover slots",
+        "ELSEWHERE: PostgreSQL {} has no failover slots",
         for_tests::major().unwrap()
     );
     drop((subscriber, relay));
@@ -291,7 +291,7 @@ fn a_failover_slot_is_the_primarys_where_the_relay_has_none() {
     let lab = TestLab::with_extension().start().unwrap();
     if for_tests::major().unwrap().get() < 17 {
         println!(
-            "SKIP: PostgreSQL {} has no failover slots",
+            "ELSEWHERE: PostgreSQL {} has no failover slots",
             for_tests::major().unwrap()
         );
         return;

@@ -173,7 +173,7 @@ fn a_slot_goes_back_for_two_phase_commit() {
 fn two_phase_commit_is_altered() {
     let major = for_tests::major().unwrap();
     if major.get() < 18 {
-        println!("SKIP: PostgreSQL {major} cannot alter two_phase");
+        println!("ELSEWHERE: PostgreSQL {major} cannot alter two_phase");
         return;
     }
     let lab = TestLab::with_extension().start().unwrap();

@@ -326,7 +326,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// How often a process is killed.
+/// Times that a process is killed.
 const KILLS: u32 = 15;
 
 /// What a process wrote is gone with the folder.
@@ -343,7 +343,7 @@ impl Followed {
         Self::with("")
     }
 
-    /// With more tables.
+    /// A replica of more tables.
     pub fn with(tables: &str) -> Self {
         Self::with_writers(tables, "1")
     }
@@ -352,7 +352,7 @@ impl Followed {
         Self::created(tables, &[], &[], writers)
     }
 
-    /// With more tables on the source, once statements are executed on the target's server.
+    /// A replica of more tables on the source, created once statements are executed on the target's server.
     pub fn created(
         tables: &str,
         on_target: &[&str],

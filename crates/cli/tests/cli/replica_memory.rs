@@ -7,7 +7,7 @@ use crate::replica::{
     Running, conninfo, create_args, lockstep, output, server, sql, status, until,
 };
 
-/// Its limit, and a row.
+/// Limit of the process's memory, and size of a row.
 const LIMIT_MB: u64 = 8;
 const ROW_MB: u64 = 10;
 

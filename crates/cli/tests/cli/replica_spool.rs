@@ -45,7 +45,7 @@ impl Spooling {
         }
     }
 
-    /// With little memory, so that a drain has many commits.
+    /// Runs the replica with little memory, so that a drain has many commits.
     fn run(&self) -> Running {
         let mut command = lockstep(&["run", "r", "--target", &self.to, "--memory", "1MB"]);
         command.args(["--spool-dir", &self.folder, "--spool-limit", "1GB"]);

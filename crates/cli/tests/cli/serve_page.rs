@@ -373,7 +373,7 @@ fn keyboard_reaches_everything(browser: &Browser) {
     browser.press(ENTER, false);
 }
 
-/// With the arrow keys.
+/// The arrow keys choose how much time is shown.
 fn time_shown_can_be_chosen(browser: &Browser) {
     browser.run("document.querySelector('#span input:checked').focus()");
     browser.press(RIGHT, false);

@@ -260,7 +260,7 @@ fn ended_by_signals(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     }
 }
 
-/// It ends with its terminal, whether the signal comes or not.
+/// `top` ends with its terminal, whether the signal comes or not.
 fn ended_with_its_terminal(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     let terminal = Terminal::start(lab.folder(), &named(stage));
     terminal.wait_for("healthy");

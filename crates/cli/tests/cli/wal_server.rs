@@ -82,7 +82,7 @@ fn all_wal_is_read_that_a_server_still_has() {
     assert_eq!(server.query_text(&first).unwrap().as_deref(), Some("true"));
 }
 
-/// It waits for us as for a standby, until we have what it has sent.
+/// A server that shuts down waits for us as for a standby, until we have what it has sent.
 #[test]
 fn a_server_that_is_read_shuts_down() {
     let lab = TestLab::stock().start().unwrap();

@@ -122,6 +122,7 @@ fn demo_measures_both_standbys_and_leaves_only_its_report() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn demo_keeps_two_servers_when_asked_and_says_how_to_remove_them() {
     let place = Place::new();
     let output = place
@@ -167,7 +168,7 @@ fn shell(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The same command with the usual answer to signals: a runner that was itself started
+/// A command with the usual answer to signals: a runner that was itself started
 /// in the background ignores SIGINT, and what ignores it leaves that to its children.
 fn with_default_signals(command: &Command) -> Command {
     let mut wrapped = Command::new("env");
@@ -212,6 +213,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_signal_ends_everything_with_the_usual_exit_code() {
     for (sent, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let place = Place::new();
@@ -230,6 +232,7 @@ fn a_signal_ends_everything_with_the_usual_exit_code() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_killed_run_is_cleaned_up_by_its_reaper() {
     let place = Place::new();
     let mut child = demo_under_load(&place);
@@ -296,6 +299,7 @@ fn a_library_that_cannot_be_loaded_is_one_line_and_leaves_nothing() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn bench_writes_rows_that_a_later_run_of_other_cases_keeps() {
     let place = Place::new();
     let results = place.folder.path().join("results");

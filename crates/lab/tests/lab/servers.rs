@@ -239,7 +239,7 @@ fn a_missing_server_package_is_named() {
         .map(|major| major.to_string().parse::<Major>().unwrap())
         .find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
     let Some(major) = missing else {
-        println!("SKIP: every supported major is installed here");
+        println!("ELSEWHERE: every supported major is installed here");
         return;
     };
     let error = Package::find(major).unwrap_err();

@@ -63,7 +63,7 @@ pub enum Level {
 impl Level {
     pub const ALL: [Self; 3] = [Self::RemoteWrite, Self::On, Self::RemoteApply];
 
-    /// Its value of `synchronous_commit`.
+    /// The level's value of `synchronous_commit`.
     pub fn name(self) -> &'static str {
         match self {
             Self::RemoteWrite => "remote_write",
@@ -89,7 +89,7 @@ pub struct Plan<'a> {
     /// Commits at each level.
     pub commits: u32,
     pub pace: Pace,
-    /// Also watch replicas that commits do not wait for, which takes some CPU.
+    /// Replicas that commits do not wait for are watched too, which takes some CPU.
     pub watch: bool,
     pub application_name: &'a str,
 }
@@ -110,7 +110,7 @@ pub struct LevelTime {
 /// How long commits take on one replica.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplicaTimes {
-    /// Its `application_name`.
+    /// The replica's `application_name`.
     pub replica: String,
     pub kind: LinkKind,
     pub sync_state: SyncState,

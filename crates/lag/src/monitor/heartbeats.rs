@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Shared, lock};
+use super::{MonitorParts, lock};
 use crate::Result;
 use crate::heartbeat::{Beat, Heart, PATIENCE, Pulse};
 use crate::node::{Node, Role};
@@ -43,7 +43,7 @@ impl Newest {
 }
 
 /// Starts a thread for the primary and one for each standby.
-pub(super) fn start(shared: &Arc<Shared>) {
+pub(super) fn start(shared: &Arc<MonitorParts>) {
     let Some(primary) = shared.of_role(Role::Primary).next() else {
         return;
     };
@@ -72,7 +72,7 @@ pub(super) fn start(shared: &Arc<Shared>) {
     }
 }
 
-fn commit(shared: &Shared, primary: &Node, newest: &Newest) -> Result<()> {
+fn commit(shared: &MonitorParts, primary: &Node, newest: &Newest) -> Result<()> {
     let mut heart = Heart::connect(primary, &shared.settings.application_name)?;
     while shared.pause(shared.settings.every) {
         newest.set(heart.beat()?);
@@ -81,7 +81,7 @@ fn commit(shared: &Shared, primary: &Node, newest: &Newest) -> Result<()> {
 }
 
 /// Measures until the connection is lost or the monitor ends.
-fn follow(shared: &Shared, standby: &Node, newest: &Newest) -> Result<()> {
+fn follow(shared: &MonitorParts, standby: &Node, newest: &Newest) -> Result<()> {
     let every = shared.settings.every;
     let mut pulse = Pulse::connect(standby, &shared.settings.application_name)?;
     let mut number = newest.number();

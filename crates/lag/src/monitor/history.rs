@@ -28,7 +28,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// It shows more lag than `other`: of a step of time the worst moment stays.
+    /// True if this moment shows more lag than `other`: of a step of time the worst moment stays.
     pub fn is_worse_than(&self, other: &Self) -> bool {
         (self.lag_ms, self.lag_bytes) > (other.lag_ms, other.lag_bytes)
     }

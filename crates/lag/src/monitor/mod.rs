@@ -2,7 +2,7 @@
 //!
 //! Each node has a thread that takes samples and keeps those of the last seconds. Another
 //! thread diagnoses them as the window of [`crate::watch`] is diagnosed, about once a second,
-//! adds to the history, and publishes a [`State`]. A node that hangs delays none of this: its
+//! adds to the history, and publishes a [`MonitorState`]. A node that hangs delays none of this: its
 //! samples grow old, and it is shown as unreachable once its connection is given up.
 
 use lockstep_service::clock::unix_ms;
@@ -22,7 +22,7 @@ mod node_thread;
 mod state;
 
 pub use history::{LinkHistory, Moment};
-pub use state::{LinkState, NodeState, StageState, State, Suspect};
+pub use state::{LinkState, MonitorState, NodeState, StageState, Suspect};
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -41,11 +41,11 @@ pub const LEAST_WINDOW: Duration = Duration::from_secs(5);
 /// The threads that watch nodes. They end soon after this is dropped.
 #[derive(Debug)]
 pub struct Monitor {
-    shared: Arc<Shared>,
+    shared: Arc<MonitorParts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MonitorParts {
     settings: Settings,
     nodes: Vec<Node>,
     began: Instant,
@@ -59,7 +59,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Published {
-    state: Arc<State>,
+    state: Arc<MonitorState>,
     history: history::History,
     stopping: bool,
 }
@@ -71,11 +71,11 @@ impl Monitor {
             .iter()
             .map(|node| Mutex::new(NodeWindow::of(node)))
             .collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MonitorParts {
             windows,
             beats: Mutex::default(),
             published: Mutex::new(Published {
-                state: Arc::new(State::unknown(&nodes, &settings)),
+                state: Arc::new(MonitorState::unknown(&nodes, &settings)),
                 history: history::History::default(),
                 stopping: false,
             }),
@@ -101,13 +101,13 @@ impl Monitor {
     }
 
     /// The newest state.
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<MonitorState> {
         Arc::clone(&lock(&self.shared.published).state)
     }
 
     /// The first state whose number is higher than `number`, or the newest one when `patience`
     /// is over.
-    pub fn state_after(&self, number: u64, patience: Duration) -> Arc<State> {
+    pub fn state_after(&self, number: u64, patience: Duration) -> Arc<MonitorState> {
         let published = lock(&self.shared.published);
         let waited = self
             .shared
@@ -136,7 +136,7 @@ impl Drop for Monitor {
     }
 }
 
-impl Shared {
+impl MonitorParts {
     /// Waits; false if the monitor is being dropped.
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
@@ -166,7 +166,7 @@ impl Shared {
         let beats = lock(&self.beats).clone();
         let at_ms = unix_ms();
         let mut published = lock(&self.published);
-        let state = State {
+        let state = MonitorState {
             number: published.state.number + 1,
             at_ms,
             window_s: self.settings.window.as_secs_f64(),

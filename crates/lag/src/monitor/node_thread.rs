@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Shared, lock};
+use super::{MonitorParts, lock};
 use crate::node::{Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
@@ -21,7 +21,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 const APART: Duration = Duration::from_secs(1);
 
 /// Asks the node until the monitor ends.
-pub(super) fn run(shared: &Shared, index: usize) {
+pub(super) fn run(shared: &MonitorParts, index: usize) {
     let mut lost_at = None;
     loop {
         match follow(shared, index, lost_at) {
@@ -39,20 +39,20 @@ pub(super) fn run(shared: &Shared, index: usize) {
 
 /// Replaces the node's troubles: what was known of a node that does not answer is no longer
 /// true.
-fn refused(shared: &Shared, index: usize, error: &LagError) {
+fn refused(shared: &MonitorParts, index: usize, error: &LagError) {
     with(shared, index, |window| {
         window.troubles = vec![error.trouble()]
     });
 }
 
-fn with(shared: &Shared, index: usize, change: impl FnOnce(&mut NodeWindow)) {
+fn with(shared: &MonitorParts, index: usize, change: impl FnOnce(&mut NodeWindow)) {
     if let Some(window) = shared.windows.get(index) {
         change(&mut lock(window));
     }
 }
 
 /// One connection, until it is lost or the monitor ends.
-fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()> {
+fn follow(shared: &MonitorParts, index: usize, lost_at: Option<Instant>) -> Result<()> {
     let Some(node) = shared.nodes.get(index) else {
         return Ok(());
     };

@@ -24,7 +24,7 @@ use crate::views::{Conflicts, Extension, Slot, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
-pub struct State {
+pub struct MonitorState {
     /// Grows by one with each state; 0 before anything is known.
     pub number: u64,
     /// Milliseconds since 1970, by our clock.
@@ -59,9 +59,9 @@ pub struct NodeState {
     pub address: String,
     /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
-    /// Of a relay, its own version.
+    /// Version of a relay; None for a server.
     pub relay_version: Option<String>,
-    /// It answers and is what it was said to be.
+    /// The node answers and is what it was said to be.
     pub usable: bool,
     /// In words.
     pub troubles: Vec<String>,
@@ -91,15 +91,15 @@ pub struct NodeState {
     pub archived_age_ms: Option<f64>,
     /// None if the role may not see it.
     pub wal_folder: Option<WalFolder>,
-    /// Its `cluster_name`, also of a node that no longer answers; None if it has none.
+    /// The node's `cluster_name`, also if it no longer answers; None if it has none.
     pub cluster_name: Option<String>,
     pub slots: Vec<Slot>,
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
     pub extension: Option<Extension>,
-    /// Of a standby whose extension tells it.
+    /// Replay by several processes, on a standby whose extension tells it.
     pub parallel_replay: Option<ParallelReport>,
-    /// Of a relay: its groups and slots.
+    /// Groups and slots of a relay.
     pub relay: Option<Relay>,
     pub suspect: Option<Suspect>,
 }
@@ -121,10 +121,10 @@ pub struct LinkState {
     pub kind: LinkKind,
     pub slot: Option<String>,
     pub application_name: Option<String>,
-    /// It is a `lockstep replica`.
+    /// The `lockstep replica` that the link goes to, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lockstep_replica: Option<ReplicaReport>,
-    /// It lags, according to the diagnosis.
+    /// The replica lags, according to the diagnosis.
     pub behind: bool,
     /// Milliseconds behind at the last sample.
     pub lag_ms: f64,
@@ -162,7 +162,7 @@ impl LinkState {
     }
 }
 
-impl State {
+impl MonitorState {
     /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
         let window = Window::new(nodes.iter().map(NodeWindow::of).collect());

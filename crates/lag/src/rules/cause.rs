@@ -14,7 +14,8 @@ macro_rules! causes {
         impl Cause {
             pub const ALL: &'static [Self] = &[$(Self::$cause),*];
 
-            /// Its name in JSON and metrics. Alerts of users rely on it, so it never changes.
+            /// The cause's name in JSON and metrics. Alerts of users rely on it, so it never
+            /// changes.
             pub fn id(self) -> &'static str {
                 match self {
                     $(Self::$cause => $id,)*

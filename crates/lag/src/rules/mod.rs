@@ -49,7 +49,7 @@ pub use table::RULES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It looks like lag, and is none.
+    /// Something looks like lag, and is none.
     Note,
     /// There is no lag now, but there will be, or something else suffers.
     Risk,
@@ -57,7 +57,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Its name in JSON and metrics.
+    /// The severity's name in JSON and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -70,7 +70,7 @@ impl Severity {
 /// A measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fact {
-    /// With the unit: `unreplayed_bytes`.
+    /// The figure's name with its unit: `unreplayed_bytes`.
     pub name: &'static str,
     pub value: f64,
     /// The figure as a phrase.
@@ -105,7 +105,7 @@ pub struct Rule {
 }
 
 /// A replica whose target was asked, as it is now.
-pub(crate) struct Found<'v, 'a> {
+pub(crate) struct ReplicaFound<'v, 'a> {
     /// As its link is called, if it had one.
     pub name: String,
     pub node: &'v NodeWindow,
@@ -134,7 +134,7 @@ impl<'a> View<'a> {
     }
 
     /// Replicas whose targets were asked.
-    pub(crate) fn replicas<'v>(&'v self) -> impl Iterator<Item = Found<'v, 'a>> {
+    pub(crate) fn replicas<'v>(&'v self) -> impl Iterator<Item = ReplicaFound<'v, 'a>> {
         let subscribers = self
             .window
             .usable()
@@ -143,7 +143,7 @@ impl<'a> View<'a> {
             let replicas = node.last().map_or(&[][..], |last| &last.replicas);
             replicas.iter().map(move |replica| {
                 let mut links = self.links.iter();
-                Found {
+                ReplicaFound {
                     name: replica_name(node, replica),
                     node,
                     replica,

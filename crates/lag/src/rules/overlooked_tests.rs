@@ -675,7 +675,8 @@ fn processes_that_do_nothing_are_to_blame() {
     }
 }
 
-/// The same, and what the last remedy says, if that can lose data.
+/// Scenes of causes with risky remedies: the change, the cause, and what the last remedy says, if
+/// that can lose data.
 const DANGEROUS: [(&str, Change, Cause, Option<&str>); 8] = [
     (
         "a worker that fails at one transaction",

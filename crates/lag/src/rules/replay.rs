@@ -15,7 +15,7 @@ use crate::window::NodeWindow;
 /// Share of samples from which a wait counts as slowing replay.
 const WAIT_SHARE: f64 = 0.2;
 
-/// The same for storage, which every busy standby waits for now and then.
+/// Share of samples that counts for storage, which every busy standby waits for now and then.
 const STORAGE_SHARE: f64 = 0.4;
 
 /// Share of the time from which a startup process that runs is at its core's limit.

@@ -3,7 +3,7 @@
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::standing::kept;
-use super::{Evidence, Found, Severity, View};
+use super::{Evidence, ReplicaFound, Severity, View};
 use crate::figures::ratio;
 use crate::replica::{Doing, Replica};
 use crate::sample::Sample;
@@ -17,7 +17,7 @@ const MOSTLY: f64 = 0.5;
 fn mostly<'v, 'a>(
     view: &'v View<'a>,
     is: impl Fn(Doing, &Replica) -> bool + Copy + 'v,
-) -> impl Iterator<Item = (Found<'v, 'a>, f64)> {
+) -> impl Iterator<Item = (ReplicaFound<'v, 'a>, f64)> {
     view.replicas().filter_map(move |found| {
         let did = |sample: &'v Sample| {
             let replica = sample.replica_of(&found.replica.slot)?;
@@ -29,12 +29,15 @@ fn mostly<'v, 'a>(
             samples.len() as f64,
         );
         let replica = samples.iter().rev().find_map(did)?;
-        (share >= MOSTLY).then_some((Found { replica, ..found }, share))
+        (share >= MOSTLY).then_some((ReplicaFound { replica, ..found }, share))
     })
 }
 
-/// The same of those that do so now.
-fn doing<'v, 'a>(view: &'v View<'a>, wanted: Doing) -> impl Iterator<Item = (Found<'v, 'a>, f64)> {
+/// Replicas that did this most of the time and do so now.
+fn doing<'v, 'a>(
+    view: &'v View<'a>,
+    wanted: Doing,
+) -> impl Iterator<Item = (ReplicaFound<'v, 'a>, f64)> {
     mostly(view, move |doing, _| doing == wanted).filter(move |(found, _)| {
         let now = found.node.last();
         let now = now.and_then(|sample| sample.replica_of(&found.replica.slot));
@@ -43,7 +46,7 @@ fn doing<'v, 'a>(view: &'v View<'a>, wanted: Doing) -> impl Iterator<Item = (Fou
 }
 
 /// Evidence that a replica does not apply. It lags if its source has WAL for it.
-fn of(found: &Found<'_, '_>, explains: f64) -> Evidence {
+fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
     let behind = found.link.map_or(0, |link| link.last_bytes());
     let severity = match behind {
         0 => Severity::Risk,
@@ -69,7 +72,7 @@ fn of(found: &Found<'_, '_>, explains: f64) -> Evidence {
 }
 
 /// Adds how far it is behind, and what its slot keeps meanwhile.
-fn with_backlog(mut evidence: Evidence, found: &Found<'_, '_>) -> Evidence {
+fn with_backlog(mut evidence: Evidence, found: &ReplicaFound<'_, '_>) -> Evidence {
     let Some(link) = found.link else {
         return evidence;
     };
@@ -102,7 +105,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         let is_trying = matches!(doing, Doing::Connecting | Doing::Running);
         doing == Doing::Stopped || is_trying && replica.error.is_some()
     };
-    let of_one = |(found, share): (Found<'_, '_>, f64)| {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let replica = found.replica;
         let error = replica.error.as_deref().unwrap_or("it does not say why");
         // Each of these gaps belongs to the remedy for one state.
@@ -133,7 +136,7 @@ fn is_away(replica: &Replica) -> bool {
 }
 
 pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, share): (Found<'_, '_>, f64)| {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let replica = found.replica;
         let mut evidence = of(&found, share).fact(
             "paused_share",
@@ -154,7 +157,7 @@ pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
 }
 
 pub(super) fn not_running(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, share): (Found<'_, '_>, f64)| {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let replica = found.replica;
         let (words, name) = match replica.is_copied() {
             true => ("no process applies to it".to_owned(), "away"),
@@ -180,7 +183,7 @@ pub(super) fn not_running(view: &View<'_>) -> Vec<Evidence> {
 }
 
 pub(super) fn silent(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, share): (Found<'_, '_>, f64)| {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let age = found.replica.written_age_ms.unwrap_or(0.0);
         let evidence = of(&found, share).fact(
             "written_age_ms",
@@ -197,7 +200,7 @@ pub(super) fn silent(view: &View<'_>) -> Vec<Evidence> {
 }
 
 pub(super) fn held(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, share): (Found<'_, '_>, f64)| {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let hold = found.replica.hold.clone().unwrap_or_default();
         let age = hold.age_ms.unwrap_or(0.0);
         let who = match (&hold.user, &hold.client) {
@@ -227,7 +230,7 @@ pub(super) fn held(view: &View<'_>) -> Vec<Evidence> {
 }
 
 pub(super) fn copying(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, _): (Found<'_, '_>, f64)| {
+    let of_one = |(found, _): (ReplicaFound<'_, '_>, f64)| {
         let replica = found.replica;
         let mut evidence = of(&found, 0.0).severity(Severity::Note);
         evidence = match replica.copied_share() {
@@ -250,7 +253,7 @@ pub(super) fn copying(view: &View<'_>) -> Vec<Evidence> {
 /// Rows that differ from the source's already.
 pub(super) fn missing_rows(view: &View<'_>) -> Vec<Evidence> {
     let with_some = view.replicas().filter(|it| it.replica.missing_rows > 0);
-    let of_one = |found: Found<'_, '_>| {
+    let of_one = |found: ReplicaFound<'_, '_>| {
         let rows = found.replica.missing_rows;
         of(&found, 0.0).severity(Severity::Risk).fact(
             "missing_rows",

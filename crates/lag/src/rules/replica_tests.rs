@@ -57,7 +57,7 @@ fn scene(change: Change) -> Scene {
     scene
 }
 
-/// It has applied nothing since the beginning.
+/// The replica has applied nothing since the beginning.
 fn stands(replica: &mut Replica) {
     replica.applied_lsn = lsn(START);
 }
@@ -71,7 +71,7 @@ fn disconnected(sample: &mut Sample) {
     (slot.restart_lsn, slot.confirmed_flush_lsn) = (lsn(START), lsn(START));
 }
 
-/// The same with what it does.
+/// A scene in which the replica is disconnected too.
 fn away(change: Change) -> Scene {
     let mut scene = scene(change);
     scene.primary.samples.iter_mut().for_each(disconnected);

@@ -8,9 +8,9 @@ use super::key::{KEYS, Key};
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applies {
-    /// With RELOAD or SIGHUP.
+    /// A changed value takes effect with RELOAD or SIGHUP.
     Now,
-    /// Only when the relay starts.
+    /// A changed value takes effect when the relay starts again.
     AtRestart,
 }
 

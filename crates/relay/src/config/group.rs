@@ -25,7 +25,7 @@ pub const LONGEST_GROUP_NAME: usize = LONGEST_NAME - SLOT_PREFIX.len();
 /// One group as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Its name, which has the characters of a slot's name.
+    /// The group's name, which has the characters of a slot's name.
     pub name: String,
     pub database: String,
     /// Publications; sorted, none twice.

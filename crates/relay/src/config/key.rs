@@ -34,7 +34,7 @@ pub(super) enum ValueKind {
 }
 
 pub(super) struct Key {
-    /// Its name in the file; flags have dashes in place of underscores.
+    /// The key's name in the file; flags have dashes in place of underscores.
     pub name: &'static str,
     pub kind: ValueKind,
     /// What has no default.

@@ -57,7 +57,7 @@ pub struct Config {
     pub metrics: Option<HostPort>,
     /// Certificate chain for clients, PEM; None turns TLS off.
     pub tls_certificate: Option<PathBuf>,
-    /// Its key, PEM.
+    /// The certificate's key, PEM.
     pub tls_key: Option<PathBuf>,
     /// Refuse clients without TLS, but for those on the Unix socket.
     pub tls_required: bool,
@@ -100,7 +100,7 @@ impl OnSpoolLimit {
             .ok_or_else(|| format!("{} is not allowed: wait or drop-slowest", quoted(text)))
     }
 
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -168,7 +168,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The same again: what [`Config::load`] gives for the same file and flags now.
+    /// The configuration read again: what [`Config::load`] gives for the same file and flags now.
     pub fn reload(&self) -> Result<Self, ConfigError> {
         Self::load(self.origin.file.as_deref(), &self.origin.flags)
     }

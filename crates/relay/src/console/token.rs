@@ -25,7 +25,7 @@ pub(super) type Spanned = (Token, Range<usize>);
 /// What is wrong with the words of a query, as PostgreSQL names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
-    /// It is open at the query's end.
+    /// A text, name or comment is still open at the query's end.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
     #[error("invalid Unicode escape")]
@@ -148,7 +148,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// The same of a string in which backslashes begin escapes.
+    /// The rest of a string in which backslashes begin escapes.
     fn escaped(&mut self) -> Result<String, Malformed> {
         let mut text = Vec::new();
         loop {

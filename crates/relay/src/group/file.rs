@@ -20,7 +20,7 @@ pub const FILE: &str = "group.json";
 pub struct Kept {
     pub name: String,
     pub key: GroupKey,
-    /// Of the database. None: it was not noted.
+    /// OID of the database. None: it was not noted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database_oid: Option<u32>,
     pub upstream_slot: String,

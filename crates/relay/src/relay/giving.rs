@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::group::Group;
 use crate::lock::lock;
 use crate::look::look;
-use crate::receive::thread::Receiving;
+use crate::receive::Receiving;
 use crate::spare::{Candidate, Gift, Need, Scarce, TRY_AGAIN, Then, choose};
 use crate::stats::Source;
 

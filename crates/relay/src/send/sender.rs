@@ -112,7 +112,7 @@ pub enum Action {
     Keepalive {
         /// The client has everything before.
         end: Lsn,
-        /// It is to answer at once.
+        /// The client is to answer at once.
         reply: bool,
     },
     /// Wait until there may be more to read, group, slot or relay have changed,
@@ -146,13 +146,13 @@ pub enum Action {
 /// What came of an action, or what happened meanwhile.
 #[derive(Debug)]
 pub enum Event {
-    /// It is done.
+    /// The action asked for is done.
     Done,
     /// Frames were read.
     Frames {
-        /// They end at the end of this transaction, or within a later one.
+        /// The frames end at the end of this transaction, or within a later one.
         sent: Lsn,
-        /// They end within a message.
+        /// The frames end within a message.
         within: bool,
     },
     /// There is nothing to read.
@@ -168,7 +168,7 @@ pub enum Event {
     Unreadable(LogError),
     /// There may be more.
     Woken {
-        /// That stream from the group, this one included.
+        /// Sessions that stream from the group, this one included.
         sessions: usize,
     },
     /// The group cannot go on, and why.
@@ -292,7 +292,7 @@ impl Sender {
         }
     }
 
-    /// With something wrong, for tests.
+    /// This sender with something wrong, for tests.
     #[must_use]
     pub fn with_fault(self, fault: Option<Fault>) -> Self {
         Self { fault, ..self }
@@ -602,7 +602,7 @@ impl Sender {
             .hint("If this does not pass, drop the subscription and create it anew with its initial copy.")
     }
 
-    /// Of a client that cannot be sent away in order.
+    /// What is reported of a client that cannot be sent away in order.
     fn left(&self) -> Report {
         Report::fatal(
             "57P05",

@@ -30,7 +30,7 @@ const LIMIT: usize = 128 * 1024;
 
 /// Authentication requests, by number.
 const SASL: u32 = 10;
-/// Those that need no answer: done, and the server's last word of SASL.
+/// Requests that need no answer: done, and the server's last word of SASL.
 const NO_ANSWER: [u32; 2] = [0, 12];
 
 /// Mechanisms that bind the channel end in this.

@@ -77,7 +77,7 @@ impl Doorway {
         self.admit(&mut waiting, from)
     }
 
-    /// The same, but who is there has `grace` before it has to go.
+    /// Like [`Self::enter`], but who is there has `grace` before it has to go.
     pub async fn enter_after(self: &Arc<Self>, grace: Duration, from: Option<IpAddr>) -> Visit {
         let from = from.map(network);
         loop {

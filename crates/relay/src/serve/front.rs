@@ -31,7 +31,7 @@ pub(super) enum Arrived {
         transport: Transport,
         packet: Startup,
     },
-    /// It cannot be served, and why.
+    /// The client cannot be served, and why.
     Refused { transport: Transport, why: Report },
     /// The client has left.
     Gone,

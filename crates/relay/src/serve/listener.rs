@@ -62,9 +62,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection that says nothing is asked whether it is there after this time.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-/// And again at this interval.
+/// Interval at which a connection that stays silent is asked again.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-/// So often before it counts as gone.
+/// Number of questions without an answer after which a connection counts as gone.
 const KEEPALIVE_TRIES: u32 = 6;
 
 /// A place to listen on.
@@ -101,7 +101,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// It is not possible to listen somewhere.
+/// Where it is not possible to listen, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}: {source}")]
 pub struct ListenError {
@@ -296,9 +296,9 @@ struct Serving<O: SlotCommands, C: ConsoleService> {
     service: Arc<Service<O, C>>,
     places: Places,
     doorway: Arc<Doorway>,
-    /// Those at the door who have a connection to the primary.
+    /// Clients at the door who have a connection to the primary.
     logins: Arc<Doorway>,
-    /// Those of them that the primary has too few walsenders for.
+    /// Clients at the door that the primary has too few walsenders for.
     refused: Refused,
     next: AtomicU64,
 }

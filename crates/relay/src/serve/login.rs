@@ -45,7 +45,7 @@ impl<'p> Reach for &(dyn Primary + 'p) {
 /// nobody has said a password yet. It has a moment for itself where others wait.
 pub(super) struct Refused {
     doorway: Arc<Doorway>,
-    /// Of the one that is in; the next waits until it has left nothing behind.
+    /// Turn of the login that is in; the next waits until it has left nothing behind.
     turn: Mutex<Turn>,
 }
 

@@ -66,7 +66,7 @@ impl Arrival {
         }
     }
 
-    /// It asks for replication. Whether it has got it the primary says.
+    /// True if the client asks for replication. Whether it has got it the primary says.
     fn replicates(&self) -> bool {
         match self.start.replication() {
             Replication::Logical => self.start.database() != DATABASE.as_bytes(),
@@ -111,7 +111,7 @@ pub(super) struct Open<O: SlotCommands> {
 
 /// What the primary has said about a session.
 enum Known {
-    /// It was not asked.
+    /// Nothing yet: the primary was not asked.
     Nothing,
     Standing(Standing),
     /// A session of replication that cannot stream from the relay.
@@ -264,7 +264,7 @@ enum Decided<S> {
 
 /// How asking the primary ended.
 enum Asked {
-    /// It is known where the session stands.
+    /// The primary has said where the session stands.
     Known,
     /// The primary's error.
     Refused(Vec<u8>),

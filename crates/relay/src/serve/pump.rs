@@ -166,7 +166,7 @@ struct Asking {
 
 /// What became of an answer of the primary.
 enum Gathered {
-    /// It is whole.
+    /// The message is whole.
     Whole(Vec<u8>),
     /// Something of it, or between it, is for the client.
     ForClient,

@@ -6,9 +6,9 @@ pub struct Rights {
     /// The role, as the primary names it.
     pub user: String,
     pub superuser: bool,
-    /// Has the rights of `pg_monitor`.
+    /// The role has the rights of `pg_monitor`.
     pub monitor: bool,
-    /// Is a member of the configured role, or is it.
+    /// The role is a member of the configured role, or is it.
     pub admin: bool,
 }
 

@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Stopper(watch::Sender<bool>);
 
-/// Is told once that it should stop: with all others, or as a session that must end.
+/// Tells a session once that it should stop: with all others, or as a session that must end.
 #[derive(Debug, Clone)]
 pub struct Stop {
     all: watch::Receiver<bool>,
@@ -34,7 +34,7 @@ impl Stopper {
 }
 
 impl Stop {
-    /// The same for a session, which may also be told alone.
+    /// This stop for a session, which may also be told alone.
     pub fn of_session(self, session: Terminated) -> Self {
         Self {
             session: Some(session),

@@ -65,7 +65,7 @@ impl Transport {
         }
     }
 
-    /// The same for a client's connection.
+    /// The two ends of a client's connection: to read from and to write to.
     pub(crate) fn client(self) -> Client {
         let (reader, writer) = self.halves();
         Client { reader, writer }

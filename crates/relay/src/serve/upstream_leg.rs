@@ -64,9 +64,9 @@ pub struct TlsToPrimary {
 pub enum Verify {
     /// Nothing: libpq's `require`.
     None,
-    /// That somebody trusted has signed it: `verify-ca`.
+    /// Somebody trusted has signed the certificate: `verify-ca`.
     Ca,
-    /// And that it is for this host: `verify-full`.
+    /// The certificate is for this host, too: `verify-full`.
     Full,
 }
 
@@ -198,7 +198,7 @@ fn client_config(tls: &TlsToPrimary) -> io::Result<ClientConfig> {
 #[derive(Debug)]
 struct Check {
     verify: Verify,
-    /// Those in the file. A server's own certificate may be among them, often one that
+    /// Certificates in the file. A server's own may be among them, often one that
     /// it has signed itself and that may therefore sign nothing: it is trusted as it is.
     trusted: Vec<CertificateDer<'static>>,
     chain: Option<Arc<WebPkiServerVerifier>>,

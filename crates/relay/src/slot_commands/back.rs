@@ -1,5 +1,10 @@
 //! Slots that go back to the primary: the copy that is made there, and how the slot becomes it or
 //! is dropped with it.
+//!
+//! - No slot with two-phase commit is the relay's. One of the relay's that is asked for it goes back,
+//!   and gets it on the primary from exactly the position where the primary takes over.
+//! - While the primary has a copy that stands further on, the relay keeps the slot: what comes before
+//!   the copy is sent first, or the copy is dropped first.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -37,7 +37,7 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
-    /// It stops before one more change than this.
+    /// Changes that are still made before the machine stops.
     changes_left: Option<u64>,
     /// Something wrong in the log over it.
     fault: Option<Fault>,

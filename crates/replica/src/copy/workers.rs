@@ -18,8 +18,8 @@ use super::progress::{Counters, Moment};
 use super::tables::Table;
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
-use crate::sessions;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
+use lockstep_apply::sessions;
 
 /// How often progress is told.
 const TOLD_EVERY: Duration = Duration::from_millis(500);

@@ -2,7 +2,7 @@
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::facts::Excluded;
+use crate::names::Excluded;
 use crate::state::json_array;
 
 /// Objects that are left out are those in an excluded schema, excluded tables, and whatever is a part

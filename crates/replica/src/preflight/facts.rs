@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::names::TableName;
+use crate::names::{Excluded, TableName};
 use crate::subset::Subset;
 
 /// All that the rules decide on.
@@ -126,6 +126,15 @@ pub struct Table {
     pub ancestors: Vec<TableName>,
 }
 
+impl Table {
+    /// Whether the table, or a partitioned table above it, is left out.
+    pub fn is_left_out(&self, excluded: &Excluded) -> bool {
+        std::iter::once(&self.name)
+            .chain(&self.ancestors)
+            .any(|name| excluded.names(name))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TableKind {
     #[default]
@@ -230,37 +239,12 @@ pub struct Extension {
     pub available: Option<String>,
 }
 
-/// Schemas and tables that are left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Excluded {
-    pub schemas: Vec<String>,
-    /// As `schema.table`.
-    pub tables: Vec<String>,
-}
-
-impl Excluded {
-    /// Whether a table, or a partitioned table above it, is left out.
-    pub fn covers(&self, table: &Table) -> bool {
-        std::iter::once(&table.name)
-            .chain(&table.ancestors)
-            .any(|name| self.names(name))
-    }
-
-    pub fn names(&self, name: &TableName) -> bool {
-        self.schemas.contains(&name.schema)
-            || self
-                .tables
-                .iter()
-                .any(|excluded| *excluded == format!("{}.{}", name.schema, name.table))
-    }
-}
-
 impl Facts {
     /// Tables that are not left out.
     pub fn included(&self) -> impl Iterator<Item = &Table> {
         self.tables
             .iter()
-            .filter(|table| !self.excluded.covers(table))
+            .filter(|table| !table.is_left_out(&self.excluded))
     }
 
     /// Tables whose rows are copied and replicated.
@@ -321,7 +305,7 @@ impl Facts {
     fn is_whole(&self, root: &Table) -> bool {
         let below = |table: &&Table| table.ancestors.contains(&root.name);
         let mut below = self.tables.iter().filter(below);
-        !below.any(|table| self.excluded.covers(table))
+        !below.any(|table| table.is_left_out(&self.excluded))
     }
 
     /// Tables that the publication names.

@@ -98,7 +98,7 @@ fn named(facts: &Facts, subset: &Subset, found: &mut Found) {
         );
         return found.error(subject, "the source has no such table", todo);
     };
-    if facts.excluded.covers(table) {
+    if table.is_left_out(&facts.excluded) {
         let says = "it is excluded, and has a row filter or a column list";
         return found.error(subject, says, format!("leave {options} out, or include it"));
     }

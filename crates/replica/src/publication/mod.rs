@@ -17,6 +17,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use lockstep_apply::Published as Watched;
 use lockstep_client::{ClientError, Connection};
 use lockstep_wire::Lsn;
 
@@ -72,5 +73,12 @@ impl Expected {
             self.name,
             named.join("; ")
         ))
+    }
+}
+
+impl Watched for Expected {
+    fn altered(&self, source: &mut Connection) -> Result<Option<String>, ClientError> {
+        let differences = self.differences(source)?;
+        Ok(self.words(&differences))
     }
 }

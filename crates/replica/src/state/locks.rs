@@ -8,7 +8,7 @@ use lockstep_client::{ClientError, field};
 
 use super::{APPLICATION, State};
 use crate::error::{ReplicaError, Result};
-use crate::sessions;
+use lockstep_apply::sessions;
 
 /// How long another lockstep's lock is waited for.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);

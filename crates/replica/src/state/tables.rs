@@ -89,15 +89,6 @@ impl State {
     }
 }
 
-/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
-/// partition that was made after the copy is listed by that. `$1` is the replica, `$2` and `$3` the
-/// table's schema and name, `$4` how many rows.
-pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
-      (replica, schema_name, table_name, state, start_lsn, missing_rows) \
-    VALUES ($1, $2, $3, 'copied', '0/0', $4) \
-    ON CONFLICT (replica, schema_name, table_name) \
-    DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
-
 /// The statement that says that several sessions load a table; run it before they begin.
 pub fn copying_sql(replica: &str, table: &TableName) -> Result<String, ClientError> {
     Ok(format!(

@@ -13,9 +13,9 @@ use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, UNLISTED
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
-use crate::apply::{Catalog, Start};
 use crate::names::{TableName, quoted};
 use crate::state::json_array;
+use lockstep_apply::{Catalog, Start};
 
 /// A range of a table, by the table's place.
 type Piece = (usize, Range);

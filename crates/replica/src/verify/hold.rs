@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 
 use super::{Result, VerifyError};
-use crate::apply::Control;
-use crate::apply::control::before_all;
 use crate::state::{Held, State};
+use lockstep_apply::Control;
+use lockstep_apply::control::before_all;
 
 /// How often the state is asked how far apply is.
 const ASK_EVERY: Duration = Duration::from_millis(20);

@@ -35,10 +35,10 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Conninfo};
 use lockstep_wire::Lsn;
 
-use crate::apply::{ApplyError, Starts};
 use crate::error::ReplicaError;
 use crate::names::TableName;
 use crate::state::TableCopy;
+use lockstep_apply::{ApplyError, Starts};
 
 pub use hold::{Hold, InProcess};
 pub use named::{Replicated, replica};

@@ -8,7 +8,7 @@ use lockstep_wire::Lsn;
 
 use super::{Hold, Options, Result, VerifyError};
 use crate::failpoint;
-use crate::sessions;
+use lockstep_apply::sessions;
 
 /// The name of the sessions.
 pub const APPLICATION: &str = "lockstep verify";

@@ -12,11 +12,11 @@ use lockstep_wire::Lsn;
 use super::hold::ThroughState;
 use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
-use crate::apply::{Control, MEMORY};
 use crate::error::{ReplicaError, Result};
 use crate::follow::{Following, follow_if, settings, starts};
 use crate::source::{Source, source_of};
 use crate::state::{Holder, Replica, State};
+use lockstep_apply::{Control, MEMORY};
 
 /// How often the state is asked how far apply is.
 const ASK_EVERY: Duration = Duration::from_millis(100);

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_apply::Control;
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::apply::Control;
 use lockstep_replica::create::create;
 use lockstep_replica::state::State;
 use lockstep_replica::{follow, verify};

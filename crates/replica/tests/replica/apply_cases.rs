@@ -1,6 +1,6 @@
 //! The hard cases, one test each.
 
-use lockstep_replica::apply::{Start, Starts, Stats};
+use lockstep_apply::{Start, Starts, Stats};
 use lockstep_replica::names::TableName;
 use lockstep_wire::Lsn;
 

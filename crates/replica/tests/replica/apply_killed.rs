@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockstep_apply::SpoolConfig;
+use lockstep_apply::failpoint::{
+    APPLY_AHEAD, APPLY_COMMITTED, APPLY_MOVED, APPLY_OPENED, APPLY_PART, APPLY_TOLD,
+    APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN, SPOOL_MADE, SPOOL_TOLD,
+};
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::SpoolConfig;
 use lockstep_replica::create::create;
-use lockstep_replica::failpoint::{
-    APPLY_AHEAD, APPLY_COMMITTED, APPLY_MOVED, APPLY_OPENED, APPLY_PART, APPLY_TOLD,
-    APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN, FOLLOW_TAKEN, SPOOL_MADE, SPOOL_TOLD,
-};
+use lockstep_replica::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::{self, Failpoint};
 
 use crate::apply_lab::until;
@@ -167,7 +168,7 @@ impl Killing {
     }
 }
 
-/// How often the process, the source and the target were killed, and the process at which failpoints.
+/// Kills of process, source and target, and of the process at each failpoint.
 #[derive(Default)]
 struct Kills {
     of: [u32; 3],

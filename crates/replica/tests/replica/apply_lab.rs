@@ -3,10 +3,10 @@
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockstep_apply::{self as apply, Control, Phase, Starts};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_replica::apply::{self, Control, Phase, Starts};
 use lockstep_replica::state::{Replica, State};
 
 use crate::{begun, primary};

@@ -1,7 +1,7 @@
 //! What the source sees: a synchronous standby, an idle replica, and interruptions.
 
+use lockstep_apply::Phase;
 use lockstep_lab::server::Stop;
-use lockstep_replica::apply::Phase;
 
 use super::apply_lab::{LONG, NAME, Pair, SLOT, rows, sql, until};
 

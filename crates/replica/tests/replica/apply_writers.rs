@@ -3,10 +3,10 @@
 //! Most tests hold the first batch up: it changes row 1 of table `gate`, which a session on the
 //! target has locked. What follows is larger, so that it goes to a writer of its own.
 
+use lockstep_apply::{self as apply, Control, Starts};
 use lockstep_client::Connection;
 use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
-use lockstep_replica::apply::{self, Control, Starts};
 
 use super::apply_lab::{NAME, Pair, rows, sql, until};
 

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
+use lockstep_apply::{Control, Phase};
 use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
-use lockstep_replica::apply::{Control, Phase};
 use lockstep_replica::create::create;
 use lockstep_replica::follow::follow;
 use lockstep_replica::state::{Replica, State};

@@ -1,8 +1,8 @@
 //! A copy of a target's database has a copy of the state, and nothing is done with that.
 
+use lockstep_apply::Control;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::apply::Control;
 use lockstep_replica::create::create;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::{Following, follow};

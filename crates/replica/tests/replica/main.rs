@@ -36,15 +36,15 @@ mod verify_besides;
 mod verify_cases;
 mod verify_changed;
 
+use lockstep_apply::MEMORY;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{major, source_major};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use lockstep_replica::apply::MEMORY;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Watcher};
 use lockstep_replica::follow::Following;
-use lockstep_replica::preflight::facts::Excluded;
+use lockstep_replica::names::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::{Phase, Replica};
 

@@ -1,7 +1,7 @@
 //! Partitions that are made after the copy.
 
+use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::apply::{Control, Phase};
 use lockstep_replica::create::{create, preflight};
 use lockstep_replica::follow::follow;
 

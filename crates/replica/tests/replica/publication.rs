@@ -1,7 +1,7 @@
 //! A publication that somebody altered, and a replica with a spool.
 
+use lockstep_apply::{Control, Phase, SpoolConfig};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::apply::{Control, Phase, SpoolConfig};
 use lockstep_replica::create::create;
 use lockstep_replica::follow::{Following, follow};
 

@@ -5,10 +5,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lockstep_apply::{Control, Phase, SpoolConfig, SpoolStats, Stats};
 use lockstep_client::{Connection, Purpose, SlotState};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
-use lockstep_replica::apply::{Control, Phase, SpoolConfig, SpoolStats, Stats};
 use lockstep_replica::create::create;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::{Following, follow};

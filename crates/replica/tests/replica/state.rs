@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use lockstep_apply::SpoolStats;
+use lockstep_apply::target_state::ADD_MISSING;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
-use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::names::TableName;
 use lockstep_replica::publication::Published;
 use lockstep_replica::state::{
-    ADD_MISSING, Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
+    Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
 };
 use lockstep_replica::subset::Subset;
 use lockstep_wire::{Lsn, Timeline};

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::{Control, Phase};
 use lockstep_replica::create::create;
 use lockstep_replica::follow::{Following, follow};
 use lockstep_replica::preflight::rules::{Finding, Severity};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_replica::apply::Starts;
+use lockstep_apply::Starts;
 use lockstep_replica::verify::{self, DifferenceKind, InProcess, Options, Report};
 
 use super::apply_lab::{LONG, Pair, conninfo, sql};

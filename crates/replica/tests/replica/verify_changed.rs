@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use lockstep_apply::Control;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::Control;
 use lockstep_replica::verify::DifferenceKind::{Missing, NoTable, NotCompared};
 use lockstep_replica::verify::moment::Moment;
 use lockstep_replica::verify::{DifferenceKind, InProcess, Options, Report, compare};

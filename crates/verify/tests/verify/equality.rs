@@ -232,6 +232,7 @@ fn seeds_leave_equal(replay: Replay) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn seeds_leave_two_stock_standbys_equal() {
     seeds_leave_equal(Replay::Stock);
 }
@@ -340,6 +341,7 @@ fn crashes_leave_equal(replay: Replay) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_stock_standby_that_crashes_stays_equal() {
     crashes_leave_equal(Replay::Stock);
 }

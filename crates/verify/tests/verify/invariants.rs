@@ -116,6 +116,7 @@ fn they_hold(replay: Replay) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn they_hold_on_a_stock_standby_long_held_snapshots_included() {
     they_hold(Replay::Stock);
 }

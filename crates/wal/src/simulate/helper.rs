@@ -57,7 +57,7 @@ enum Doing {
     },
     /// The turn ends.
     End,
-    /// `try_again()`.
+    /// `helper_try_again()`.
     Tries(Tries),
 }
 

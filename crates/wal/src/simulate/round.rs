@@ -98,7 +98,7 @@ impl<'a> Round<'a> {
     }
 
     /// A record that must be done before this one and is not, and its state; None: all are done
-    /// (`is_ready()`).
+    /// (`helper_is_ready()`).
     pub fn unfinished(&mut self, number: usize, now: Ticks) -> Option<(usize, State)> {
         let job = self.job(number).copied()?;
         let before = self.unfinished_heap(&job, now).or_else(|| {
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
         Some((before, self.state(before)))
     }
 
-    /// As `heap_is_done()` in helper.c: the chain of the transaction's records that add tuples.
+    /// As `helper_heap_is_done()`: the chain of the transaction's records that add tuples.
     fn unfinished_heap(&mut self, job: &Job, now: Ticks) -> Option<usize> {
         if !job.after_heap {
             return None;

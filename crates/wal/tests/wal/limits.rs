@@ -38,7 +38,7 @@ fn defines(text: &str) -> HashMap<&str, &str> {
     lines.collect()
 }
 
-/// Of numbers and names with `*` and `/` between them, from left to right.
+/// The value of numbers and names with `*` and `/` between them, from left to right.
 fn value(text: &str, defines: &HashMap<&str, &str>) -> Option<u64> {
     let text = text.trim_matches(['(', ')']);
     let mut words = text.split_whitespace();

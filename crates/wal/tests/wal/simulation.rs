@@ -56,7 +56,7 @@ fn analyzed(costs: Costs, records: &[((u8, u8), Vec<u32>)]) -> Report {
     analyzed_by(Stage::BeforeConsistency, costs, &records)
 }
 
-/// The same by the rules of a stage, each record of a transaction.
+/// A report by the rules of a stage, each record of a transaction.
 fn analyzed_by(stage: Stage, costs: Costs, records: &[((u8, u8), u32, Vec<u32>)]) -> Report {
     let size = SegmentSize::new(16 << 20).unwrap();
     let rules = Rules { stage, major: 15 };

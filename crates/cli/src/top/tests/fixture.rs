@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
+use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, MonitorState, NodeState, StageState};
 use lockstep_lag::node::Role;
 use lockstep_lag::parallel_report::ParallelReport;
 use lockstep_lag::point::Bound;
@@ -127,7 +127,7 @@ fn fact(name: &'static str, value: f64, words: &str) -> Fact {
     }
 }
 
-pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> State {
+pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> MonitorState {
     let mut diagnosis = Diagnosis {
         healthy: false,
         unknown: Vec::new(),
@@ -138,7 +138,7 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
     let behind = links.iter().any(|link| link.behind);
     let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
     diagnosis.healthy = !suffers && nodes.iter().all(|node| node.usable);
-    State {
+    MonitorState {
         number: 7,
         at_ms: NOW_MS,
         window_s: 30.0,
@@ -162,7 +162,7 @@ fn slot(name: &str, kind: &str, active: bool) -> Slot {
 }
 
 /// A state without problems. One replica is not named on the command line.
-pub fn calm() -> State {
+pub fn calm() -> MonitorState {
     state(
         vec![
             node("primary", Role::Primary),
@@ -184,7 +184,7 @@ pub fn calm() -> State {
 }
 
 /// The state before the first answer.
-pub fn asked() -> State {
+pub fn asked() -> MonitorState {
     let mut state = calm();
     state.number = 0;
     state.links.clear();
@@ -197,7 +197,7 @@ pub fn asked() -> State {
 }
 
 /// A state with every kind of problem.
-pub fn trouble() -> State {
+pub fn trouble() -> MonitorState {
     let mut primary = node("primary", Role::Primary);
     primary.slots = vec![
         slot("standby1_slot", "physical", true),
@@ -300,7 +300,7 @@ fn findings() -> Vec<Finding> {
 }
 
 /// A relay with two groups, one of which waits, and a subscriber behind it.
-pub fn relayed() -> State {
+pub fn relayed() -> MonitorState {
     let group = |name: &str, state: &str, reason: Option<&str>| Group {
         name: name.to_owned(),
         state: state.into(),
@@ -353,7 +353,7 @@ pub fn relayed() -> State {
 }
 
 /// More nodes than fit on a screen.
-pub fn crowd() -> State {
+pub fn crowd() -> MonitorState {
     let mut nodes = vec![node("primary", Role::Primary)];
     let mut links = Vec::new();
     for number in 1..=40 {
@@ -371,7 +371,7 @@ pub fn crowd() -> State {
 }
 
 /// Two minutes of history of each link, up to its lag now.
-pub fn history(state: &State) -> Vec<LinkHistory> {
+pub fn history(state: &MonitorState) -> Vec<LinkHistory> {
     let moments = |link: &LinkState| {
         let past = (0..120).map(|second| Moment {
             at_ms: NOW_MS - (119 - second) * 1000,

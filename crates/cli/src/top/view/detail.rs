@@ -1,7 +1,7 @@
 //! The details of one node: the stages of its link, its lag over time, the findings about it with
 //! evidence and remedies, and the node itself. They can be longer than the screen, so they scroll.
 
-use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::point::{Bound, TOLD_LATE};
 use lockstep_lag::states::WalStatus;
@@ -83,7 +83,7 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
 }
 
 /// How far behind the link is. Figures have fixed widths, so that nothing moves.
-fn lag(state: &State, link: &LinkState) -> Vec<String> {
+fn lag(state: &MonitorState, link: &LinkState) -> Vec<String> {
     let most = right(&time(link.lag_max_ms), 6);
     let sign = match link.bound.sign() {
         "" => String::new(),
@@ -185,7 +185,7 @@ impl Page {
         self.lines.push(Line::from(vec![Span::raw(text), bar]));
     }
 
-    fn findings(&mut self, state: &State, row: &TopRow) {
+    fn findings(&mut self, state: &MonitorState, row: &TopRow) {
         if row.findings.is_empty() {
             return;
         }

@@ -143,7 +143,7 @@ impl Browser {
         self.of_session("POST", "/execute/sync", &body)
     }
 
-    /// The same, as text.
+    /// What a script returns, as text.
     pub fn text(&self, script: &str) -> String {
         self.run(script).as_str().unwrap_or_default().to_owned()
     }

@@ -13,7 +13,7 @@ use lockstep_client::Connection;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_lag::Cause;
 
-/// How often to look; doctor does it ten times a second.
+/// Interval between two looks; doctor looks ten times a second.
 const EVERY: Duration = Duration::from_millis(60);
 
 /// How far two shares of the same time may be apart: each is of some forty moments, and one
@@ -23,7 +23,7 @@ const SHARE_APART: f64 = 0.3;
 /// The part of a growing figure that is there when doctor asks for the last time.
 const CLOSE: f64 = 0.6;
 
-/// The same, where a record may come between two looks.
+/// The part of the first figure that doctor's has at least: a record may come between two looks.
 const RECORDS: f64 = 0.999;
 
 /// Most bytes that a walsender sends at once: a window may have one message more.
@@ -32,7 +32,7 @@ const MESSAGE: f64 = 131_072.0;
 /// What is made of the answers.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// It only grows: doctor's figure is between the first and the last, and close to that.
+    /// A figure that only grows: doctor's is between the first and the last, and close to that.
     Between,
     /// The part of the answers that are true, of those that are not null.
     Share,
@@ -42,7 +42,7 @@ enum Kind {
     Ran,
     /// How much it has grown; doctor began later.
     Growth,
-    /// The same for each second, in steps of a message.
+    /// Growth in each second, in steps of a message.
     Rate,
     /// How long the statement takes, milliseconds, in the middle.
     Time,
@@ -80,7 +80,7 @@ fn waits(fact: &'static str, which: Which, process: &str, condition: &str) -> Qu
     of(fact, Kind::Share, which, &sql)
 }
 
-/// The same of the startup process while it has something to replay.
+/// A question about the startup process while it has something to replay.
 fn startup(fact: &'static str, kind: Kind, what: &str) -> Question {
     let sql = format!(
         "SELECT {what} FROM pg_stat_activity WHERE backend_type = 'startup' \

@@ -49,7 +49,7 @@ pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
     ask(&stage.conninfos(), relay.as_deref(), seconds)
 }
 
-/// The same with other conninfos for the same servers.
+/// Asks doctor like [`examine`], with other conninfos for the same servers.
 pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
     ask(conninfos, None, seconds)
 }

@@ -18,7 +18,7 @@ use lockstep_lag::figures::median;
 use lockstep_wire::Lsn;
 use serde_json::{Value, json};
 
-/// How often each server is asked, and lag is looked at.
+/// Interval at which each server is asked, and lag is looked at.
 const EVERY: Duration = Duration::from_millis(50);
 const EVERY_MS: f64 = 50.0;
 

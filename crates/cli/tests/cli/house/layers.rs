@@ -12,7 +12,7 @@ use super::code::{Token, tokens};
 use super::root;
 
 /// Crates whose modules are held to their table.
-const HELD: [&str; 2] = ["lag", "relay"];
+const HELD: [&str; 4] = ["intake", "lag", "relay", "serve"];
 
 /// One crate, or a part of one, as its files say it.
 #[derive(Default)]

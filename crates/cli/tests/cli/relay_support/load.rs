@@ -16,7 +16,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// With these arguments of pgbench.
+    /// Starts a load with these arguments of pgbench.
     pub fn on(lab: &Lab, primary: &Server, args: &[&str]) -> Self {
         let mut pgbench = Command::new(lab.package().program("pgbench"));
         pgbench

@@ -51,7 +51,7 @@ pub fn table_on_both(lab: &Lab, table: &str) -> (Server, Server) {
     (primary, subscriber)
 }
 
-/// The same of servers that are there.
+/// Makes a table on two servers that are there, and publishes it on the first.
 pub fn publish(primary: &Server, subscriber: &Server, table: &str) {
     for server in [primary, subscriber] {
         server.execute(&format!("CREATE TABLE {table}")).unwrap();
@@ -206,7 +206,7 @@ impl Relay {
         });
     }
 
-    /// Its process.
+    /// The relay's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -256,7 +256,7 @@ impl Relay {
             .unwrap_or_else(|said| panic!("{command}: {said}"))
     }
 
-    /// The same, or what psql said. The console needs a primary to log in.
+    /// The console's answer, or what psql said. The console needs a primary to log in.
     pub fn try_console(&self, lab: &Lab, command: &str) -> Result<String, String> {
         let output = Command::new(lab.package().program("psql"))
             .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])

@@ -65,7 +65,7 @@ impl Raw {
         self.log_in_with_key(packet).map(|(client, _)| client)
     }
 
-    /// The same, and what cancels the session's commands.
+    /// Logs in, and returns what cancels the session's commands, too.
     pub fn log_in_with_key(mut self, packet: &[u8]) -> Result<(Self, Key), Report> {
         self.send(packet);
         let answer = self.answer();

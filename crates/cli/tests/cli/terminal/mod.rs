@@ -52,7 +52,7 @@ struct Shown {
     bytes: Vec<u8>,
     /// Bytes that are in the picture.
     drawn: usize,
-    /// By line, then column.
+    /// Characters on the screen, by line, then column.
     grid: Vec<Vec<char>>,
     line: usize,
     column: usize,

@@ -10,10 +10,10 @@ use lockstep_wire::stream::Timestamp;
 /// One unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Its key, also if it only knows its end.
+    /// Key of the unit, also of one that only knows its end.
     pub key: u64,
     pub end: u64,
-    /// Its frames.
+    /// Frames of the unit.
     pub frames: Vec<Vec<u8>>,
     /// An upstream session begins with it.
     pub session: bool,

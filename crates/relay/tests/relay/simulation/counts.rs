@@ -1,4 +1,4 @@
-//! How often runs came to what they are about: a simulation that never gets there shows
+//! Counts of what runs came to: a simulation that never gets there shows
 //! nothing.
 
 use std::fmt;

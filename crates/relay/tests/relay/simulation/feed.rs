@@ -1,11 +1,16 @@
 //! A group of the relay: its real log and receiver, over a disk in memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_client::Identity;
-use lockstep_relay::continuity::{Found, Known, continues};
-use lockstep_relay::overlap::Overlap;
-use lockstep_relay::receive::receiver::{Action, Event, Receiver};
+use lockstep_intake::continuity::{FollowedSource, SlotKind, SourceFound};
+use lockstep_intake::overlap::Overlap;
+use lockstep_intake::receiver::{
+    Action, AppliedByReaders, Event, Receiver, Refusal, Terms, Trusted,
+};
+use lockstep_relay::continuity::continues;
+use lockstep_relay::fault::Fault;
 use lockstep_relay::retention::{make_room, retain};
 use lockstep_relay::routes::Fitting;
 use lockstep_spool::{Log, LogError};
@@ -72,7 +77,7 @@ impl Feed {
             start: start.into(),
             disk,
             log: Arc::new(log),
-            receiver: Receiver::new(house.batched, house.now).with_fault(house.fault),
+            receiver: receiver(house),
             connection: None,
             overlap: None,
             set_back: false,
@@ -120,7 +125,7 @@ impl Feed {
         }
     }
 
-    /// What `receive::thread` does.
+    /// What a group's thread does.
     fn perform(&mut self, action: Action, primary: &Primary, house: &mut House) -> Event {
         let lost = Event::Lost { refused: false };
         let breaks = matches!(
@@ -135,12 +140,15 @@ impl Feed {
             Action::Receive => {
                 let applied = house.book.applied(&self.name, &[]);
                 self.applied = applied.unwrap_or(u64::MAX.into());
-                self.receiver.note_applied(self.applied, false);
+                self.receiver.note_applied(AppliedByReaders {
+                    lsn: self.applied,
+                    ..AppliedByReaders::default()
+                });
                 return self.take_in(primary, house);
             }
             Action::Compare { again, all } => {
                 if let Err(why) = self.overlap.as_mut().unwrap().compare(&again, all) {
-                    assert!(self.set_back, "the primary is the same: {why}");
+                    assert!(self.set_back, "the primary is the same: {why} differs");
                     self.refusals += 1;
                     return Event::Lost { refused: true };
                 }
@@ -177,15 +185,16 @@ impl Feed {
                 }
             }
             Action::Fail => self.disconnect(house),
+            Action::Halt | Action::Leave(_) => unreachable!("a group does not: {action:?}"),
         }
         Event::Done
     }
 
-    /// The stream begins where the slot stands.
+    /// Connects for a stream that begins where the slot stands.
     fn connect(&mut self, primary: &Primary, house: &mut House) -> Event {
         let received = self.log.received();
         let confirmed = primary.upstreams[&self.name].confirmed;
-        if let Err(why) = continues(&known(received), &found(confirmed, primary)) {
+        if let Err(why) = continues("s", &known(received), &found(confirmed, primary)) {
             panic!("data is lost: {why}");
         }
         if let Err(error) = self.log.begin_session() {
@@ -355,7 +364,7 @@ impl Feed {
             assert!(found.durable >= durable, "what was durable");
             house.counts.lost += u64::from(found.durable < before);
             self.log = Arc::new(log);
-            self.receiver = Receiver::new(house.batched, house.now).with_fault(house.fault);
+            self.receiver = receiver(house);
             return;
         }
     }
@@ -414,22 +423,39 @@ impl Feed {
     }
 }
 
-/// What the log knows of its slot.
-fn known(received: Lsn) -> Known {
-    Known {
-        slot: "s".to_owned(),
-        plugin: "p".to_owned(),
-        database: "d".to_owned(),
-        system: SystemId::from(1),
-        timeline: Timeline::FIRST,
+/// A receiver as a group has it.
+fn receiver(house: &House) -> Receiver {
+    let terms = Terms {
+        batched: house.batched,
+        status_every: Duration::from_secs(1),
+        asks: false,
+        retry: [Duration::from_millis(100), Duration::from_secs(5)],
+        trusted: Trusted::After(Duration::from_secs(5)),
+        refusal: Refusal::TriedAfter(Duration::from_secs(5)),
+        unsynced: 0,
+        farewell: None,
+    };
+    let fault = house.fault.and_then(Fault::of_intake);
+    Receiver::new(terms, house.now).with_fault(fault)
+}
+
+/// What is known of the primary that was followed so far.
+fn known(received: Lsn) -> FollowedSource {
+    FollowedSource {
+        system: Some(SystemId::from(1).to_string()),
+        timeline: Some(Timeline::FIRST),
         history: Some(Vec::new()),
         received,
+        slot: Some(SlotKind {
+            plugin: "p".to_owned(),
+            database: "d".to_owned(),
+        }),
     }
 }
 
 /// What the primary says of it.
-fn found(confirmed: u64, primary: &Primary) -> Found {
-    Found {
+fn found(confirmed: u64, primary: &Primary) -> SourceFound {
+    SourceFound {
         identity: Identity {
             system: SystemId::from(1),
             timeline: Timeline::FIRST,
@@ -438,5 +464,6 @@ fn found(confirmed: u64, primary: &Primary) -> Found {
         },
         history: Vec::new(),
         slot: Some(slot_state("p", confirmed)),
+        is_standby: false,
     }
 }

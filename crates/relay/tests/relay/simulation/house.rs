@@ -16,10 +16,10 @@ use crate::disk::Disk;
 
 /// See the module.
 pub struct House {
-    /// Of each log.
+    /// Limits of each log.
     pub limits: Limits,
     pub on_limit: OnSpoolLimit,
-    /// Of the slots' book. It may fail at any time once something was arranged for it.
+    /// Disk of the slots' book. It may fail at any time once something was arranged for it.
     pub book_disk: Disk,
     pub book_fails: bool,
     pub book: SlotBook<Disk>,

@@ -24,13 +24,14 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use counts::Counts;
+use lockstep_intake::fault::IntakeFault;
 use lockstep_relay::fault::Fault;
 use world::World;
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 120;
 
-/// With this number of seeds everything happens that can.
+/// Seeds with which everything happens that can.
 const ENOUGH: u64 = 120;
 
 fn seeds() -> RangeInclusive<u64> {
@@ -73,7 +74,10 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 /// Each planted fault, and what is said where it is found.
 const FAULTS: [(Fault, &str); 8] = [
     (Fault::HeadersNotCounted, "the spool has"),
-    (Fault::ConfirmsReceived, "was confirmed to the primary"),
+    (
+        Fault::Intake(IntakeFault::ConfirmsReceived),
+        "was confirmed to the primary",
+    ),
     (Fault::ErrorWithinMessage, "an error within a message"),
     (Fault::DropsBeforeAdding, "nobody has slot"),
     (
@@ -82,7 +86,10 @@ const FAULTS: [(Fault, &str); 8] = [
     ),
     (Fault::SwitchesLate, "another message comes"),
     (Fault::GivesBackUnconfirmed, "was confirmed"),
-    (Fault::AppliedIsFlushed, "was said to be applied"),
+    (
+        Fault::Intake(IntakeFault::AppliedIsFlushed),
+        "was said to be applied",
+    ),
 ];
 
 /// A planted fault is found within this many seeds.

@@ -122,7 +122,7 @@ pub struct Primary {
     pub upstreams: BTreeMap<String, Upstream>,
     /// Slots of subscribers, and what they have confirmed.
     pub slots: BTreeMap<String, u64>,
-    /// How often it was set back. Its clock goes on.
+    /// Times that the primary was set back. Its clock goes on.
     times_set_back: u32,
 }
 
@@ -300,7 +300,7 @@ impl Primary {
         slot.confirmed = slot.confirmed.max(confirmed);
     }
 
-    /// Its files are restored as they were before the unit with this number, and it writes
+    /// The files are restored as they were before the unit with this number, and the primary writes
     /// other WAL, at least as much.
     pub fn set_back(&mut self, number: usize, random: &mut fastrand::Rng) {
         let end = self.end;

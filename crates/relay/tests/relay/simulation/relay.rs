@@ -18,7 +18,7 @@ pub struct Relay {
     /// Groups by name.
     pub feeds: BTreeMap<String, Feed>,
     pub house: House,
-    /// By subscriber.
+    /// Sessions by subscriber.
     pub sessions: Vec<Option<Session>>,
 }
 

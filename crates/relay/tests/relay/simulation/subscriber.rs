@@ -31,7 +31,7 @@ impl Plan {
     }
 }
 
-/// Its end of a connection.
+/// A subscriber's end of a connection.
 #[derive(Debug)]
 pub struct Link {
     plan: Plan,
@@ -44,7 +44,7 @@ pub struct Link {
     parts: usize,
     /// Positions on the way to the relay.
     pub feedback: Vec<u64>,
-    /// Its side of the copy is ended.
+    /// The subscriber's side of the copy is ended.
     pub done: bool,
     /// The relay has said that it is over.
     pub over: bool,
@@ -135,7 +135,7 @@ impl Subscriber {
         }
     }
 
-    /// It says so.
+    /// Says how far it has flushed.
     pub fn say(&mut self, primary: &Primary) -> u64 {
         let flushed = self.flushed(primary);
         self.said = self.said.max(flushed);
@@ -193,7 +193,7 @@ impl Subscriber {
         self.position = self.start(primary);
     }
 
-    /// It stops, and comes back with what was durable.
+    /// The subscriber stops, and comes back with what was durable.
     pub fn crash(&mut self, primary: &Primary) {
         self.applied = self.durable;
         self.disconnect(primary);

@@ -25,7 +25,7 @@ const SMALL: Sizes = Sizes {
     long_bytes: 5_000,
 };
 
-/// Of these a small spool holds several.
+/// Sizes of which a small spool holds several.
 const TIGHT: Sizes = Sizes {
     long_bytes: 1_000,
     ..SMALL
@@ -63,7 +63,7 @@ fn caches(large: bool) -> [u64; 4] {
 }
 
 impl World {
-    /// With something wrong in the relay, if that is to be found.
+    /// A world with something wrong in the relay, if that is to be found.
     pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let large = random.u8(..12) == 0;

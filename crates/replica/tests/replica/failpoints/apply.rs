@@ -1,11 +1,12 @@
 //! Apply dies at each failpoint, and goes on.
 
-use lockstep_client::Connection;
-use lockstep_replica::failpoint::{
+use lockstep_apply::failpoint::{
     APPLY_AHEAD, APPLY_BLOCKED, APPLY_COMMITTED, APPLY_ENDING, APPLY_MOVED, APPLY_OPENED,
     APPLY_PART, APPLY_PAUSED, APPLY_REFUSED, APPLY_RESUMED, APPLY_TAKES_OVER, APPLY_TOLD,
-    APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN, FOLLOW_TAKEN,
+    APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN,
 };
+use lockstep_client::Connection;
+use lockstep_replica::failpoint::FOLLOW_TAKEN;
 use lockstep_replica::state::State;
 use lockstep_spool::failpoint::Failpoint;
 
@@ -27,7 +28,7 @@ pub struct Scenario {
     kills_target: bool,
 }
 
-/// With one writer, and nothing to mend.
+/// A scenario with one writer, and nothing to mend.
 const PLAIN: Scenario = Scenario {
     at: APPLY_WRITTEN,
     before: 0,

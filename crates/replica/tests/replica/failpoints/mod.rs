@@ -13,10 +13,10 @@ mod spool;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use lockstep_apply::SpoolConfig;
 use lockstep_client::field;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::SpoolConfig;
 use lockstep_replica::failpoint;
 use lockstep_replica::state::State;
 use lockstep_spool::failpoint::Failpoint;
@@ -42,7 +42,7 @@ struct Scene {
     source: Server,
     target: Server,
     spool: Option<SpoolConfig>,
-    /// Of each number in the log: where the source stood before and after the transaction.
+    /// For each number in the log, where the source stood before and after the transaction.
     written: RefCell<Vec<(Lsn, Lsn)>>,
     // Last: it ends what still runs.
     lab: Lab,
@@ -189,7 +189,7 @@ fn covered() -> BTreeSet<Failpoint> {
     parts.concat().into_iter().collect()
 }
 
-/// And each scenario's test fails if its process does not die there.
+/// Each scenario's test also fails if its process does not die there.
 #[test]
 fn each_failpoint_has_a_scenario() {
     let all: BTreeSet<_> = failpoint::all().collect();

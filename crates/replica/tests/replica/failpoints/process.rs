@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lockstep_apply::{Control, SpoolConfig};
 use lockstep_client::{Connection, Conninfo, Purpose};
-use lockstep_replica::apply::{Control, SpoolConfig};
 use lockstep_replica::create::create;
 use lockstep_replica::daemon::Daemon;
 use lockstep_replica::failpoint;
@@ -65,9 +65,9 @@ const ALL: [(Does, &str); 5] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Death {
     pub at: Failpoint,
-    /// So many times before it goes on there.
+    /// Times that the process goes on there before it dies.
     pub before: u32,
-    /// It goes on there, and dies once a backend of the target waits for an advisory lock.
+    /// The process goes on there, and dies once a backend of the target waits for an advisory lock.
     pub while_waiting: bool,
 }
 

@@ -1,7 +1,7 @@
 //! A replica with a spool dies at each failpoint of that, and goes on.
 
-use lockstep_replica::apply::SpoolConfig;
-use lockstep_replica::failpoint::{SPOOL_MADE, SPOOL_NAMED, SPOOL_TOLD};
+use lockstep_apply::SpoolConfig;
+use lockstep_apply::failpoint::{SPOOL_MADE, SPOOL_NAMED, SPOOL_TOLD};
 use lockstep_spool::failpoint::{
     APPENDED, CUT, Failpoint, RECOVERED, SEGMENT_DURABLE, SEGMENT_MADE, SEGMENT_REMOVED, SYNCED,
 };

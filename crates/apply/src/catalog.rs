@@ -1,0 +1,273 @@
+//! What the target's catalogs say about tables, over a connection of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockstep_client::{Connection, Conninfo, Purpose, field};
+use lockstep_wire::{Lsn, Timeline};
+use tracing::warn;
+
+use crate::error::{ApplyError, Result};
+use crate::merge::{Start, Tables};
+use crate::names::Excluded;
+use crate::names::TableName;
+use crate::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
+use crate::sessions;
+use crate::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::target_state;
+
+/// Where each table starts.
+#[derive(Debug, Clone)]
+pub struct Starts {
+    pub tables: BTreeMap<TableName, Start>,
+    pub others: Others,
+}
+
+/// Tables that are not listed.
+#[derive(Debug, Clone)]
+pub enum Others {
+    /// They are replicated.
+    All,
+    /// Only partitions that were made after the copy are, but for those that are excluded: they
+    /// were empty, so the stream has all of their rows.
+    LaterPartitions(Excluded),
+}
+
+impl Default for Starts {
+    /// Every change of every table.
+    fn default() -> Self {
+        Self {
+            tables: BTreeMap::new(),
+            others: Others::All,
+        }
+    }
+}
+
+/// Facts of partitioned tables lock their partitions: who has locked one for long must not keep the source
+/// from hearing of us, which ends the connection then (`wal_sender_timeout`).
+/// A table is looked at once, and the server takes that for so much work that it would compile the query
+/// first, which takes longer than a batch.
+const SESSION: &str = "SET lock_timeout = 20000; SET jit = off";
+
+/// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
+const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
+      c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
+      (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
+        WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
+      c.relnatts \
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
+
+/// Domains are given as text: their arrays could be arrays of arrays. So are arrays, since
+/// unnest() would take them apart, and composite types, which it would spread over columns. A cast
+/// from text to one of these can only be made by who owns the type: a superuser, if it is one of the
+/// server's own.
+const COLUMNS: &str = "SELECT a.attname, \
+      pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(t.typname), \
+      t.typdelim, \
+      t.typtype NOT IN ('c', 'd') AND t.typarray <> 0 \
+        AND NOT (t.typelem <> 0 AND t.typlen = -1), \
+      (WITH RECURSIVE base(oid, typtype, below) AS (SELECT t.oid, t.typtype, t.typbasetype \
+         UNION ALL SELECT d.oid, d.typtype, d.typbasetype \
+           FROM base AS b JOIN pg_catalog.pg_type AS d ON d.oid = b.below WHERE b.typtype = 'd') \
+       SELECT pg_catalog.bool_or(typtype <> 'd' AND oid >= 16384) FROM base), \
+      a.attgenerated <> '', a.attidentity = 'a' \
+    FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace \
+    WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped \
+    ORDER BY a.attnum";
+
+/// Each column of each index that can identify a row, the primary key's first.
+const KEYS: &str = "SELECT i.indexrelid, a.attname, \
+      pg_catalog.quote_ident(n.nspname) || '.' || o.oprname \
+    FROM pg_catalog.pg_index AS i \
+      JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid \
+      JOIN pg_catalog.pg_am AS m ON m.oid = c.relam \
+      CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) AS k(place) \
+      JOIN pg_catalog.pg_attribute AS a \
+        ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place] \
+      JOIN pg_catalog.pg_opclass AS p ON p.oid = i.indclass[k.place] \
+      JOIN pg_catalog.pg_amop AS ao ON ao.amopfamily = p.opcfamily \
+        AND ao.amoplefttype = p.opcintype AND ao.amoprighttype = p.opcintype \
+        AND ao.amopstrategy = 3 \
+      JOIN pg_catalog.pg_operator AS o ON o.oid = ao.amopopr \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = o.oprnamespace \
+    WHERE i.indrelid = $1::pg_catalog.oid AND m.amname = 'btree' AND i.indisunique \
+      AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS x \
+        WHERE x.attrelid = i.indrelid AND x.attnum = ANY (i.indkey) AND NOT x.attnotnull) \
+    ORDER BY i.indisprimary DESC, i.indexrelid, k.place";
+
+const CONSTRAINTS: &str = "SELECT count(*) FROM pg_catalog.pg_index \
+    WHERE indrelid = $1::pg_catalog.oid AND indislive AND (indisunique OR indisexclusion)";
+
+/// Asks the target about tables.
+#[derive(Debug)]
+pub struct Catalog {
+    connection: Connection,
+    starts: Starts,
+}
+
+impl Catalog {
+    pub fn connect(
+        target: &Conninfo,
+        application_name: &str,
+        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+    ) -> Result<Self> {
+        let mut connection =
+            sessions::open(target, Purpose::Sql, application_name).map_err(ApplyError::Target)?;
+        connection.execute(SESSION).map_err(ApplyError::Target)?;
+        Ok(Self {
+            starts: starts(&mut connection)?,
+            connection,
+        })
+    }
+
+    /// The process ID of the server's backend.
+    pub fn backend(&self) -> u32 {
+        self.connection.backend_pid()
+    }
+
+    /// Keeps the source's timeline, durably.
+    pub fn keep_timeline(&mut self, replica: &str, timeline: Timeline) -> Result<()> {
+        let kept = target_state::set_timeline(&mut self.connection, replica, timeline);
+        kept.map_err(ApplyError::Target)
+    }
+
+    fn read(&mut self, name: &TableName) -> lockstep_client::Result<Option<TargetTable>> {
+        let connection = &mut self.connection;
+        let found = connection.query_with(TABLE, &[&name.schema, &name.table])?;
+        let Some(row) = found.first() else {
+            return Ok(None);
+        };
+        let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
+        let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
+        let attributes = field(row, 4)?;
+        let columns = connection.query_with(COLUMNS, &[&oid])?;
+        let columns = columns.iter().map(|row| {
+            let delimiter: String = field(row, 2)?;
+            Ok(TargetColumn {
+                name: field(row, 0)?,
+                kind: field(row, 1)?,
+                in_array: field(row, 3)?,
+                delimiter: delimiter.bytes().next().unwrap_or(b','),
+                of_user: field(row, 4)?,
+                generated: field(row, 5)?,
+                always_identity: field(row, 6)?,
+            })
+        });
+        let columns = columns.collect::<lockstep_client::Result<_>>()?;
+        let mut keys: Vec<(u32, TargetKey)> = Vec::new();
+        for row in connection.query_with(KEYS, &[&oid])? {
+            let index: u32 = field(&row, 0)?;
+            let column = (field(&row, 1)?, field(&row, 2)?);
+            match keys.last_mut().filter(|(last, _)| *last == index) {
+                Some((_, key)) => key.columns.push(column),
+                None => keys.push((
+                    index,
+                    TargetKey {
+                        columns: vec![column],
+                    },
+                )),
+            }
+        }
+        let constraints = connection.query_with(CONSTRAINTS, &[&oid])?;
+        let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
+        Ok(Some(TargetTable {
+            partitioned,
+            is_partition,
+            acting_rule,
+            attributes,
+            columns,
+            keys: keys.into_iter().map(|(_, key)| key).collect(),
+            constraints: constraints as usize,
+            reach: reach(connection, oid)?,
+        }))
+    }
+}
+
+/// What decides how far changes of the table reach.
+fn reach(connection: &mut Connection, oid: u32) -> lockstep_client::Result<TargetReach> {
+    let facts = connection.query_with(FACTS, &[&format!("{{{oid}}}")])?;
+    let facts: String = facts
+        .first()
+        .map_or(Ok(String::new()), |row| field(row, 0))?;
+    let root = facts.split('/').next().and_then(|root| root.parse().ok());
+    let mut uniques: Vec<(u32, TargetUnique)> = Vec::new();
+    for row in connection.query_with(UNIQUES, &[&oid])? {
+        let index: u32 = field(&row, 0)?;
+        let column = UniqueColumn {
+            name: field(&row, 3)?,
+            kind: field(&row, 4)?,
+            modifier: field(&row, 5)?,
+            exact: field(&row, 6)?,
+        };
+        match uniques.last_mut().filter(|(last, _)| *last == index) {
+            Some((_, unique)) => unique.columns.push(column),
+            None => {
+                let unique = TargetUnique {
+                    excludes: field(&row, 1)?,
+                    nulls_equal: field(&row, 2)?,
+                    columns: vec![column],
+                };
+                uniques.push((index, unique));
+            }
+        }
+    }
+    Ok(TargetReach {
+        oid,
+        root: root.unwrap_or(oid),
+        triggers: !facts.ends_with("/triggers"),
+        facts,
+        uniques: uniques.into_iter().map(|(_, unique)| unique).collect(),
+    })
+}
+
+impl Catalog {
+    /// Where a table of the source starts.
+    pub fn start_of(&mut self, name: &TableName) -> Result<Start> {
+        let everything = Start::At(Lsn::INVALID);
+        match (self.starts.tables.get(name), &self.starts.others) {
+            (Some(start), _) => return Ok(*start),
+            (None, Others::All) => return Ok(everything),
+            (None, Others::LaterPartitions(excluded)) if excluded.names(name) => {
+                return Ok(Start::Never);
+            }
+            (None, Others::LaterPartitions(_)) => {}
+        }
+        match self.read(name).map_err(ApplyError::Target)? {
+            // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
+            Some(found) if found.partitioned => Ok(Start::Never),
+            Some(found) if !found.is_partition => {
+                warn!("table {name} was not copied, so its changes are skipped");
+                Ok(Start::Never)
+            }
+            // One that is missing is told of at its first change.
+            Some(_) | None => Ok(everything),
+        }
+    }
+}
+
+impl Tables for Catalog {
+    fn start(&mut self, source: &SourceTable) -> Result<Start> {
+        self.start_of(&source.name)
+    }
+
+    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+        let found = self.read(&source.name).map_err(ApplyError::Target)?;
+        match found {
+            Some(target) => Table::fit(source, &target).map(Arc::new),
+            None => {
+                let listed = self.starts.tables.contains_key(&source.name);
+                let message = match (listed, &self.starts.others) {
+                    (false, Others::LaterPartitions(_)) => {
+                        "it does not exist: the source has made this partition after the copy; make \
+                         it here as it is there"
+                    }
+                    _ => "it does not exist",
+                };
+                Err(ApplyError::shape(&source.name, message.to_owned()))
+            }
+        }
+    }
+}

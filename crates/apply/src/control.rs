@@ -1,0 +1,295 @@
+//! What others ask of a replica that applies, and what they can see of it.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockstep_service::waker::Waker;
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::Timestamp;
+
+use crate::batch::Counts;
+use crate::session::Event;
+use crate::spool::SpoolStats;
+
+/// Where a replica is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Not connected, and about to be. Every other phase but `Stopped` can follow.
+    #[default]
+    Connecting,
+    /// Changes flow.
+    Applying,
+    /// Connected to nothing until someone resumes; nothing is lost, the source keeps its WAL.
+    Paused,
+    /// A change does not fit the target. Everything before it is applied, and it is tried again
+    /// from time to time, or when someone resumes.
+    Blocked,
+    /// The end.
+    Stopped,
+}
+
+impl Phase {
+    /// Its name for others.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Applying => "applying",
+            Self::Paused => "paused",
+            Self::Blocked => "blocked",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What a replica has done since its process began, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    pub phase: Phase,
+    /// Why it is not applying, in words.
+    pub error: Option<String>,
+    /// Changes that are committed on the target, as the source sent them.
+    pub counts: Counts,
+    /// Rows to update or delete that the target did not have.
+    pub missing: u64,
+    /// Commits on the target.
+    pub batches: u64,
+    /// Batches that a writer had begun ahead of their turn, and that were done again in it.
+    pub again: u64,
+    /// Bytes of the source's messages.
+    pub bytes: u64,
+    /// End of the source's WAL as it last said: it may be further than it has said.
+    pub source_end: Lsn,
+    /// When the source last sent something.
+    pub heard: Option<Instant>,
+    pub applied: Lsn,
+    pub flushed: Lsn,
+    /// When the newest applied transaction was committed on the source.
+    pub commit_time: Option<Timestamp>,
+    /// All that was received is applied.
+    pub caught_up: bool,
+    /// Times that a connection was made.
+    pub sessions: u64,
+    /// The target's processes that change it, while there is a session.
+    pub backends: Vec<u32>,
+    /// Which sessions of others these wait for, in words.
+    pub waits: Option<String>,
+    /// What the replica's spool holds, if it has one.
+    pub spool: Option<SpoolStats>,
+    /// The publication was last seen as it should be when the source's WAL ended here.
+    pub published: Option<Lsn>,
+}
+
+impl Stats {
+    /// WAL of the source that is not applied, in bytes, as far as the source has said: while it
+    /// decodes a large transaction, it says nothing of what follows.
+    pub fn lag_bytes(&self) -> u64 {
+        u64::from(self.source_end).saturating_sub(self.applied.into())
+    }
+}
+
+/// What is wanted of the replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wanted {
+    pub stop: bool,
+    pub pause: bool,
+    /// Transactions whose commit record starts here or later are held back.
+    pub hold: Option<Lsn>,
+    /// Counts calls of [`Control::resume`]: a blocked replica tries again.
+    pub resumed: u64,
+    /// What the source sends is not what the replica wants.
+    pub refuse: bool,
+}
+
+impl Wanted {
+    /// The session is to end.
+    pub fn ends(self) -> bool {
+        self.stop || self.pause || self.refuse
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: Wanted,
+    stats: Stats,
+    /// The hold that the session has seen.
+    holds: Option<Lsn>,
+    /// Why what the source sends is refused.
+    refused: Option<String>,
+    /// How to tell the session, while there is one.
+    session: Option<(Sender<Event>, Waker)>,
+}
+
+/// A handle on a replica that applies; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Control(Arc<(Mutex<State>, Condvar)>);
+
+/// A hold before every transaction.
+pub fn before_all() -> Lsn {
+    Lsn::from(1)
+}
+
+impl State {
+    fn is_held(&self, lsn: Lsn) -> bool {
+        self.holds == Some(lsn)
+            && (lsn == before_all() || self.stats.caught_up && self.stats.applied >= lsn)
+    }
+}
+
+impl Control {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn want(&self, change: impl FnOnce(&mut Wanted)) {
+        let mut state = self.state();
+        change(&mut state.wanted);
+        if let Some((sender, waker)) = &state.session {
+            // A session that has ended looks at what is wanted before the next one begins.
+            let _ = sender.send(Event::Wanted);
+            waker.wake();
+        }
+        self.0.1.notify_all();
+    }
+
+    /// Begins anew, after an end that was not asked for.
+    pub fn begin(&self) {
+        let mut state = self.state();
+        let Wanted { stop, resumed, .. } = state.wanted;
+        state.wanted = Wanted {
+            stop,
+            resumed,
+            ..Wanted::default()
+        };
+        state.refused = None;
+        state.stats = Stats::default();
+        self.0.1.notify_all();
+    }
+
+    /// It has ended, or could not begin.
+    pub fn failed(&self, words: &str) {
+        self.count(|stats| {
+            stats.phase = Phase::Stopped;
+            stats.error = Some(words.to_owned());
+        });
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.wanted().stop
+    }
+
+    /// Waits until the end is asked for, or `patience` has passed.
+    pub fn wait_stopped(&self, patience: Duration) {
+        self.wait(patience, |state| state.wanted.stop);
+    }
+
+    /// Ends the replica. A batch that is being applied is finished if that is quick.
+    pub fn stop(&self) {
+        self.want(|wanted| wanted.stop = true);
+    }
+
+    /// Ends the replica with an error: the source does not send what it should.
+    pub fn refuse(&self, words: String) {
+        self.state().refused = Some(words);
+        self.want(|wanted| wanted.refuse = true);
+    }
+
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.state().refused.clone()
+    }
+
+    /// Lets the replica disconnect until it is resumed.
+    pub fn pause(&self) {
+        self.want(|wanted| wanted.pause = true);
+    }
+
+    /// Ends a pause, and lets a blocked replica try again at once.
+    pub fn resume(&self) {
+        self.want(|wanted| {
+            wanted.pause = false;
+            wanted.resumed += 1;
+        });
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.state().stats.clone()
+    }
+
+    /// Asks for exactly the transactions whose commit record starts before `lsn`; what is applied
+    /// beyond it stays. With [`before_all`] no further transaction begins.
+    pub fn hold_at(&self, lsn: Lsn) {
+        if self.wanted().hold != Some(lsn) {
+            self.want(|wanted| wanted.hold = Some(lsn));
+        }
+    }
+
+    /// What is asked for.
+    pub fn wants_hold(&self) -> Option<Lsn> {
+        self.wanted().hold
+    }
+
+    /// True once exactly what [`Control::hold_at`] asks for is committed on the target. With
+    /// [`before_all`]: once no transaction will begin any more, so that every transaction that is
+    /// applied was committed on the source before this call returned.
+    pub fn is_held(&self, lsn: Lsn) -> bool {
+        self.state().is_held(lsn)
+    }
+
+    /// Waits until the replica is held at `lsn`, or has ended. False if `patience` has passed before.
+    pub fn wait_held(&self, lsn: Lsn, patience: Duration) -> bool {
+        self.wait(patience, |state| {
+            state.is_held(lsn) || state.stats.phase == Phase::Stopped
+        })
+    }
+
+    /// Lets changes flow again.
+    pub fn release(&self) {
+        self.want(|wanted| wanted.hold = None);
+    }
+
+    /// Waits until `reached` is true of the statistics. False if `patience` has passed before.
+    pub fn wait_for(&self, patience: Duration, reached: impl Fn(&Stats) -> bool) -> bool {
+        self.wait(patience, |state| reached(&state.stats))
+    }
+
+    fn wait(&self, patience: Duration, reached: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state();
+        while !reached(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.0.1.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.state().wanted
+    }
+
+    /// Waits at most `patience`, or until something else than `seen` is wanted.
+    pub(crate) fn rest(&self, seen: Wanted, patience: Duration) {
+        self.wait(patience, |state| state.wanted != seen);
+    }
+
+    pub(crate) fn set_session(&self, session: Option<(Sender<Event>, Waker)>) {
+        let mut state = self.state();
+        state.session = session;
+        state.holds = None;
+    }
+
+    /// The session acts on this hold from now on.
+    pub(crate) fn holds(&self, hold: Option<Lsn>) {
+        self.state().holds = hold;
+        self.0.1.notify_all();
+    }
+
+    /// Changes the statistics, and wakes those who wait for them.
+    pub fn count(&self, count: impl FnOnce(&mut Stats)) {
+        count(&mut self.state().stats);
+        self.0.1.notify_all();
+    }
+}

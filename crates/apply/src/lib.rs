@@ -1,0 +1,99 @@
+//! Applies a source's changes to the target, several transactions at a time.
+//!
+//! ```text
+//! stream ─> merge: tables, batch of net changes ─> writers: sets of rows ─> target
+//!    ^                                                 │
+//!    └───────────── positions: applied, flushed ◄──────┘
+//! ```
+//!
+//! What must stay true:
+//! - **Prefix.** Each commit on the target makes it what the source was after one of its own
+//!   commits. A batch holds whole transactions in the source's order, and changes of one key
+//!   are only merged with each other.
+//! - **Exactly once.** The position is in the target's commit record (a replication origin), so
+//!   a session begins where the data stands. Only one session at a time can own an origin.
+//! - **One order.** Several writers work on several batches, and commit them in the source's order:
+//!   COMMIT is sent once the commit before is confirmed.
+//! - **Feedback.** The source is told that something is flushed once it is committed and on
+//!   disk on the target, or durable in the replica's spool if it has one, and applied once it is
+//!   committed on the target.
+//! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
+//!   that is larger is applied in parts of one target transaction.
+//!
+//! A change that does not fit the target stops the replica right before the transaction that
+//! holds it: a batch that failed is applied again transaction by transaction.
+//!
+//! The modules are layers: each uses those above it in this table.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`failpoint`] | where tests let a process die |
+//! | [`names`] | names of tables |
+//! | [`sessions`] | the sessions of a server that are ours, and those of others in words |
+//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
+//! | [`row`] | rows as a batch keeps them |
+//! | [`table`] | a table of the source, of the target, and how they fit |
+//! | [`error`] | what can go wrong |
+//! | [`net`] | net changes of a table with a key; no I/O |
+//! | [`runs`] | changes of a table without one; no I/O |
+//! | [`batch`] | what is to be done for some transactions; no I/O |
+//! | [`merge`] | from messages to batches; no I/O |
+//! | [`continuity`] | whether the source can go on where the target stands; no I/O |
+//! | [`positions`] | what the source is told; no I/O |
+//! | [`reach`] | which changes meet on the target; no I/O |
+//! | [`order`] | what a batch waits for; no I/O |
+//! | [`turn`] | whose turn it is to commit |
+//! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
+//! | [`catalog`] | what the target's catalogs say |
+//! | [`origins`] | where the target stands |
+//! | [`writer`] | changes the target |
+//! | [`pool`] | the writers of a session, and when each works |
+//! | [`control`], [`session`] | what others want and see; one stream and its writers |
+//! | [`source`], [`spool`] | the stream of the source; the same, kept on disk until the target has it |
+//! | [`run`](mod@run) | session after session |
+
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod arrays;
+pub mod batch;
+pub mod catalog;
+pub mod continuity;
+pub mod control;
+pub mod error;
+pub mod failpoint;
+pub mod merge;
+pub mod names;
+pub mod net;
+pub mod order;
+pub mod origins;
+mod pool;
+pub mod positions;
+pub mod reach;
+pub mod row;
+pub mod run;
+pub mod runs;
+pub mod session;
+pub mod sessions;
+mod source;
+pub mod spool;
+pub mod statements;
+pub mod table;
+pub mod target_state;
+pub mod turn;
+pub mod writer;
+
+pub use catalog::{Catalog, Others, Starts};
+pub use control::{Control, Phase, Stats};
+pub use error::{ApplyError, Conflict};
+pub use merge::Start;
+pub use run::{LEAST_MEMORY, MEMORY, MOST_WRITERS, Settings, run};
+pub use source::Published;
+pub use spool::{LEAST_LIMIT, Spool, SpoolConfig, SpoolStats};

@@ -1,0 +1,684 @@
+//! From messages of pgoutput to batches. No I/O; what the target's tables look like is asked
+//! through [`Tables`].
+//!
+//! A batch is a number of whole transactions of the source, or a part of a large one: the target then
+//! commits with the last part only. So each commit of the target makes it what the source was after
+//! one of its commits.
+//!
+//! The changes of a transaction whose end has not arrived wait beside a batch that has whole ones. They
+//! join it at that end. If the transaction is too large for that, the batch is handed over first, so that
+//! what committed before a large transaction never waits for its end.
+//!
+//! A table may have a position where it starts: its copy already has what committed before.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, Tuple};
+use lockstep_wire::stream::Timestamp;
+use lockstep_wire::{Lsn, WireError};
+
+use crate::batch::{Batch, Change, CommitPoint, Emptied, Later, Part, Waiting};
+use crate::error::{ApplyError, Result};
+use crate::names::quoted;
+use crate::row::{Cell, OwnedRow};
+use crate::table::{Identity, SourceTable, Table};
+
+/// Where the changes of a table begin that are to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Transactions whose commit record starts here or later.
+    At(Lsn),
+    /// No change is applied: the table is not replicated, or not copied yet.
+    Never,
+}
+
+/// What the merger asks about tables.
+pub trait Tables {
+    /// Where a table starts.
+    fn start(&mut self, source: &SourceTable) -> Result<Start>;
+
+    /// The table on the target.
+    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>>;
+}
+
+/// When a batch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of a part, in bytes: a transaction that needs more is handed over in parts.
+    pub part: usize,
+    /// A batch of whole transactions ends after so many changes,
+    pub changes: u64,
+    /// so many bytes,
+    pub bytes: usize,
+    /// or so many transactions.
+    pub transactions: u64,
+    /// A transaction that makes so many changes is handed over in parts: the target begins with it
+    /// while the rest arrives.
+    pub of_one: u64,
+}
+
+/// Changes of a batch of whole transactions, if one writer applies all of them.
+const CHANGES: u64 = 20_000;
+
+impl Limits {
+    /// Limits of batches if all of them together, with those that are being applied, may take
+    /// so much memory. One is gathered, each writer has one, another waits, and a statement is a copy
+    /// of a part of one. Several writers share what one would get at once: smaller batches meet less
+    /// often, and all writers have something to do. A transaction that comes in parts has no other
+    /// beside it, so with several writers it must be larger than what all of them have at once.
+    pub fn of_memory(memory: usize, writers: usize) -> Self {
+        let part = memory / (writers + 3);
+        Self {
+            part,
+            changes: CHANGES / writers.max(1) as u64,
+            bytes: part / 4,
+            transactions: u64::MAX,
+            of_one: CHANGES.saturating_mul(writers as u64),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    source: SourceTable,
+    start: Start,
+    /// The table on the target, from its first change that is applied.
+    table: Option<Arc<Table>>,
+    /// The target's table may have changed since.
+    stale: bool,
+}
+
+/// A transaction whose end has not arrived.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// Where its commit record starts.
+    commit: Lsn,
+}
+
+/// What has happened with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// A part of a transaction, or nothing of interest.
+    Inside,
+    /// A transaction has ended there.
+    Ended(CommitPoint),
+    /// Nothing was taken: the transaction, whose commit record starts there, is held back.
+    Held(Lsn),
+}
+
+#[derive(Debug)]
+pub struct Merger {
+    limits: Limits,
+    known: HashMap<u32, Known>,
+    open: Option<Open>,
+    batch: Batch,
+    /// Changes of the open transaction, while the batch has whole ones before it.
+    waiting: Waiting,
+    /// A part of a transaction has been handed over, and its last part has not.
+    in_parts: bool,
+    /// The newest transaction in the batch.
+    last: Option<CommitPoint>,
+    /// Transactions whose commit record starts here or later are held back.
+    hold: Option<Lsn>,
+    /// Transactions that end here or before are handed over one by one, since one of them is
+    /// known not to fit.
+    careful: Lsn,
+}
+
+impl Merger {
+    pub fn new(limits: Limits, careful: Lsn) -> Self {
+        Self {
+            limits,
+            known: HashMap::new(),
+            open: None,
+            batch: Batch::default(),
+            waiting: Waiting::default(),
+            in_parts: false,
+            last: None,
+            hold: None,
+            careful,
+        }
+    }
+
+    /// Holds back transactions whose commit record starts at `hold` or later; None for none.
+    pub fn set_hold(&mut self, hold: Option<Lsn>) {
+        self.hold = hold;
+    }
+
+    /// Memory in use, roughly.
+    fn size(&self) -> usize {
+        self.batch.size() + self.waiting.size()
+    }
+
+    /// Memory in use, and what the statements will need.
+    pub fn memory(&self) -> usize {
+        self.batch.memory(&self.waiting)
+    }
+
+    /// Changes that can be handed over.
+    pub fn rows(&self) -> u64 {
+        self.batch.counts().rows()
+    }
+
+    /// The target's tables are looked at again before their next changes.
+    pub fn look_again(&mut self) {
+        for known in self.known.values_mut() {
+            known.stale = true;
+        }
+    }
+
+    /// A transaction has begun and not ended.
+    pub fn is_inside(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Nothing was taken that has not been handed over.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none() && self.last.is_none() && self.batch.is_empty()
+    }
+
+    /// Takes one message of pgoutput.
+    pub fn take(&mut self, message: &[u8], tables: &mut dyn Tables) -> Result<Taken> {
+        let (_, message) = Message::parse(message, Context::default())?;
+        match message {
+            Message::Begin { final_lsn, .. } => {
+                if self.hold.is_some_and(|hold| final_lsn >= hold) {
+                    return Ok(Taken::Held(final_lsn));
+                }
+                self.open = Some(Open { commit: final_lsn });
+            }
+            Message::Commit(commit) => return self.commit(commit.end_lsn, commit.commit_time),
+            Message::Relation(relation) => self.relation(&relation, tables)?,
+            Message::Insert { relation, new } => {
+                if let Some((_, table)) = self.changed(relation, tables)? {
+                    let row = row(&table, new)?;
+                    if row.has_unchanged() {
+                        return Err(self.came_in(&table, &row));
+                    }
+                    self.change(relation, table, Change::Insert(row));
+                }
+            }
+            Message::Update { relation, old, new } => self.update(relation, old, new, tables)?,
+            Message::Delete { relation, old } => {
+                if let Some((source, table)) = self.changed(relation, tables)? {
+                    let row = before(source, &table, &old)?;
+                    self.change(relation, table, Change::Delete(row));
+                }
+            }
+            Message::Truncate { options, relations } => {
+                self.truncate(options, &relations, tables)?
+            }
+            Message::Origin { .. } | Message::Type { .. } | Message::Message { .. } => {}
+            _ => return Err(WireError::Malformed("a message that nobody asked for").into()),
+        }
+        Ok(Taken::Inside)
+    }
+
+    fn commit(&mut self, end: Lsn, time: Timestamp) -> Result<Taken> {
+        let open = self.open.take();
+        open.ok_or(WireError::Malformed("the end of no transaction"))?;
+        let point = CommitPoint { end, time };
+        self.batch.join(&mut self.waiting);
+        self.batch.transaction_ended();
+        self.last = Some(point);
+        Ok(Taken::Ended(point))
+    }
+
+    fn change(&mut self, oid: u32, table: Arc<Table>, change: Change) {
+        self.add(Later::Change { oid, table, change });
+    }
+
+    fn add(&mut self, change: Later) {
+        match self.last {
+            Some(_) => self.waiting.push(change),
+            None => self.batch.add(change),
+        }
+    }
+
+    fn relation(&mut self, relation: &Relation<'_>, tables: &mut dyn Tables) -> Result<()> {
+        let source = SourceTable::new(relation);
+        if (self.known.get(&relation.id)).is_some_and(|known| known.source == source) {
+            return Ok(());
+        }
+        let known = Known {
+            start: tables.start(&source)?,
+            source,
+            table: None,
+            stale: false,
+        };
+        self.known.insert(relation.id, known);
+        Ok(())
+    }
+
+    /// The table of a change, if the change is to be applied.
+    fn changed(
+        &mut self,
+        relation: u32,
+        tables: &mut dyn Tables,
+    ) -> Result<Option<(&SourceTable, Arc<Table>)>> {
+        let open = self.open;
+        let open = open.ok_or(WireError::Malformed("a change outside of a transaction"))?;
+        let known = self.known.get_mut(&relation);
+        let known = known.ok_or(WireError::Malformed("a change of an unknown table"))?;
+        match known.start {
+            Start::At(lsn) if open.commit >= lsn => {}
+            Start::At(_) | Start::Never => return Ok(None),
+        }
+        let table = match &known.table {
+            Some(table) if !known.stale => Arc::clone(table),
+            before => {
+                let found = tables.table(&known.source);
+                let mut found = found.map_err(|error| error.at(open.commit))?;
+                // Its prepared statements are known by its address.
+                if let Some(before) = before.as_ref().filter(|before| **before == found) {
+                    found = Arc::clone(before);
+                }
+                known.table = Some(Arc::clone(&found));
+                known.stale = false;
+                found
+            }
+        };
+        Ok(Some((&known.source, table)))
+    }
+
+    /// A row filter has made an INSERT of an update, which does not have all values. Null in their
+    /// place would be wrong without a word.
+    fn came_in(&self, table: &Table, row: &OwnedRow) -> ApplyError {
+        let columns = table.columns.iter().zip(row.cells());
+        let columns: Vec<_> = columns
+            .filter(|(_, cell)| *cell == Cell::Unchanged)
+            .map(|(column, _)| quoted(&column.name))
+            .collect();
+        let lsn = self.open.map_or(Lsn::INVALID, |open| open.commit);
+        ApplyError::came_in(&table.name, &columns.join(", ")).at(lsn)
+    }
+
+    fn update(
+        &mut self,
+        relation: u32,
+        old: Option<Old<'_>>,
+        new: Tuple<'_>,
+        tables: &mut dyn Tables,
+    ) -> Result<()> {
+        let Some((source, table)) = self.changed(relation, tables)? else {
+            return Ok(());
+        };
+        let change = Change::Update {
+            before: match &old {
+                Some(old) => Some(before(source, &table, old)?),
+                None if matches!(table.identity, Identity::Key(_)) => None,
+                None => return Err(WireError::Malformed("an update of no known row").into()),
+            },
+            after: row(&table, new)?,
+        };
+        self.change(relation, table, change);
+        Ok(())
+    }
+
+    fn truncate(
+        &mut self,
+        options: TruncateOptions,
+        relations: &[u32],
+        tables: &mut dyn Tables,
+    ) -> Result<()> {
+        let mut truncated = Vec::new();
+        for relation in relations {
+            truncated.extend(self.changed(*relation, tables)?.map(|(_, table)| table));
+        }
+        let commit = self.open.map_or(Lsn::INVALID, |open| open.commit);
+        let is_copied_later = |relation| {
+            let known = self.known.get(relation);
+            known.is_some_and(|known| matches!(known.start, Start::At(lsn) if lsn > commit))
+        };
+        let how = match relations.iter().any(is_copied_later) {
+            true => Emptied::Deleted,
+            false if options.restart_identity() => Emptied::Restarted,
+            false => Emptied::Truncated,
+        };
+        if !truncated.is_empty() {
+            self.add(Later::Truncate {
+                tables: truncated,
+                how,
+            });
+        }
+        Ok(())
+    }
+
+    /// A batch or a part of one that must be handed over before more is taken.
+    ///
+    /// Only a transaction that is large itself is handed over in parts, and its end ends the batch.
+    /// Otherwise each batch of a backlog could begin a transaction that it does not end, and the target
+    /// would not commit before the backlog's end. One that did not fit stays whole the next time, as far
+    /// as the memory goes: a row may take a value that another gives up in a later part only, which
+    /// the source allows where a constraint is deferrable.
+    pub fn is_full(&self) -> bool {
+        let counts = self.batch.counts();
+        if let Some(open) = self.open {
+            let rows = match self.last {
+                Some(_) => self.waiting.rows(),
+                None => counts.rows(),
+            };
+            return self.size() >= self.limits.part
+                || (open.commit > self.careful && rows >= self.limits.of_one);
+        }
+        self.last
+            .is_some_and(|last| self.in_parts || last.end <= self.careful)
+            || counts.rows() >= self.limits.changes
+            || self.batch.size() >= self.limits.bytes
+            || counts.transactions >= self.limits.transactions
+    }
+
+    /// Whole transactions are there, or the end of one.
+    pub fn can_commit(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Takes the batch, to be handed over: something to do on the target, or a position that
+    /// is reached without that. What waits beside it is the next one's beginning.
+    pub fn hand_over(&mut self) -> Handed {
+        let commit = self.last.take();
+        let mut part = self.batch.take(commit);
+        part.lsn = match (commit, self.open) {
+            (Some(commit), _) => commit.end,
+            (None, open) => open.map_or(Lsn::INVALID, |open| open.commit),
+        };
+        let nothing_to_do = part.steps.is_empty() && !self.in_parts;
+        self.in_parts = commit.is_none();
+        self.batch.join(&mut self.waiting);
+        match commit {
+            Some(commit) if nothing_to_do => Handed::Position(commit),
+            _ => Handed::Part(part),
+        }
+    }
+}
+
+/// What [`Merger::hand_over`] returns.
+#[derive(Debug)]
+pub enum Handed {
+    Part(Part),
+    /// Transactions up to here change nothing on the target.
+    Position(CommitPoint),
+}
+
+fn row(table: &Table, tuple: Tuple<'_>) -> Result<OwnedRow> {
+    if tuple.len() != table.columns.len() {
+        let words = "a row with more or fewer columns than its table";
+        return Err(WireError::Malformed(words).into());
+    }
+    Ok(OwnedRow::sent(tuple)?)
+}
+
+/// A row before a change. Of a row that was not sent as a whole only the key's columns are known.
+fn before(source: &SourceTable, table: &Table, old: &Old<'_>) -> Result<OwnedRow> {
+    let row = row(table, old.tuple())?;
+    Ok(match old {
+        Old::Row(_) => row,
+        Old::Key(_) => {
+            let columns = source.columns.iter().zip(row.cells());
+            OwnedRow::new(columns.map(|(column, cell)| match column.key {
+                true => cell,
+                false => Cell::Unchanged,
+            }))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::logical::{Column, Commit, ReplicaIdentity, Value};
+
+    use super::*;
+    use crate::batch::{Set, Step};
+    use crate::table::{TargetColumn, TargetTable};
+
+    /// Whatever the source has, the target has.
+    struct Same;
+
+    impl Tables for Same {
+        fn start(&mut self, _source: &SourceTable) -> Result<Start> {
+            Ok(Start::At(Lsn::INVALID))
+        }
+
+        fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+            let columns = source.columns.iter().map(|column| TargetColumn {
+                name: column.name.clone(),
+                kind: "pg_catalog.int8".to_owned(),
+                in_array: true,
+                of_user: false,
+                delimiter: b',',
+                generated: false,
+                always_identity: false,
+            });
+            let target = TargetTable {
+                columns: columns.collect(),
+                ..TargetTable::default()
+            };
+            Table::fit(source, &target).map(Arc::new)
+        }
+    }
+
+    struct Stream {
+        merger: Merger,
+        /// Transactions so far, and rows.
+        transactions: u64,
+        rows: u64,
+    }
+
+    impl Stream {
+        fn new(limits: Limits) -> Self {
+            let mut stream = Self {
+                merger: Merger::new(limits, Lsn::INVALID),
+                transactions: 0,
+                rows: 0,
+            };
+            let columns = [Column {
+                flags: 1,
+                name: b"id",
+                kind: 20,
+                modifier: -1,
+            }];
+            stream.take(&Message::Relation(Relation {
+                id: 1,
+                namespace: b"public",
+                name: b"t",
+                replica_identity: ReplicaIdentity::Default,
+                columns: columns.to_vec(),
+            }));
+            stream
+        }
+
+        fn take(&mut self, message: &Message<'_>) {
+            let mut bytes = Vec::new();
+            message.encode(None, &mut bytes).unwrap();
+            self.merger.take(&bytes, &mut Same).unwrap();
+        }
+
+        fn begin(&mut self) {
+            self.transactions += 1;
+            self.take(&Message::Begin {
+                final_lsn: Lsn::from(self.transactions * 100),
+                commit_time: Timestamp(0),
+                xid: lockstep_wire::logical::Xid(1),
+            });
+        }
+
+        fn insert(&mut self, rows: u64) {
+            for _ in 0..rows {
+                self.rows += 1;
+                let mut buffer = Vec::new();
+                let id = self.rows.to_string();
+                let new = Tuple::new(&[Value::Text(id.as_bytes())], &mut buffer).unwrap();
+                self.take(&Message::Insert { relation: 1, new });
+            }
+        }
+
+        fn commit(&mut self) {
+            self.take(&Message::Commit(Commit {
+                commit_lsn: Lsn::from(self.transactions * 100),
+                end_lsn: Lsn::from(self.transactions * 100 + 1),
+                commit_time: Timestamp(0),
+            }));
+        }
+
+        /// What is handed over: rows, and the transaction that the target commits.
+        fn part(&mut self) -> (usize, Option<u64>) {
+            match self.merger.hand_over() {
+                Handed::Part(part) => {
+                    let rows = part.steps.iter().map(|step| match step {
+                        Step::Change {
+                            set: Set::Insert(rows),
+                            ..
+                        } => rows.len(),
+                        other => panic!("not an insert: {other:?}"),
+                    });
+                    (
+                        rows.sum(),
+                        part.commit.map(|commit| u64::from(commit.end) / 100),
+                    )
+                }
+                Handed::Position(commit) => panic!("nothing to do up to {commit:?}"),
+            }
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            part: usize::MAX,
+            changes: 10,
+            bytes: usize::MAX,
+            transactions: u64::MAX,
+            of_one: 20,
+        }
+    }
+
+    #[test]
+    fn a_large_transaction_is_handed_over_before_its_end() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        stream.insert(19);
+        assert!(!stream.merger.is_full(), "others' changes do not count");
+        stream.insert(1);
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (3, Some(1)), "it does not wait for the next");
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (20, None));
+        stream.insert(19);
+        assert!(!stream.merger.is_full());
+        stream.insert(1);
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (20, None));
+        stream.commit();
+        assert!(stream.merger.is_full(), "the target is to commit");
+        assert_eq!(stream.part(), (0, Some(2)));
+        assert!(!stream.merger.is_full() && stream.merger.is_idle());
+    }
+
+    #[test]
+    fn what_is_whole_can_go_while_another_arrives() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        stream.insert(2);
+        assert!(stream.merger.can_commit());
+        assert_eq!((stream.merger.rows(), stream.part()), (3, (3, Some(1))));
+        assert!(!stream.merger.can_commit());
+        stream.insert(2);
+        stream.commit();
+        assert_eq!(stream.part(), (4, Some(2)));
+        // One that ends in time joins those before it.
+        for _ in 0..2 {
+            stream.begin();
+            stream.insert(2);
+            stream.commit();
+        }
+        assert_eq!(stream.part(), (4, Some(4)));
+        assert!(stream.merger.is_idle());
+        assert_eq!(stream.merger.memory(), 0);
+    }
+
+    #[test]
+    fn what_waits_beside_a_batch_counts_as_memory() {
+        let mut stream = Stream::new(Limits {
+            part: 10_000,
+            of_one: u64::MAX,
+            ..limits()
+        });
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        while !stream.merger.is_full() {
+            stream.insert(1);
+            assert!(stream.rows < 1_000);
+        }
+        assert_eq!(stream.part(), (3, Some(1)));
+    }
+
+    #[test]
+    fn the_target_commits_in_a_backlog_of_large_transactions() {
+        let mut stream = Stream::new(limits());
+        let mut commits = Vec::new();
+        let hand_over = |stream: &mut Stream, commits: &mut Vec<u64>| {
+            if stream.merger.is_full() {
+                commits.extend(stream.part().1);
+            }
+        };
+        for rows in [25, 25, 7, 15, 15, 45] {
+            stream.begin();
+            for _ in 0..rows {
+                stream.insert(1);
+                hand_over(&mut stream, &mut commits);
+            }
+            stream.commit();
+            hand_over(&mut stream, &mut commits);
+        }
+        // The third and the fourth are one batch; only what is large itself is cut.
+        assert_eq!(commits, [1, 2, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_transaction_that_did_not_fit_stays_whole() {
+        let mut stream = Stream::new(limits());
+        stream.merger.careful = Lsn::from(100);
+        stream.begin();
+        stream.insert(50);
+        assert!(!stream.merger.is_full());
+        stream.merger.limits.part = 50;
+        assert!(stream.merger.is_full(), "memory is bounded all the same");
+        stream.merger.limits.part = usize::MAX;
+        stream.commit();
+        assert_eq!(stream.part(), (50, Some(1)));
+        stream.begin();
+        stream.insert(20);
+        assert!(stream.merger.is_full(), "the one after it is cut");
+    }
+
+    #[test]
+    fn with_several_writers_only_what_is_larger_than_all_of_their_batches_is_cut() {
+        let of_one = |writers| Limits::of_memory(1 << 28, writers).of_one;
+        for writers in [1, 2, 4] {
+            let limits = Limits::of_memory(1 << 28, writers);
+            assert!(limits.of_one >= limits.changes * writers as u64);
+        }
+        assert_eq!((of_one(1), of_one(4)), (20_000, 80_000));
+    }
+
+    #[test]
+    fn binary_values_are_refused() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        let mut buffer = Vec::new();
+        let new = Tuple::new(&[Value::Binary(&[0; 8])], &mut buffer).unwrap();
+        let mut bytes = Vec::new();
+        let insert = Message::Insert { relation: 1, new };
+        insert.encode(None, &mut bytes).unwrap();
+        let refused = stream.merger.take(&bytes, &mut Same).unwrap_err();
+        assert!(refused.to_string().contains("binary"), "{refused}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What apply reads and writes of a replica's state in the target (schema `lockstep`).
+//!
+//! The source's position in each transaction of apply is a row of `lockstep.apply_position`.
+//!
+//! The replication origin has it too, but from 16 on it is moved even by a transaction that fails
+//! after its position was set up. A row is there only if its transaction has committed.
+//!
+//! Each commit adds a row, and passed ones are deleted now and then. One row that is updated would
+//! be slow to find while an old snapshot keeps its dead versions.
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::{Lsn, Timeline};
+
+/// The statements that keep a position, for the transaction whose changes end there. `tidy`: they
+/// delete what was kept before.
+pub fn keep_position_sql(replica: &str, end: Lsn, tidy: bool) -> Result<String, ClientError> {
+    let replica = sql_literal("replica", replica)?;
+    // The same position may come again, without changes.
+    let keep = format!(
+        "INSERT INTO lockstep.apply_position (replica, lsn) VALUES ({replica}, '{end}') \
+         ON CONFLICT DO NOTHING"
+    );
+    Ok(match tidy {
+        true => format!(
+            "{keep}; DELETE FROM lockstep.apply_position \
+             WHERE replica OPERATOR(pg_catalog.=) {replica} AND lsn OPERATOR(pg_catalog.<) '{end}'"
+        ),
+        false => keep,
+    })
+}
+
+/// Keeps a position like [`keep_position_sql`], and ends the changes of a transaction with it in its
+/// commit record: `$1` is the replica, `$2` the position, `$3` when the source has committed, in
+/// microseconds since 2000. `$4` is `local` if the commit is to be on disk when it is confirmed,
+/// otherwise `off`. The number of rows is 0 if the position was there: then the transaction may have
+/// written nothing, and what has not is not flushed.
+pub const END_AT_POSITION: &str = "INSERT INTO lockstep.apply_position (replica, lsn) \
+    SELECT $1, $2::pg_catalog.pg_lsn FROM pg_catalog.pg_current_xact_id(), \
+      pg_catalog.set_config('synchronous_commit', $4, true), \
+      pg_catalog.pg_replication_origin_xact_setup($2::pg_catalog.pg_lsn, \
+        '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+          + $3::pg_catalog.int8 * '1 microsecond'::pg_catalog.interval) \
+    ON CONFLICT DO NOTHING";
+
+/// The newest position that is kept. None before apply has ever run, and of a state that an older version
+/// made.
+pub fn kept_position(
+    connection: &mut Connection,
+    replica: &str,
+) -> Result<Option<Lsn>, ClientError> {
+    let sql = "SELECT pg_catalog.max(lsn) FROM lockstep.apply_position \
+               WHERE replica OPERATOR(pg_catalog.=) $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    field(rows.first().map_or(&[][..], Vec::as_slice), 0)
+}
+
+/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
+/// partition that was made after the copy is listed by that. `$1` is the replica, `$2` and `$3` the
+/// table's schema and name, `$4` how many rows.
+pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
+      (replica, schema_name, table_name, state, start_lsn, missing_rows) \
+    VALUES ($1, $2, $3, 'copied', '0/0', $4) \
+    ON CONFLICT (replica, schema_name, table_name) \
+    DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
+
+/// What a replica's state says of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    pub system_id: String,
+    pub start: Lsn,
+    /// The source's timeline when apply last connected.
+    pub timeline: Option<Timeline>,
+}
+
+pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
+    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(timeline, 0) \
+               FROM lockstep.replica WHERE name = $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    let read = |row: &Vec<Option<String>>| {
+        Ok(Stand {
+            system_id: field(row, 0)?,
+            start: field(row, 1)?,
+            timeline: Timeline::new(field(row, 2)?),
+        })
+    };
+    rows.first().map(read).transpose()
+}
+
+pub fn set_timeline(
+    connection: &mut Connection,
+    replica: &str,
+    timeline: Timeline,
+) -> Result<(), ClientError> {
+    let sql = "UPDATE lockstep.replica SET timeline = $2 WHERE name = $1";
+    let kept = connection.query_with(sql, &[&replica, &timeline.get()]);
+    kept.map(drop)
+}

@@ -1,0 +1,686 @@
+//! Changes the target: the only place where a batch meets SQL.
+//!
+//! A part goes there statement by statement, or, if it is small, whole as one message ([`at_once`]).
+//!
+//! The connection owns a replication origin of the replica ([`super::origins`]), so no two processes
+//! can be at work on one replica. Each transaction carries the source's position in its commit record
+//! (`pg_replication_origin_xact_setup`), so data and position are durable together or not at
+//! all. Commits are asynchronous, and `pg_replication_origin_session_progress(true)` flushes them; a
+//! small part's commit does that itself.
+//! A writer that ran ahead of its turn can roll back and begin again. After any other error it cannot
+//! be used again: the next one begins where the origins stand.
+
+mod at_once;
+mod given;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+use std::sync::Arc;
+
+use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
+use lockstep_wire::{Lsn, Timeline};
+
+use given::{Given, after, before, chunks, keeps, updated, values};
+
+use crate::arrays::copy_line;
+use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
+use crate::continuity::{self, Known};
+use crate::error::{ApplyError, Result, is_in_the_way};
+use crate::failpoint;
+use crate::names::TableName;
+use crate::net::Update;
+use crate::order::{Changes, Plan};
+use crate::origins;
+use crate::reach::FACTS;
+use crate::row::OwnedRow;
+use crate::run::Settings;
+use crate::sessions;
+use crate::statements::{Statement, Verb};
+use crate::table::Table;
+use crate::target_state;
+
+/// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
+/// second time. Less is quicker in one statement.
+const COPY_FROM: usize = 50;
+const COPY_FROM_BYTES: usize = 1024 * 1024;
+
+/// A copy is sent in pieces of about so many bytes.
+const COPY_BYTES: usize = 256 * 1024;
+
+/// So many commits leave their positions in the state before those that are passed are deleted.
+const TIDY_AFTER: u32 = 1_000;
+
+/// Most prepared statements; then all are forgotten.
+const MOST_PREPARED: usize = 500;
+
+/// Puts all commits so far on disk.
+const FLUSH: &str = "SELECT pg_catalog.pg_replication_origin_session_progress(true)";
+
+/// How long a statement may take: locks of others are waited for, and the one who stops the
+/// replica cancels it.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
+
+/// Plans look rows up by index, whatever the statistics say: those of a fresh copy say
+/// nothing, and the arrays' lengths are not known when the plan is made.
+const SESSION: &str = "SET synchronous_commit = off; SET datestyle = 'ISO'; \
+    SET intervalstyle = 'postgres'; SET extra_float_digits = 3; SET bytea_output = 'hex'; \
+    SET row_security = off; SET default_transaction_read_only = off; \
+    SET plan_cache_mode = force_generic_plan; \
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+    SET enable_material = off; SET enable_memoize = off; SET jit = off; \
+    SET max_parallel_workers_per_gather = 0";
+
+/// For statements that find rows without an index.
+const SCANS_ON: &str =
+    "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_material = on";
+const SCANS_OFF: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \
+    SET LOCAL enable_material = off";
+
+struct Prepared {
+    /// Keeps the table's address, which is part of the key, from being used again.
+    _table: Arc<Table>,
+    name: String,
+    statement: Arc<Statement>,
+}
+
+/// Which prepared statement: of which table, what it does, and which columns keep values.
+type Which = (usize, Verb, Vec<usize>);
+
+/// Rows to update or delete that a transaction did not find, by table.
+pub type Missing = BTreeMap<TableName, u64>;
+
+pub struct Writer {
+    connection: Connection,
+    prepared: HashMap<Which, Prepared>,
+    /// Numbers of prepared statements are never used twice.
+    named: u64,
+    /// The statement that ends a small part is prepared.
+    ends: bool,
+    in_transaction: bool,
+    /// The last step has deleted rows and inserted them again.
+    made_anew: bool,
+    /// The replica in whose state positions are kept and missing rows are counted.
+    replica: String,
+    /// Commits since positions that are passed were deleted.
+    kept: u32,
+    missing: Missing,
+}
+
+/// Which changes of a part to make.
+#[derive(Clone, Copy)]
+pub enum Pick<'a> {
+    All,
+    /// Those of a plan that are bound, or those that are not.
+    Some {
+        plan: &'a Plan,
+        bound: bool,
+    },
+}
+
+impl Pick<'_> {
+    /// Which of these changes to make. `before` changes of the part come before them.
+    fn of<'r, T>(&self, before: usize, rows: &'r [T]) -> Vec<&'r T> {
+        match self {
+            Self::All => rows.iter().collect(),
+            Self::Some { plan, bound } => match &plan.changes {
+                Changes::Alone => rows.iter().filter(|_| *bound).collect(),
+                Changes::Bound(flags) => (flags.iter().skip(before).zip(rows))
+                    .filter(|(flag, _)| *flag == bound)
+                    .map(|(_, row)| row)
+                    .collect(),
+            },
+        }
+    }
+}
+
+/// Asks whether our session is one of those that another waits for, directly or not. That includes
+/// sessions of others between the two: one that waits for a lock of ours, and that lets nobody pass.
+const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
+      SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids($1::pg_catalog.int4)) \
+      UNION SELECT of.pid FROM before, \
+        LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(before.pid)) AS of(pid)) \
+    SELECT EXISTS (SELECT FROM before WHERE pid = pg_catalog.pg_backend_pid())";
+
+/// Connects a replica's writers. Each takes an origin, which is made if it does not exist. Returns
+/// where the target stands, durably: where the highest of the origins stands, those of writers that
+/// are no longer wanted included, but not beyond what the state has; `0/0` if nothing was ever applied.
+pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
+    let numbers = 0..settings.writers;
+    let writers = numbers.clone().map(|number| Writer::open(settings, number));
+    let mut writers = writers.collect::<Result<Vec<_>>>()?;
+    let mut stands = Lsn::INVALID;
+    for (writer, number) in writers.iter_mut().zip(numbers.clone()) {
+        let origin = origins::name(&settings.origin, number);
+        let at = origins::stands(&mut writer.connection, &origin);
+        stands = stands.max(at.map_err(ApplyError::Target)?);
+    }
+    let Some(first) = writers.first_mut() else {
+        return Err(ApplyError::System("no writer is wanted".to_owned()));
+    };
+    let ours: Vec<_> = (numbers.map(|number| origins::name(&settings.origin, number))).collect();
+    let mut others =
+        origins::listed(&mut first.connection, &settings.origin).map_err(ApplyError::Target)?;
+    others.retain(|origin| !ours.contains(origin));
+    let stands = match others.is_empty() {
+        true => first.settled(stands)?,
+        false => take_over(settings, first, stands, &others)?,
+    };
+    Ok((writers, stands))
+}
+
+/// Drops origins of writers that are no longer wanted, once one of ours stands where the highest of
+/// them does. Returns where that is.
+fn take_over(
+    settings: &Settings,
+    first: &mut Writer,
+    mut stands: Lsn,
+    others: &[String],
+) -> Result<Lsn> {
+    let name = &settings.application_name;
+    let connected = sessions::open(&settings.target, Purpose::Sql, name);
+    let mut connection = connected.map_err(ApplyError::Target)?;
+    let mut owned = |origin: &String| {
+        match origins::own(&mut connection, origin) {
+            // One that a session owns has its room.
+            Err(error) if origins::is_full(&error) => return Ok(Lsn::INVALID),
+            owned => owned?,
+        }
+        let stands = origins::stands(&mut connection, origin)?;
+        origins::disown(&mut connection)?;
+        Ok(stands)
+    };
+    for origin in others {
+        stands = stands.max(owned(origin).map_err(ApplyError::Target)?);
+    }
+    stands = first.settled(stands)?;
+    if stands.is_valid() {
+        first.move_to(stands)?;
+    }
+    failpoint::APPLY_TAKES_OVER.reach();
+    for origin in others {
+        origins::drop(&mut connection, origin).map_err(ApplyError::Target)?;
+    }
+    Ok(stands)
+}
+
+impl Writer {
+    fn open(settings: &Settings, number: usize) -> Result<Self> {
+        let target = || -> lockstep_client::Result<Connection> {
+            let name = &settings.application_name;
+            let mut connection = sessions::open(&settings.target, Purpose::Sql, name)?;
+            connection.set_patience(PATIENCE);
+            connection.execute(SESSION)?;
+            connection.execute("SET session_replication_role = replica")?;
+            origins::own(&mut connection, &origins::name(&settings.origin, number))?;
+            Ok(connection)
+        };
+        let connection = target().map_err(|error| match origins::is_full(&error) {
+            true => ApplyError::System(format!(
+                "target: {}; each of the {} writers needs a replication origin of its own: raise \
+                 max_replication_slots there (max_active_replication_origins on 18 and later) or \
+                 use fewer writers",
+                error.words(),
+                settings.writers
+            )),
+            false => ApplyError::Target(error),
+        })?;
+        Ok(Self {
+            connection,
+            prepared: HashMap::new(),
+            named: 0,
+            ends: false,
+            in_transaction: false,
+            made_anew: false,
+            replica: settings.replica.clone(),
+            kept: 0,
+            missing: Missing::new(),
+        })
+    }
+
+    /// Where the target stands if the highest of its origins stands here; all are owned by now, so no
+    /// commit is under way. From 16 on a transaction that fails moves its origin too, as far as
+    /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
+    /// the first transaction.
+    fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
+        let kept = target_state::kept_position(&mut self.connection, &self.replica);
+        if let Some(kept) = kept.map_err(ApplyError::Target)? {
+            return Ok(kept.min(highest));
+        }
+        let keep = target_state::keep_position_sql(&self.replica, highest, false);
+        let kept = keep.and_then(|sql| self.connection.execute(&sql));
+        kept.map(|()| highest).map_err(ApplyError::Target)
+    }
+
+    /// Cancels what the writer does, from another thread.
+    pub fn canceller(&self) -> Result<Canceller> {
+        self.connection.canceller().map_err(ApplyError::Target)
+    }
+
+    /// The process ID of the server's backend.
+    pub fn backend(&self) -> u32 {
+        self.connection.backend_pid()
+    }
+
+    /// Makes changes of a part, in the open transaction or a new one.
+    pub fn apply(&mut self, part: &Part, pick: Pick<'_>) -> Result<()> {
+        if !self.in_transaction {
+            (self.connection.execute("BEGIN")).map_err(ApplyError::Target)?;
+            self.in_transaction = true;
+        }
+        let mut before = 0;
+        part.steps.iter().try_for_each(|step| {
+            self.step(step, pick, before)?;
+            before += match step {
+                Step::Change { set, .. } => set.len(),
+                Step::Truncate { .. } => 0,
+            };
+            Ok(())
+        })
+    }
+
+    pub fn is_in_transaction(&self) -> bool {
+        self.in_transaction
+    }
+
+    /// Forgets all that was applied since the last commit.
+    pub fn roll_back(&mut self) -> Result<()> {
+        self.missing.clear();
+        if !std::mem::take(&mut self.in_transaction) {
+            return Ok(());
+        }
+        (self.connection.execute("ROLLBACK")).map_err(ApplyError::Target)
+    }
+
+    /// Rows that were to be changed in this transaction were not there.
+    pub fn has_missing(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// The other backend waits for a lock, and would have it but for our transaction.
+    pub fn holds_up(&mut self, other: u32) -> Result<bool> {
+        let rows = self.connection.query_with(HOLDS_UP, &[&other]);
+        let rows = rows.map_err(ApplyError::Target)?;
+        let holds = rows.first().map_or(Ok(false), |row| field(row, 0));
+        holds.map_err(ApplyError::Target)
+    }
+
+    /// The part's tables reach as far as they did when it was planned. Our locks on them keep that
+    /// so until the commit, as far as triggers go.
+    pub fn reach_is_known(&mut self, part: &Part) -> Result<bool> {
+        let mut tables: Vec<&Arc<Table>> = Vec::new();
+        for step in &part.steps {
+            match step {
+                Step::Change { table, .. }
+                    if !tables.iter().any(|known| Arc::ptr_eq(known, table)) =>
+                {
+                    tables.push(table);
+                }
+                _ => {}
+            }
+        }
+        let oids: Vec<_> = (tables.iter())
+            .map(|table| table.reach.oid.to_string())
+            .collect();
+        let oids = format!("{{{}}}", oids.join(","));
+        let rows = (self.connection.query_with(FACTS, &[&oids])).map_err(ApplyError::Target)?;
+        let facts = rows.iter().map(|row| row.first().cloned().flatten());
+        Ok(facts.eq(tables.iter().map(|table| Some(table.reach.facts.clone()))))
+    }
+
+    /// Commits, with the source's position. `flush`: all commits so far are on disk when this
+    /// returns. Returns the rows of the transaction that were to be changed and were not there,
+    /// which the state counts as part of it.
+    pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
+        for (table, rows) in &self.missing {
+            let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
+            let added = self.connection.query_with(target_state::ADD_MISSING, &of);
+            added.map_err(ApplyError::Target)?;
+        }
+        let time = format!(
+            "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+             + {} * '1 microsecond'::pg_catalog.interval",
+            commit.time.0
+        );
+        let sql = self.commit_sql(commit.end, &time, flush)?;
+        failpoint::APPLY_WRITTEN.reach();
+        // A deferred trigger may refuse it only now.
+        (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
+        self.in_transaction = false;
+        Ok(std::mem::take(&mut self.missing))
+    }
+
+    /// Moves the origin to a position that is reached without changes, and flushes that with all
+    /// commits so far.
+    pub fn move_to(&mut self, end: Lsn) -> Result<()> {
+        let commit = self.commit_sql(end, "pg_catalog.now()", true)?;
+        let sql = format!("BEGIN; {commit}");
+        self.connection.execute(&sql).map_err(ApplyError::Target)?;
+        failpoint::APPLY_MOVED.reach();
+        Ok(())
+    }
+
+    /// Ends the transaction with the source's position, in its commit record and in the state. Without
+    /// an ID a transaction that changes nothing would have no commit record: the origin would stay, and
+    /// commits of other writers before it would count as flushed.
+    fn commit_sql(&mut self, end: Lsn, time: &str, flush: bool) -> Result<String> {
+        self.kept += 1;
+        let tidy = self.kept == TIDY_AFTER;
+        if tidy {
+            self.kept = 0;
+        }
+        let keep = target_state::keep_position_sql(&self.replica, end, tidy);
+        let keep = keep.map_err(ApplyError::Target)?;
+        let then = if flush { FLUSH } else { "" };
+        Ok(format!(
+            "{keep}; SELECT pg_catalog.pg_current_xact_id(), \
+             pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT; {then}"
+        ))
+    }
+
+    /// What the target knows of the source. `stands` is where its origin stands.
+    pub fn known(&mut self, stands: Lsn) -> Result<Known> {
+        let replica = &self.replica;
+        let stand =
+            target_state::stand(&mut self.connection, replica).map_err(ApplyError::Target)?;
+        let stand = stand.ok_or_else(|| {
+            ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
+        })?;
+        Ok(Known {
+            // Not what apply says that it had committed: that may have been lost in a crash.
+            lsn: stands.max(stand.start),
+            timeline: stand.timeline,
+            system: Some(stand.system_id),
+            holder: continuity::TARGET,
+        })
+    }
+
+    /// Keeps the source's timeline.
+    pub fn keep_timeline(&mut self, timeline: Timeline) -> Result<()> {
+        let kept = target_state::set_timeline(&mut self.connection, &self.replica, timeline);
+        kept.map_err(ApplyError::Target)
+    }
+
+    fn step(&mut self, step: &Step, pick: Pick<'_>, before: usize) -> Result<()> {
+        match step {
+            Step::Change { table, set } => {
+                self.made_anew = false;
+                let on_table = |error| ApplyError::on_table(&table.name, error);
+                self.change(table, set, pick, before).map_err(on_table)?;
+                match self.made_anew {
+                    true => self.check_columns(table),
+                    false => Ok(()),
+                }
+            }
+            Step::Truncate { tables, how } => {
+                self.truncate(tables, *how)?;
+                failpoint::APPLY_TRUNCATED.reach();
+                Ok(())
+            }
+        }
+    }
+
+    /// An error if the target's table has got a column: rows that were made anew would have lost its
+    /// values. Our lock on the table lets nobody add one now.
+    fn check_columns(&mut self, table: &Table) -> Result<()> {
+        let sql = "SELECT relnatts FROM pg_catalog.pg_class \
+                   WHERE oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid";
+        let rows = self.connection.query_with(sql, &[&table.reach.oid]);
+        let rows = rows.map_err(ApplyError::Target)?;
+        let now: Option<u32> =
+            (rows.first().map(|row| field(row, 0)).transpose()).map_err(ApplyError::Target)?;
+        match now == Some(table.attributes) {
+            true => Ok(()),
+            false => Err(ApplyError::shape(
+                &table.name,
+                "it was altered since its columns were read, which happens again now".to_owned(),
+            )),
+        }
+    }
+
+    fn truncate(&mut self, tables: &[Arc<Table>], how: Emptied) -> Result<()> {
+        let name = |table: &Arc<Table>| match table.partitioned {
+            true => table.name.sql(),
+            false => format!("ONLY {}", table.name.sql()),
+        };
+        let names: Vec<_> = tables.iter().map(name).collect();
+        let sql = match how {
+            Emptied::Truncated => format!("TRUNCATE {}", names.join(", ")),
+            Emptied::Restarted => format!("TRUNCATE {} RESTART IDENTITY", names.join(", ")),
+            Emptied::Deleted => {
+                // The source has named partitions besides their root.
+                let rows = tables.iter().filter(|table| !table.partitioned);
+                let each = rows.map(|table| format!("DELETE FROM {}", name(table)));
+                each.collect::<Vec<_>>().join("; ")
+            }
+        };
+        match tables.first() {
+            Some(first) if !sql.is_empty() => (self.connection.execute(&sql))
+                .map_err(|error| ApplyError::on_table(&first.name, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn change(
+        &mut self,
+        table: &Arc<Table>,
+        set: &Set,
+        pick: Pick<'_>,
+        at: usize,
+    ) -> lockstep_client::Result<()> {
+        match set {
+            Set::Insert(rows) => self.insert(table, &pick.of(at, rows)),
+            Set::Delete(keys) => {
+                let rows: Vec<_> = pick.of(at, keys).into_iter().map(before).collect();
+                let changed = self.run(table, Verb::Delete, &rows)?;
+                self.count_missing(table, rows.len(), changed);
+                Ok(())
+            }
+            Set::Update(updates) => self.updates(table, &pick.of(at, updates)),
+            Set::DeleteWhole(rows) => {
+                let rows: Vec<_> = pick.of(at, rows).into_iter().map(before).collect();
+                self.run_whole(table, &table.delete_whole(), &rows)
+            }
+            Set::UpdateWhole(rows) => {
+                let pair = |(before, after)| Given {
+                    before: Some(before),
+                    after: Some(after),
+                };
+                let rows = pick.of(at, rows).into_iter();
+                let rows: Vec<_> = rows.map(|(old, new)| pair((old, new))).collect();
+                self.made_anew = true;
+                self.run_whole(table, &table.update_whole(), &rows)
+            }
+        }
+    }
+
+    fn insert(&mut self, table: &Arc<Table>, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
+        if table.written().next().is_none() {
+            let (table, rows) = (table.name.sql(), rows.len());
+            return self.connection.execute(&format!(
+                "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
+            ));
+        }
+        let bytes = rows.iter().map(|row| row.size());
+        if rows.len() >= COPY_FROM || bytes.sum::<usize>() >= COPY_FROM_BYTES {
+            return self.copy(table, rows);
+        }
+        let rows: Vec<_> = rows.iter().copied().map(after).collect();
+        self.run(table, Verb::Insert, &rows).map(drop)
+    }
+
+    fn copy(&mut self, table: &Table, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
+        let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
+        let mut copy = self.connection.copy_in(&table.copy())?;
+        let mut lines = Vec::with_capacity(2 * COPY_BYTES);
+        let mut send = |lines: &mut Vec<u8>| -> lockstep_client::Result<()> {
+            if lines.len() >= COPY_BYTES {
+                copy.send(lines)?;
+                lines.clear();
+            }
+            Ok(())
+        };
+        for row in rows {
+            copy_line(row, &written, &mut lines, &mut send)?;
+        }
+        copy.send(&lines)?;
+        copy.finish().map(drop)
+    }
+
+    fn count_missing(&mut self, table: &Table, wanted: usize, changed: u64) {
+        let missing = (wanted as u64).saturating_sub(changed);
+        if missing > 0 {
+            *self.missing.entry(table.name.clone()).or_default() += missing;
+        }
+    }
+
+    /// Updates that are in each other's way only because of their order, such as two rows that
+    /// swap a unique value, are done again as one statement that deletes all of the rows before
+    /// it inserts them.
+    fn updates(&mut self, table: &Arc<Table>, updates: &[&Update]) -> lockstep_client::Result<()> {
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let can_update = table.can_update();
+        let updates = || updates.iter().copied();
+        let replaced: Vec<_> = updates()
+            .filter(|update| update.moved || !can_update)
+            .collect();
+        let stay = updates().filter(|update| !update.moved && can_update);
+        let stay: Vec<_> = stay.map(updated).collect();
+        let guarded = table.crowded;
+        if guarded {
+            self.connection.execute("SAVEPOINT updates")?;
+        }
+        let missing = self.missing.clone();
+        let replaced: Vec<_> = replaced.into_iter().map(updated).collect();
+        let done = self.replace_and_update(table, &replaced, &stay);
+        match done {
+            Err(error) if guarded && is_in_the_way(&error) => {
+                self.connection.execute("ROLLBACK TO updates")?;
+                self.missing = missing;
+                let all: Vec<_> = updates().map(updated).collect();
+                let changed = self.run_at_once(table, Verb::Replace, &all)?;
+                self.count_missing(table, all.len(), changed);
+            }
+            done => done?,
+        }
+        match guarded {
+            true => self.connection.execute("RELEASE updates"),
+            false => Ok(()),
+        }
+    }
+
+    fn replace_and_update(
+        &mut self,
+        table: &Arc<Table>,
+        replaced: &[Given<'_>],
+        stay: &[Given<'_>],
+    ) -> lockstep_client::Result<()> {
+        // At once: in pieces a row could take a key that a later piece only then gives up.
+        let changed = self.run_at_once(table, Verb::Replace, replaced)?;
+        self.count_missing(table, replaced.len(), changed);
+        let key = table.key();
+        let has_more = table.written().any(|(place, _)| !key.contains(&place));
+        // A row that is all key stays as it is.
+        if has_more {
+            let changed = self.run(table, Verb::Update, stay)?;
+            self.count_missing(table, stay.len(), changed);
+        }
+        Ok(())
+    }
+
+    /// Runs a statement for rows, as often as their size needs it.
+    fn run(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<u64> {
+        let mut changed = 0;
+        for rows in chunks(rows) {
+            changed += self.run_at_once(table, verb, rows)?;
+        }
+        Ok(changed)
+    }
+
+    fn run_at_once(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<u64> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        self.made_anew |= verb == Verb::Replace;
+        let keeps = match verb {
+            Verb::Update | Verb::Replace => keeps(rows),
+            Verb::Insert | Verb::Delete => Vec::new(),
+        };
+        let key = table.key();
+        if verb == Verb::Insert || table.is_indexed() {
+            let (name, statement) = self.prepare(table, verb, keeps)?;
+            let values = values(table, &statement, &key, rows)?;
+            return self.connection.change_prepared(&name, values);
+        }
+        let statement = table.statement(verb, &keeps);
+        let values = values(table, &statement, &key, rows)?;
+        self.scan(&statement.sql, values)
+    }
+
+    fn run_whole(
+        &mut self,
+        table: &Arc<Table>,
+        statement: &Statement,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<()> {
+        let all: Vec<usize> = (0..table.columns.len()).collect();
+        for rows in chunks(rows) {
+            let values = values(table, statement, &all, rows)?;
+            let changed = self.scan(&statement.sql, values)?;
+            self.count_missing(table, rows.len(), changed);
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, sql: &str, values: Vec<Option<CString>>) -> lockstep_client::Result<u64> {
+        self.connection.execute(SCANS_ON)?;
+        let changed = self.connection.change_with(sql, values)?;
+        self.connection.execute(SCANS_OFF)?;
+        Ok(changed)
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        keeps: Vec<usize>,
+    ) -> lockstep_client::Result<(String, Arc<Statement>)> {
+        let which = (Arc::as_ptr(table) as usize, verb, keeps);
+        if let Some(prepared) = self.prepared.get(&which) {
+            return Ok((prepared.name.clone(), Arc::clone(&prepared.statement)));
+        }
+        self.make_room(1)?;
+        self.named += 1;
+        let name = format!("apply_{}", self.named);
+        let statement = Arc::new(table.statement(verb, &which.2));
+        self.connection.prepare(&name, &statement.sql)?;
+        let prepared = Prepared {
+            _table: Arc::clone(table),
+            name: name.clone(),
+            statement: Arc::clone(&statement),
+        };
+        self.prepared.insert(which, prepared);
+        Ok((name, statement))
+    }
+
+    /// So many statements can be prepared without any being forgotten.
+    fn make_room(&mut self, more: usize) -> lockstep_client::Result<()> {
+        if self.prepared.len() + more > MOST_PREPARED {
+            self.connection.execute("DEALLOCATE ALL")?;
+            self.prepared.clear();
+            self.ends = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! `lockstep serve`: its arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+use lockstep_lag::monitor::Settings;
+use lockstep_serve::history::{HistorySettings, Keeper};
+use lockstep_serve::run::Serving;
+use lockstep_service::address::HostPort;
+use lockstep_service::http::door::{Doors, Keys};
+use lockstep_service::logging::{self, LogFormat, LogLevel};
+
+use crate::exit::Usage;
+use crate::nodes::NodesArgs;
+
+const APPLICATION_NAME: &str = "lockstep serve";
+
+/// Fewest samples of a node in a diagnosis.
+const LEAST_SAMPLES: u32 = 3;
+
+/// `lockstep serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Which servers.
+    #[command(flatten)]
+    nodes: NodesArgs,
+    /// Address to listen on; port 0 takes a free one, which the log names
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9871", value_parser = HostPort::parse)]
+    listen: HostPort,
+    /// Another name that browsers may ask for while this listens on the loopback, such as that of a
+    /// proxy in front; may be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Seconds between samples of a node
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = value_parser!(u32).range(1..=60))]
+    interval: u32,
+    /// Seconds that a diagnosis looks back; at least three intervals
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u32).range(5..=600))]
+    window: u32,
+    /// Measure from commit to visible on each standby
+    ///
+    /// Writes: each interval commits a small logical message on the primary.
+    #[arg(long)]
+    heartbeat: bool,
+    /// What is kept.
+    #[command(flatten)]
+    history: HistoryArgs,
+    /// Ask for a login: a file of lines user:password, which others must not be able to read
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Certificate chain, PEM; turns TLS on
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Format of the log on standard error: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
+    log_format: LogFormat,
+    /// What is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
+    log_level: LogLevel,
+}
+
+/// What is kept.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Keep curves and incidents in this folder, which is made if it is missing; without it they
+    /// end with this process
+    #[arg(long, value_name = "FOLDER")]
+    history: Option<PathBuf>,
+    /// Days that they are kept
+    #[arg(
+        long,
+        value_name = "DAYS",
+        default_value_t = 7,
+        value_parser = value_parser!(u32).range(1..=366),
+        requires = "history"
+    )]
+    history_days: u32,
+    /// Most megabytes of their file; the oldest go first
+    #[arg(
+        long,
+        value_name = "MB",
+        default_value_t = 256,
+        value_parser = value_parser!(u32).range(16..=65_536),
+        requires = "history"
+    )]
+    history_size: u32,
+}
+
+impl HistoryArgs {
+    /// Takes the folder, if one is wanted.
+    fn keeper(&self) -> Result<Option<Keeper>, Usage> {
+        let settings = self.history.clone().map(|folder| HistorySettings {
+            folder,
+            days: self.history_days,
+            megabytes: self.history_size,
+        });
+        let keeper = settings.map(|settings| Keeper::open(&settings));
+        keeper.transpose().map_err(|error| Usage(error.to_string()))
+    }
+}
+
+/// Serves until a signal ends it.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    if args.window < LEAST_SAMPLES * args.interval {
+        let least = LEAST_SAMPLES * args.interval;
+        let words = format!("--window must be at least three intervals: {least}");
+        return Err(Usage(words).into());
+    }
+    let nodes = args.nodes.nodes()?;
+    let keys = Keys {
+        auth_file: args.auth_file.clone(),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+    };
+    let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
+    let keeper = args.history.keeper()?;
+    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
+    let settings = Settings {
+        application_name: APPLICATION_NAME.to_owned(),
+        every: Duration::from_secs(args.interval.into()),
+        window: Duration::from_secs(args.window.into()),
+        heartbeat: args.heartbeat,
+    };
+    lockstep_serve::run::run(Serving {
+        listen: args.listen.clone(),
+        allowed_hosts: args.allow_host.clone(),
+        doors,
+        keeper,
+        nodes,
+        settings,
+    })?;
+    Ok(())
+}

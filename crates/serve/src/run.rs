@@ -1,0 +1,137 @@
+//! A server from its start to the signal that ends it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_lag::Node;
+use lockstep_lag::monitor::{Monitor, Settings};
+use lockstep_service::address::HostPort;
+use lockstep_service::http::door::Doors;
+use lockstep_service::http::hosts::Hosts;
+use lockstep_service::http::server::{self, Server};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::error::ServeError;
+use crate::history::Keeper;
+use crate::site::{Site, readers, streams};
+use crate::{feed, routes};
+
+/// How long threads may take to end.
+const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// What a server needs.
+pub struct Serving {
+    pub listen: HostPort,
+    /// Other names that browsers may ask for while the server listens on the loopback.
+    pub allowed_hosts: Vec<String>,
+    pub doors: Doors,
+    /// What keeps the history on disk.
+    pub keeper: Option<Keeper>,
+    pub nodes: Vec<Node>,
+    pub settings: Settings,
+}
+
+/// Serves until a signal ends it.
+pub fn run(serving: Serving) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)?;
+    let result = runtime.block_on(until_signal(serving));
+    runtime.shutdown_timeout(LAST_WORK);
+    result
+}
+
+/// SIGTERM and SIGINT end the server; SIGHUP reloads passwords, certificate and key.
+async fn until_signal(serving: Serving) -> Result<(), ServeError> {
+    let on = |kind| signal(kind).map_err(ServeError::Signals);
+    let mut terminate = on(SignalKind::terminate())?;
+    let mut interrupt = on(SignalKind::interrupt())?;
+    let mut hangup = on(SignalKind::hangup())?;
+    let listen = &serving.listen;
+    let listener = TcpListener::bind((listen.host.as_str(), listen.port))
+        .await
+        .map_err(|error| ServeError::Listen(listen.clone(), error))?;
+    let address = listener.local_addr().map_err(ServeError::Address)?;
+    let doors = Arc::new(serving.doors);
+    warn_about(address, &doors);
+    let monitor = Arc::new(Monitor::start(serving.nodes, serving.settings));
+    let keeper = serving.keeper.map(|mut keeper| {
+        keeper.start();
+        Arc::new(keeper)
+    });
+    let (stop, stopping) = watch::channel(false);
+    let server = Server {
+        doors: Arc::clone(&doors),
+        hosts: Hosts::of(address, &listen.host, &serving.allowed_hosts),
+        stopping: stopping.clone(),
+    };
+    let site = Site {
+        news: feed::start(&monitor, keeper.clone()),
+        monitor,
+        keeper: keeper.clone(),
+        readers: readers(),
+        stopping,
+        streams: streams(),
+    };
+    let scheme = if doors.tls().is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    info!("serving on {scheme}://{address}/");
+    let mut served = tokio::spawn(server::serve(
+        listener,
+        Arc::new(server),
+        routes::router(&Arc::new(site)),
+    ));
+    loop {
+        tokio::select! {
+            ended = &mut served => return ended.map_err(ServeError::Serving),
+            _ = hangup.recv() => match doors.open_again() {
+                Ok(()) => info!("passwords, certificate and key are read again"),
+                Err(failed) => error!(error = %failed, "the old ones stay in force"),
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    info!("ending");
+    stop.send_replace(true);
+    let ended = served.await.map_err(ServeError::Serving);
+    if let Some(keeper) = keeper {
+        keeper.finish(LAST_WORK);
+    }
+    ended
+}
+
+/// Warns about a server that is open to others without a login or without TLS.
+fn warn_about(address: SocketAddr, doors: &Doors) {
+    if address.ip().is_loopback() {
+        return;
+    }
+    let others = "whoever reaches this address";
+    if !doors.has_logins() {
+        warn!(
+            "there is no login: {others} can read the names of servers, slots, users and pieces of \
+             queries; give --auth-file, or listen on 127.0.0.1"
+        );
+    }
+    if doors.tls().is_none() {
+        match doors.has_logins() {
+            true => warn!(
+                "there is no TLS: passwords travel so that anybody between can read them; give \
+                 --tls-cert and --tls-key"
+            ),
+            false => warn!(
+                "there is no TLS: anybody on the network between can read and change what is shown; give \
+                 --tls-cert and --tls-key"
+            ),
+        }
+    }
+}
