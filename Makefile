@@ -17,6 +17,8 @@ PG_CONFIG := /usr/lib/postgresql/$(PG)/bin/pg_config
 EXT_BUILD := build/pg$(PG)/ext
 STAGE := build/pg$(PG)/stage
 BINARY := build/target/release/lockstep
+LAB := build/target/release/lockstep-lab
+LAB_QUICK := build/target/debug/lockstep-lab
 
 export PG
 export CARGO_TARGET_DIR := $(CURDIR)/build/target
@@ -30,17 +32,18 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
-	setup build-extension build-release check-pg
+	setup build-extension build-release build-lab check-pg
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p; s/^\(bench\)-%:[^#]*## /\1-NAME|/p' $(MAKEFILE_LIST) \
 		| awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 	@echo "  PG=N chooses the PostgreSQL major (here: $(or $(PG),none by default))"
 
-demo: build ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
-	@$(BINARY) demo $(ARGS)
+demo: build-extension ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
+	@scripts/cargo build --locked --package lockstep-lab-cli --bin lockstep-lab
+	@$(LAB_QUICK) demo $(ARGS)
 
-build: build-extension build-release ## the extension and the lockstep program
+build: build-extension build-release build-lab ## the extension and the programs lockstep and lockstep-lab
 
 test: check-pg ## every test; T=t/001_name.pl, T=sql/name, T=unit/name or T=rust_name runs only that
 	@scripts/test $(T)
@@ -66,7 +69,7 @@ soak: check-pg ## hours: seeds, crashes and invariants of stock and of replay he
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
 	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle:: -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --include-ignored --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/test-doctor-matrix
@@ -89,10 +92,10 @@ BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
 unexport BENCH_RECORDINGS
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
-	@$(BINARY) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
+	@$(LAB) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
 
-measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
-	@$(BINARY) bench measurements
+measurements: build-lab ## docs/measurements.md and README's table of claims, from bench/results
+	@$(LAB) bench measurements
 
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
@@ -101,25 +104,32 @@ SHARE := $(DESTDIR)$(PREFIX)/share
 
 # Under sudo root has another cargo, or none, and perhaps no network: a program that is newer than
 # its sources is installed as it is.
-install: build-extension ## the extension into PostgreSQL N's own folders, the program into PREFIX (/usr/local)
-	@[ -x $(BINARY) ] && [ -z "$$(find Cargo.toml Cargo.lock crates -newer $(BINARY) -type f -print -quit)" ] \
-		|| $(MAKE) --no-print-directory build-release
+install: build-extension ## the extension into PostgreSQL N's own folders, lockstep into PREFIX (/usr/local); LAB=1: lockstep-lab too
+	@for program in lockstep$(if $(LAB), lockstep-lab); do \
+		binary=build/target/release/$$program; \
+		[ -x $$binary ] && [ -z "$$(find Cargo.toml Cargo.lock crates -newer $$binary -type f -print -quit)" ] \
+			|| $(MAKE) --no-print-directory build-release $(if $(LAB),build-lab) || exit; \
+	done
 	$(PGXS) install DESTDIR=$(DESTDIR)
-	@install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lockstep
 	@mkdir -p $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	@$(BINARY) man $(SHARE)/man/man1
-	@$(BINARY) completion bash >$(SHARE)/bash-completion/completions/lockstep
-	@$(BINARY) completion zsh >$(SHARE)/zsh/site-functions/_lockstep
-	@$(BINARY) completion fish >$(SHARE)/fish/vendor_completions.d/lockstep.fish
+	@set -e; for program in lockstep$(if $(LAB), lockstep-lab); do \
+		binary=build/target/release/$$program; \
+		install -D -m 755 $$binary $(DESTDIR)$(PREFIX)/bin/$$program; \
+		$$binary man $(SHARE)/man/man1; \
+		$$binary completion bash >$(SHARE)/bash-completion/completions/$$program; \
+		$$binary completion zsh >$(SHARE)/zsh/site-functions/_$$program; \
+		$$binary completion fish >$(SHARE)/fish/vendor_completions.d/$$program.fish; \
+	done
 
 uninstall: check-pg ## remove what install put there
 	@mkdir -p $(EXT_BUILD)
 	$(PGXS) uninstall DESTDIR=$(DESTDIR)
-	@rm -f $(DESTDIR)$(PREFIX)/bin/lockstep $(SHARE)/man/man1/lockstep.1 $(SHARE)/man/man1/lockstep-*.1 \
-		$(SHARE)/bash-completion/completions/lockstep $(SHARE)/zsh/site-functions/_lockstep \
-		$(SHARE)/fish/vendor_completions.d/lockstep.fish
+	@rm -f $(SHARE)/man/man1/lockstep.1 $(SHARE)/man/man1/lockstep-*.1
+	@rm -f $(foreach program,lockstep lockstep-lab,$(DESTDIR)$(PREFIX)/bin/$(program) \
+		$(SHARE)/bash-completion/completions/$(program) $(SHARE)/zsh/site-functions/_$(program) \
+		$(SHARE)/fish/vendor_completions.d/$(program).fish)
 
-deb: build ## Debian packages of the program, and of the extension for each major installed, into build/deb
+deb: build ## Debian packages of both programs, and of the extension for each major installed, into build/deb
 	@scripts/setup deb
 	@scripts/deb
 
@@ -146,5 +156,9 @@ build-extension: setup
 	$(PGXS) install DESTDIR=$(CURDIR)/$(STAGE) >build/pg$(PG)/stage.log
 
 build-release: setup
-	@scripts/cargo build --locked --release --bin lockstep
+	@scripts/cargo build --locked --release --package lockstep-cli --bin lockstep
 	@touch $(BINARY)
+
+build-lab: setup
+	@scripts/cargo build --locked --release --package lockstep-lab-cli --bin lockstep-lab
+	@touch $(LAB)

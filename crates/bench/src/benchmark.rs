@@ -42,8 +42,8 @@ pub enum Order {
 #[derive(Debug, Clone, Copy)]
 pub struct Site<'a> {
     pub lab: &'a Lab,
-    /// The program that runs, which is also a relay.
-    pub program: &'a Path,
+    /// The product's program, which is there if the benchmark needs it.
+    pub product: &'a Path,
 }
 
 /// A plot, as a file beside the results.
@@ -75,6 +75,11 @@ pub trait Benchmark: Args {
 
     fn needs_extension(&self) -> bool {
         true
+    }
+
+    /// Whether it starts the program `lockstep`.
+    fn needs_product(&self) -> bool {
+        false
     }
 
     fn rounds(&self) -> u32;

@@ -135,7 +135,7 @@ impl Pair {
         let refused = |error| BenchError::from(self.primary.refused("refused a statement", &error));
         let mut sessions = Vec::new();
         for _ in 0..committers {
-            let mut session = self.primary.connect(SUPERUSER, "lockstep bench")?;
+            let mut session = self.primary.connect(SUPERUSER, "lockstep-lab bench")?;
             let set = format!("SET synchronous_commit = {}", level.name());
             session.execute(&set).map_err(refused)?;
             sessions.push(session);
@@ -201,7 +201,7 @@ fn subscription(
 }
 
 fn held(server: &Server) -> Result<Vec<Contents>> {
-    let mut session = server.connect(SUPERUSER, "lockstep bench")?;
+    let mut session = server.connect(SUPERUSER, "lockstep-lab bench")?;
     Ok(contents(&mut session).map_err(|error| server.refused("refused a query", &error))?)
 }
 

@@ -17,6 +17,9 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
     let place = benchmark.place();
     // A file that cannot be used is found out now rather than after a long run.
     let path = Results::<B::Figures>::place(&place.results, B::NAME)?;
+    if benchmark.needs_product() {
+        host.check_product()?;
+    }
     let lab = host.open_lab(
         &place.server,
         benchmark.needs_extension(),
@@ -25,7 +28,7 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
     let mut results = Results::begin(
         &path,
         B::NAME,
-        format!("lockstep bench {} {}", B::NAME, benchmark.options()),
+        format!("lockstep-lab bench {} {}", B::NAME, benchmark.options()),
         machine::describe(lab.folder(), lab.pinning()),
     )?;
     let mut plan = VecDeque::from(benchmark.plan());
@@ -36,7 +39,7 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
     }
     let site = Site {
         lab: &lab,
-        program: &host.program,
+        product: &host.product,
     };
     let mut scene = benchmark.open(site, audience)?;
     let mut rows = Vec::new();

@@ -1,25 +1,23 @@
 //! Arguments of every command. `--help` is the reference; a test compares it with
 //! `tests/help.txt`.
 
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use lockstep_bench::benchmarks::BenchCommand;
-use lockstep_bench::demo::DemoArgs;
+use clap::{CommandFactory, Parser, Subcommand};
+use lockstep_service::program::{Program, Shell};
 
-use crate::bench::tpcc::TpccCommand;
 use crate::doctor::DoctorArgs;
-use crate::exit;
 use crate::relay::RelayArgs;
 use crate::replica::ReplicaCommand;
 use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 use crate::wal::WalCommand;
+
+/// This program.
+pub const PROGRAM: Program = Program {
+    name: "lockstep",
+    definition: Cli::command,
+};
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
@@ -29,20 +27,14 @@ use crate::wal::WalCommand;
     max_term_width = 100,
     disable_help_subcommand = true
 )]
-struct Cli {
+pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    pub command: Command,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a stock standby and a Lockstep standby under the same readers, one after the other
-    ///
-    /// Makes a private primary and standbys in a temporary folder, puts load on both ends, shows
-    /// the replay lag of both while it runs, and writes a report. Nothing else on this machine is
-    /// touched, and nothing is left behind unless --keep is given. Takes about three minutes.
-    Demo(DemoArgs),
     /// Say where replicas lag, why, and what to change
     ///
     /// Asks the primary and the replicas that are named for some seconds, and prints each replica's
@@ -81,14 +73,7 @@ pub enum Command {
         #[command(subcommand)]
         command: ReplicaCommand,
     },
-    /// Measure Lockstep against stock PostgreSQL
-    #[command(disable_help_subcommand = true)]
-    Bench {
-        /// Which measurement.
-        #[command(subcommand)]
-        benchmark: Bench,
-    },
-    /// Record WAL and play it to standbys, compare clusters page by page, make WAL of every kind
+    /// Read WAL without a server that replays it
     #[command(disable_help_subcommand = true)]
     Wal {
         /// What to do.
@@ -113,130 +98,29 @@ pub enum Command {
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
-    /// Cleans up after a lockstep that was killed; started by lockstep itself.
-    #[command(hide = true)]
-    Reap,
 }
 
-/// Shells that commands can be completed in.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-/// Benchmarks.
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    #[command(flatten)]
-    Measure(BenchCommand),
-    /// TPC-C on a server that runs already: load it, run it, check it
-    #[command(disable_help_subcommand = true)]
-    Tpcc {
-        /// What to do.
-        #[command(subcommand)]
-        command: TpccCommand,
-    },
-    /// Write docs/measurements.md and the README's table of claims from bench/results
-    Measurements {
-        /// The source tree to read and write
-        #[arg(value_name = "FOLDER", default_value = ".")]
-        tree: PathBuf,
-    },
-}
-
-/// Parses the command line. Prints help and version, or one line about an error.
-pub fn parse() -> Result<Command, ExitCode> {
-    Cli::try_parse().map(|cli| cli.command).map_err(|error| {
-        if matches!(
-            error.kind(),
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-        ) {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
+/// A command that is one of `lockstep-lab` now, as one line that says so; for one version.
+pub fn moved(mut args: impl Iterator<Item = String>) -> Option<String> {
+    let (first, second) = (args.next()?, args.next().unwrap_or_default());
+    let (old, new) = match (first.as_str(), second.as_str()) {
+        ("demo" | "bench", "") | ("demo", _) => (first.clone(), first),
+        ("bench", "tpcc") => ("bench tpcc".to_owned(), second),
+        ("bench", _) | ("wal", "calibrate" | "compare" | "play" | "random" | "record") => {
+            let both = format!("{first} {second}");
+            (both.clone(), both)
         }
-        let args = std::env::args_os().skip(1);
-        let args = args.map_while(|arg| arg.into_string().ok());
-        exit::complain(&usage_line(&error, &subcommand(args)));
-        ExitCode::from(exit::USAGE)
-    })
-}
-
-/// Prints the script that makes a shell complete our commands.
-pub fn complete(shell: Shell) -> anyhow::Result<()> {
-    Ok(std::io::stdout().write_all(&completion(shell))?)
-}
-
-fn completion(shell: Shell) -> Vec<u8> {
-    let shell = match shell {
-        Shell::Bash => clap_complete::Shell::Bash,
-        Shell::Zsh => clap_complete::Shell::Zsh,
-        Shell::Fish => clap_complete::Shell::Fish,
+        _ => return None,
     };
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "lockstep", &mut script);
-    script
-}
-
-/// Writes man pages, a file for each command and for each of its subcommands.
-pub fn write_man_pages(folder: &Path) -> anyhow::Result<()> {
-    let write = || {
-        std::fs::create_dir_all(folder)?;
-        clap_mangen::generate_to(Cli::command(), folder)
-    };
-    write().with_context(|| format!("cannot write man pages into {}", folder.display()))
-}
-
-/// The first paragraph of the parser's message, which says what is wrong and with which argument,
-/// and what may have been meant.
-fn usage_line(error: &clap::Error, subcommand: &str) -> String {
-    let text = error.render().to_string();
-    let wrong = match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
-        _ => text.split("\n\n").next().unwrap_or_default().trim(),
-    };
-    let wrong = wrong.strip_prefix("error: ").unwrap_or(wrong);
-    let meant = match meant(error) {
-        Some(meant) => format!("; did you mean {meant}?"),
-        None => String::new(),
-    };
-    format!("{wrong}{meant}; see lockstep{subcommand} --help")
-}
-
-/// What is spelt most like the misspelt command, option or value.
-fn meant(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue};
-    let kinds = [
-        ContextKind::SuggestedSubcommand,
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedValue,
-    ];
-    match kinds.iter().find_map(|kind| error.get(*kind))? {
-        ContextValue::String(one) => Some(one.clone()),
-        ContextValue::Strings(all) => all.first().cloned(),
-        _ => None,
-    }
-}
-
-/// The subcommands at the beginning of the arguments, each with a space before it: theirs is the
-/// help that says more.
-fn subcommand(args: impl Iterator<Item = String>) -> String {
-    let mut command = Cli::command();
-    let mut words = String::new();
-    for arg in args {
-        let Some(next) = command.find_subcommand(&arg).cloned() else {
-            break;
-        };
-        let _ = write!(words, " {arg}");
-        command = next;
-    }
-    words
+    Some(format!(
+        "lockstep {old} is now lockstep-lab {new}, a program of the package lockstep-lab"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
 
     #[test]
     fn the_definition_is_consistent() {
@@ -247,7 +131,7 @@ mod tests {
     fn what_is_misspelt_is_guessed() {
         for (line, meant) in [
             (vec!["doctr"], Some("doctor")),
-            (vec!["wal", "recrod"], Some("record")),
+            (vec!["wal", "anlyze"], Some("analyze")),
             (vec!["doctor", "--secnods", "3"], Some("--seconds")),
             (
                 vec!["doctor", "--primary", "", "--output", "jsno"],
@@ -259,7 +143,7 @@ mod tests {
         ] {
             let words = std::iter::once("lockstep").chain(line.iter().copied());
             let error = Cli::try_parse_from(words).unwrap_err();
-            let text = usage_line(&error, "");
+            let text = PROGRAM.usage_line(&error, std::iter::empty());
             let guessed =
                 meant.map(|meant| format!("; did you mean {meant}?; see lockstep --help"));
             match guessed {
@@ -273,7 +157,7 @@ mod tests {
     #[test]
     fn completion_knows_every_command_and_no_hidden_one() {
         for shell in Shell::value_variants() {
-            let script = String::from_utf8(completion(*shell)).unwrap();
+            let script = String::from_utf8(PROGRAM.completion(*shell)).unwrap();
             let commands = Cli::command();
             for command in commands.get_subcommands().filter(|one| !one.is_hide_set()) {
                 assert!(
@@ -289,7 +173,9 @@ mod tests {
     #[test]
     fn each_command_has_a_man_page_that_says_what_its_help_says() {
         let folder = tempfile::tempdir().unwrap();
-        write_man_pages(&folder.path().join("man1")).unwrap();
+        PROGRAM
+            .write_man_pages(&folder.path().join("man1"))
+            .unwrap();
         let page = |name: &str| {
             let path = folder.path().join("man1").join(format!("{name}.1"));
             std::fs::read_to_string(path).unwrap()
@@ -306,7 +192,7 @@ mod tests {
         }
         assert!(page("lockstep").contains("lockstep\\-doctor(1)"));
         assert!(page("lockstep-doctor").contains("a lag that comes and goes needs more"));
-        assert!(page("lockstep-wal-record").contains("FOLDER"));
+        assert!(page("lockstep-wal-analyze").contains("FOLDER"));
     }
 
     #[test]
@@ -315,23 +201,59 @@ mod tests {
             (vec!["lockstep"], "lockstep --help"),
             (vec!["lockstep", "nothing"], "lockstep --help"),
             (
-                vec!["lockstep", "demo", "--duration", "0"],
-                "lockstep demo --help",
+                vec!["lockstep", "doctor", "--seconds", "0"],
+                "lockstep doctor --help",
             ),
             (
-                vec!["lockstep", "bench", "priority", "--cases", "none"],
-                "lockstep bench priority --help",
+                vec!["lockstep", "replica", "create", "--jobs", "0"],
+                "lockstep replica create --help",
             ),
-            (vec!["lockstep", "bench"], "lockstep bench --help"),
+            (vec!["lockstep", "replica"], "lockstep replica --help"),
         ] {
             let error = Cli::try_parse_from(&line).unwrap_err();
             let args = line.iter().skip(1).map(|&arg| arg.to_owned());
-            let text = usage_line(&error, &subcommand(args));
+            let text = PROGRAM.usage_line(&error, args);
             assert!(text.ends_with(&format!("; see {help}")), "{text}");
             assert!(
                 text.len() > 20 && text.lines().count() <= 2,
                 "{line:?}: {text}"
             );
+        }
+    }
+
+    #[test]
+    fn moved_commands_are_told_of_and_no_others() {
+        for (line, expected) in [
+            (
+                "demo --duration 0",
+                "lockstep demo is now lockstep-lab demo,",
+            ),
+            ("bench", "lockstep bench is now lockstep-lab bench,"),
+            (
+                "bench copy --rounds 1",
+                "lockstep bench copy is now lockstep-lab bench copy,",
+            ),
+            (
+                "bench tpcc load",
+                "lockstep bench tpcc is now lockstep-lab tpcc,",
+            ),
+            (
+                "wal play x",
+                "lockstep wal play is now lockstep-lab wal play,",
+            ),
+        ] {
+            let told = moved(line.split(' ').map(str::to_owned)).unwrap();
+            assert!(told.starts_with(expected), "{told}");
+        }
+        for line in [
+            "",
+            "doctor demo",
+            "wal",
+            "wal analyze x",
+            "wal --help",
+            "--help",
+        ] {
+            assert_eq!(moved(line.split(' ').map(str::to_owned)), None, "{line}");
         }
     }
 }

@@ -10,40 +10,50 @@
 )]
 
 mod args;
-mod bench;
 mod doctor;
 mod exit;
-mod live;
 mod nodes;
 mod relay;
 mod replica;
 mod serve;
-mod steps;
-mod terminal;
 mod top;
 mod wal;
 
 use std::process::ExitCode;
 
-use args::Command;
+use anyhow::{Context, Result};
+use lockstep_service::exit::USAGE;
+use lockstep_service::words::output;
+
+use args::{Cli, Command, PROGRAM};
 
 fn main() -> ExitCode {
-    let command = match args::parse() {
-        Ok(command) => command,
+    let args = std::env::args_os().skip(1);
+    if let Some(line) = args::moved(args.map_while(|arg| arg.into_string().ok())) {
+        PROGRAM.complain(&line);
+        return ExitCode::from(USAGE);
+    }
+    let Cli { command } = match PROGRAM.parse() {
+        Ok(cli) => cli,
         Err(code) => return code,
     };
-    let result = match command {
-        Command::Demo(args) => bench::run_demo(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Top(args) => top::run(&args),
-        Command::Relay(args) => relay::run(&args),
-        Command::Replica { command } => replica::run(&command),
-        Command::Serve(args) => serve::run(&args),
-        Command::Bench { benchmark } => bench::run(&benchmark),
-        Command::Wal { command } => wal::run(&command),
-        Command::Completion { shell } => args::complete(shell),
-        Command::Man { folder } => args::write_man_pages(&folder),
-        Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
-    };
-    exit::code_of(result)
+    match run(&command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => PROGRAM.failed(&*error, exit::code(&error)),
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Doctor(args) => doctor::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Relay(args) => relay::run(args),
+        Command::Replica { command } => replica::run(command),
+        Command::Serve(args) => serve::run(args),
+        Command::Wal { command } => wal::run(command),
+        Command::Completion { shell } => Ok(output::write(&PROGRAM.completion(*shell))?),
+        Command::Man { folder } => PROGRAM
+            .write_man_pages(folder)
+            .with_context(|| format!("cannot write man pages into {}", folder.display())),
+    }
 }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lockstep_lag::Node;
 use lockstep_lag::nodes::{NamedNodes, NodesError};
-
-use crate::exit::Usage;
+use lockstep_service::exit::Failure;
 
 /// Which servers.
 #[derive(Debug, Args)]
@@ -43,7 +42,7 @@ impl NodesArgs {
             file: self.nodes.clone(),
         };
         named.nodes().map_err(|error| match error {
-            NodesError::Unusable(words) => Usage(words).into(),
+            NodesError::Unusable(words) => Failure::Usage(words).into(),
             NodesError::Conninfo { place, source } => anyhow::Error::from(source).context(place),
         })
     }

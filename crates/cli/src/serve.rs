@@ -9,10 +9,10 @@ use lockstep_lag::monitor::Settings;
 use lockstep_serve::history::{HistorySettings, Keeper};
 use lockstep_serve::run::Serving;
 use lockstep_service::address::HostPort;
+use lockstep_service::exit::Failure;
 use lockstep_service::http::door::{Doors, Keys};
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 
-use crate::exit::Usage;
 use crate::nodes::NodesArgs;
 
 const APPLICATION_NAME: &str = "lockstep serve";
@@ -93,14 +93,16 @@ pub struct HistoryArgs {
 
 impl HistoryArgs {
     /// Takes the folder, if one is wanted.
-    fn keeper(&self) -> Result<Option<Keeper>, Usage> {
+    fn keeper(&self) -> Result<Option<Keeper>, Failure> {
         let settings = self.history.clone().map(|folder| HistorySettings {
             folder,
             days: self.history_days,
             megabytes: self.history_size,
         });
         let keeper = settings.map(|settings| Keeper::open(&settings));
-        keeper.transpose().map_err(|error| Usage(error.to_string()))
+        keeper
+            .transpose()
+            .map_err(|error| Failure::Usage(error.to_string()))
     }
 }
 
@@ -109,14 +111,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if args.window < LEAST_SAMPLES * args.interval {
         let least = LEAST_SAMPLES * args.interval;
         let words = format!("--window must be at least three intervals: {least}");
-        return Err(Usage(words).into());
+        return Err(Failure::Usage(words).into());
     }
     let nodes = args.nodes.nodes()?;
     let keys = Keys {
         auth_file: args.auth_file.clone(),
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
     };
-    let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
+    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
     let keeper = args.history.keeper()?;
     logging::start(args.log_format, args.log_level).context("cannot start the log")?;
     let settings = Settings {

@@ -11,6 +11,7 @@
 //! | [`copy`] | COPY in both directions |
 //! | [`pipeline`] | statements without a round trip for each |
 //! | [`plain`] | tables of others, and whether reading them runs their code |
+//! | [`target`] | a server that runs, or its files, as people name it |
 //! | [`value`] | values as the text that the server reads and writes |
 //! | [`slots`] | replication slots, and histories of timelines |
 //! | [`history`] | where the timelines of two servers part |
@@ -45,6 +46,7 @@ pub mod quote;
 pub mod slots;
 pub mod sql;
 pub mod stream;
+pub mod target;
 pub mod value;
 
 pub use connection::{Connection, DATABASE_OID, Identity, Purpose, Server, Table};

@@ -33,6 +33,7 @@ pub mod server;
 pub mod server_log;
 pub mod standby;
 pub mod sweep;
+pub mod test_program;
 pub mod usage;
 pub mod workload;
 

@@ -3,7 +3,7 @@
 use lockstep_client::ClientError;
 
 use crate::node::Trouble;
-use crate::sanitize::sanitize;
+use lockstep_service::sanitize::sanitize;
 
 pub type Result<T, E = LagError> = std::result::Result<T, E>;
 

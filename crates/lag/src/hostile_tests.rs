@@ -18,10 +18,10 @@ use crate::node_sampler::{MOST_ROWS, read_parts, read_relay};
 use crate::questions::Part;
 use crate::relay;
 use crate::sample::{Facts, Sample};
-use crate::sanitize::sanitize;
 use crate::watch::compare;
 use crate::window::{Glance, MOST_BYTES, NodeWindow, Window};
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// Runs a test with one seed after the other, and says which one failed.
 fn rounds(most: u64, test: impl Fn(&mut Rng)) {

@@ -10,7 +10,6 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`figures`] | shares and medians |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`position`] | positions in JSON, and the bytes between them |
@@ -73,7 +72,6 @@ pub mod relay;
 pub mod replica;
 pub mod rules;
 pub mod sample;
-pub mod sanitize;
 pub mod states;
 pub mod tables;
 pub mod views;

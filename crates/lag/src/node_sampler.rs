@@ -14,11 +14,11 @@ use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample};
-use crate::sanitize::{sanitize, sanitize_json};
 use crate::tables::{self, Tables};
 use crate::views::WalFolder;
 use crate::window::Glance;
 use crate::{LagError, Result};
+use lockstep_service::sanitize::{sanitize, sanitize_json};
 
 /// Majors that the questions are written for.
 pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;

@@ -10,7 +10,7 @@ use lockstep_service::toml_file;
 use serde::Deserialize;
 
 use crate::node::{Node, Role};
-use crate::sanitize::sanitize;
+use lockstep_service::sanitize::sanitize;
 
 /// The servers that a command line names: conninfos, and a file of more of them.
 #[derive(Debug, Clone, Default)]

@@ -9,9 +9,9 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::position;
-use crate::sanitize::sanitize;
 use crate::states::GroupState;
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// What a relay is asked for a sample. Slots come first, so that the ends that they are
 /// compared with are not older.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::node::{Node, Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
-use crate::sanitize::sanitize;
 use crate::views::Slot;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use crate::PlayerError;
 use crate::Result;
 
 /// `application_name` of the programs.
-const APPLICATION: &str = "lockstep wal record";
+const APPLICATION: &str = "lockstep-lab wal record";
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPrograms {

@@ -14,7 +14,7 @@ pub enum PlayerError {
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A folder that is no recording.
-    #[error("{folder} is no recording: {reason}; make one with `lockstep wal record`")]
+    #[error("{folder} is no recording: {reason}; make one with `lockstep-lab wal record`")]
     NotARecording {
         folder: PathBuf,
         /// What is missing.

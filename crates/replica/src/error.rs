@@ -1,8 +1,9 @@
 //! What can go wrong with a replica, each in one line that says what to do.
 
+use std::fmt;
+
 use lockstep_client::ClientError;
 
-use crate::preflight::rules::Finding;
 use lockstep_apply::ApplyError;
 
 pub type Result<T, E = ReplicaError> = std::result::Result<T, E>;
@@ -63,5 +64,42 @@ fn counted(findings: &[Finding]) -> String {
     match errors.len() {
         1 => format!("1 error was found{first}, found"),
         number => format!("{number} errors were found, the first{first}, found"),
+    }
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is begun while there is one.
+    Error,
+    /// It works, but not as one may expect.
+    Warning,
+    Info,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        })
+    }
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub severity: Severity,
+    /// What it is about: `source`, `target`, or objects.
+    pub subject: String,
+    pub says: String,
+    /// What to do.
+    pub todo: String,
+}
+
+impl Finding {
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
     }
 }

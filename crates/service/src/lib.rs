@@ -1,4 +1,4 @@
-//! What commands and long-running processes share.
+//! What programs and long-running processes share.
 //!
 //! Feature `http` has what needs a server: modules [`http`] and [`tls`].
 //!
@@ -9,7 +9,10 @@
 //! | [`words`] | figures, dates, tables: what all commands print |
 //! | [`clock`] | the wall clock |
 //! | [`address`] | where to listen |
+//! | [`exit`] | exit codes |
 //! | [`logging`] | the log's format and level |
+//! | [`sanitize`] | text of servers, made safe for terminals and logs |
+//! | [`program`] | the command line of a program, and the line about a failure |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`toml_file`] | files in TOML that users write |
 //! | [`waker`] | wakes a thread that waits for a socket |
@@ -28,10 +31,13 @@
 
 pub mod address;
 pub mod clock;
+pub mod exit;
 pub mod exposition;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod logging;
+pub mod program;
+pub mod sanitize;
 pub mod secret;
 #[cfg(feature = "http")]
 pub mod tls;

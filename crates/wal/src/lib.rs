@@ -1,6 +1,21 @@
 //! WAL read without a server: its segments and records, which of them Lockstep replays in
 //! parallel, and how long that takes in a simulation.
 //!
+//! ```text
+//!  folder ─┐
+//!  stream ─┴─ pages ──> reader ──> record ──> class ──> job ──> simulate, once for each number of helpers
+//!                         │                     │
+//!                         └ where WAL ends      └ the rules of extension/src/replay/record_class.c
+//! ```
+//!
+//! [`reader`] accepts what PostgreSQL's reader accepts; tests compare it with `pg_waldump`, on damaged
+//! WAL too. Tests also compile `record_class.c` into a program that prints classes, before consistency
+//! and in hot standby, and compare them with ours: a rule is changed in both. [`simulate`] has the steps
+//! of `pipeline.c`, its `helper` those of `helper.c` (what a helper has taken, claims and tries again),
+//! its `watch` those of `helper_rule.c`. [`limits`] has their limits, which a test compares with the C
+//! sources. What records cost comes from a table (`costs.json`), which [`calibrate`] fits to measured
+//! replays, from `estimates.json` on.
+//!
 //! | module | what |
 //! |---|---|
 //! | [`segment`] | names of segments' files, headers of pages |

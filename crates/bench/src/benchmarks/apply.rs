@@ -1,4 +1,4 @@
-//! `lockstep bench apply`: how fast a replica applies a backlog, against a subscription.
+//! `lockstep-lab bench apply`: how fast a replica applies a backlog, against a subscription.
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
@@ -196,6 +196,10 @@ impl Benchmark for ApplyArgs {
             + MB_PER_THOUSAND * u64::from(self.rows) / 1_000
     }
 
+    fn needs_product(&self) -> bool {
+        true
+    }
+
     fn rounds(&self) -> u32 {
         self.rounds
     }
@@ -233,9 +237,9 @@ impl Benchmark for ApplyArgs {
             rows: self.rows,
             clients: self.clients,
             scale: self.scale,
-            program: site.program.to_path_buf(),
+            program: site.product.to_path_buf(),
             relay: Way::Relay(RelayOptions {
-                program: site.program.to_path_buf(),
+                program: site.product.to_path_buf(),
                 cache: CACHE.to_owned(),
                 failover: site.lab.package().major().get() >= 17,
             }),

@@ -1,4 +1,4 @@
-//! `lockstep bench commit`: how long a small transaction's COMMIT takes on a primary whose synchronous
+//! `lockstep-lab bench commit`: how long a small transaction's COMMIT takes on a primary whose synchronous
 //! standby is a standby, a subscription or a replica of Lockstep.
 
 use std::time::Duration;
@@ -138,6 +138,10 @@ impl Benchmark for CommitArgs {
         false
     }
 
+    fn needs_product(&self) -> bool {
+        true
+    }
+
     fn rounds(&self) -> u32 {
         self.rounds
     }
@@ -207,7 +211,7 @@ impl Benchmark for CommitArgs {
             Some(pair) if pair.kind == turn.variant => pair,
             other => {
                 other.map_or(Ok(()), Pair::remove)?;
-                Pair::start(site.lab, site.program, turn.variant)?
+                Pair::start(site.lab, site.product, turn.variant)?
             }
         };
         let pair = scene.insert(pair);

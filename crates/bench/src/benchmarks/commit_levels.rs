@@ -1,4 +1,4 @@
-//! `lockstep bench commit-levels`: how long a commit waits for a replica at each level of
+//! `lockstep-lab bench commit-levels`: how long a commit waits for a replica at each level of
 //! `synchronous_commit`, physical and logical.
 
 use clap::{Args, value_parser};
@@ -260,7 +260,7 @@ fn times(bed: &Bed, awaited: Awaited, pace: Pace, commits: u32) -> Result<[f64; 
         commits,
         pace,
         watch: false,
-        application_name: "lockstep bench",
+        application_name: "lockstep-lab bench",
     };
     let measured = probe_commits(&primary, &subscribers, plan)?;
     let row = measured

@@ -1,4 +1,4 @@
-//! `lockstep bench copy`: how fast rows go from one server to another, against each server alone.
+//! `lockstep-lab bench copy`: how fast rows go from one server to another, against each server alone.
 
 use std::path::PathBuf;
 
@@ -213,6 +213,10 @@ impl Benchmark for CopyArgs {
 
     fn needs_extension(&self) -> bool {
         false
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

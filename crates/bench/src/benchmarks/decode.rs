@@ -1,4 +1,4 @@
-//! `lockstep bench decode`: the CPU that one decode costs the primary, by output plugin.
+//! `lockstep-lab bench decode`: the CPU that one decode costs the primary, by output plugin.
 
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;

@@ -1,4 +1,4 @@
-//! `lockstep bench overhead`: what the read throttle costs while it has nothing to do.
+//! `lockstep-lab bench overhead`: what the read throttle costs while it has nothing to do.
 //!
 //! One standby, clients that look up single rows in several ways, and nothing to replay. The
 //! throttle is turned on and off again and again while they read: neighbouring pieces of a

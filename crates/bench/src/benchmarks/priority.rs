@@ -1,4 +1,4 @@
-//! `lockstep bench priority`: replay lag under readers, stock and Lockstep alternating.
+//! `lockstep-lab bench priority`: replay lag under readers, stock and Lockstep alternating.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `lockstep bench relay-catchup`: how fast a consumer catches up that was stopped during a
+//! `lockstep-lab bench relay-catchup`: how fast a consumer catches up that was stopped during a
 //! long backlog, directly and through a relay.
 
 use clap::{Args, ValueEnum, value_parser};
@@ -172,6 +172,10 @@ impl Benchmark for RelayCatchupArgs {
         SPACE_MB_BASE
             + MB_PER_SCALE * u64::from(self.scale) * 3
             + MB_PER_THOUSAND * u64::from(self.transactions) / 1_000
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

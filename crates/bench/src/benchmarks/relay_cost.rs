@@ -49,7 +49,7 @@ pub fn way(site: Site<'_>, variant: Variant, cache: &str) -> Way {
     match variant {
         Variant::Stock => Way::Direct,
         Variant::Lockstep => Way::Relay(RelayOptions {
-            program: site.program.to_path_buf(),
+            program: site.product.to_path_buf(),
             cache: cache.to_owned(),
             failover: false,
         }),

@@ -1,4 +1,4 @@
-//! `lockstep bench relay-fanout`: what subscribers cost a primary under load, directly and
+//! `lockstep-lab bench relay-fanout`: what subscribers cost a primary under load, directly and
 //! through a relay.
 
 use std::time::Duration;
@@ -126,6 +126,10 @@ impl Benchmark for RelayFanoutArgs {
     fn space_mb(&self) -> u64 {
         let databases = u64::from(self.most_subscribers()) + 2;
         SPACE_MB_BASE + MB_PER_SCALE * u64::from(self.scale) * databases
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! `lockstep bench relay-mixed`: small and very large transactions, and the rows a second
+//! `lockstep-lab bench relay-mixed`: small and very large transactions, and the rows a second
 //! that arrive at each consumer, directly and through a relay.
 
 use std::time::Duration;
@@ -118,6 +118,10 @@ impl Benchmark for RelayMixedArgs {
         SPACE_MB_BASE
             + MB_PER_SCALE * u64::from(self.scale) * 2
             + SPACE_MB_PER_SECOND * u64::from(self.seconds)
+    }
+
+    fn needs_product(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! `lockstep bench replay`: how fast fixed WAL is replayed, stock and Lockstep alternating.
+//! `lockstep-lab bench replay`: how fast fixed WAL is replayed, stock and Lockstep alternating.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `lockstep bench tables`: what each table costs a copy, whatever is in it.
+//! `lockstep-lab bench tables`: what each table costs a copy, whatever is in it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `lockstep bench wal-player`: what the WAL player sends to a receiver that throws
+//! `lockstep-lab bench wal-player`: what the WAL player sends to a receiver that throws
 //! everything away, unlimited and at set rates.
 
 use std::thread;

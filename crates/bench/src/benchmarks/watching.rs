@@ -1,4 +1,4 @@
-//! `lockstep bench watching`: CPU that watching 20 nodes once a second costs their primary and a
+//! `lockstep-lab bench watching`: CPU that watching 20 nodes once a second costs their primary and a
 //! standby, also with heartbeats, and while replay is paused.
 
 use std::thread;

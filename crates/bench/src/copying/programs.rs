@@ -90,7 +90,7 @@ pub fn left_out(pgcopydb: &Path) -> Option<String> {
 fn lockstep(site: Site<'_>, servers: &Servers, jobs: u32) -> Result<Took> {
     let launcher = site.lab.launcher();
     let target = conninfo(&servers.target);
-    let mut create = launcher.command_as_ourselves(site.program);
+    let mut create = launcher.command_as_ourselves(site.product);
     create.args(["replica", "create", REPLICA, "--output", "json"]);
     create.args(["--source", &conninfo(&servers.source), "--target", &target]);
     create.args(["--jobs", &jobs.to_string()]);
@@ -100,7 +100,7 @@ fn lockstep(site: Site<'_>, servers: &Servers, jobs: u32) -> Result<Took> {
     let printed: Value = serde_json::from_str(&printed)
         .map_err(|error| BenchError::Unusable(format!("replica create: {error}")))?;
     // Its slot would keep the WAL of all turns after it.
-    let mut drop = launcher.command_as_ourselves(site.program);
+    let mut drop = launcher.command_as_ourselves(site.product);
     drop.args(["replica", "drop", REPLICA, "--target", &target]);
     launcher.run(drop)?;
     Ok(Took {

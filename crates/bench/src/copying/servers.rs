@@ -155,7 +155,7 @@ pub fn connect(server: &Server) -> Result<Connection> {
 
 fn connect_to(server: &Server, conninfo: &str) -> Result<Connection> {
     let connected = Conninfo::parse(conninfo)
-        .and_then(|conninfo| Connection::connect(&conninfo, Purpose::Sql, "lockstep bench"));
+        .and_then(|conninfo| Connection::connect(&conninfo, Purpose::Sql, "lockstep-lab bench"));
     let mut connection =
         connected.map_err(|error| server.refused("refused a connection", &error))?;
     connection.set_patience(PATIENCE);

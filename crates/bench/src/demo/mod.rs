@@ -1,4 +1,4 @@
-//! `lockstep demo`: a stock standby and a Lockstep standby under the same readers, one
+//! `lockstep-lab demo`: a stock standby and a Lockstep standby under the same readers, one
 //! after the other, on the same cores, each from fresh data.
 
 mod report;
@@ -41,7 +41,7 @@ const VIEWS: [&str; 3] = [
     "lockstep_stat_throttle",
 ];
 
-/// `lockstep demo`
+/// `lockstep-lab demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Seconds that each of the two standbys is measured

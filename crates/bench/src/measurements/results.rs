@@ -38,9 +38,11 @@ impl Results {
 
     /// The verb of the Makefile that writes the file.
     pub fn short_command(&self) -> String {
-        match self.command.strip_prefix("lockstep bench ") {
-            Some(_) => format!("make bench-{}", self.name),
-            None => self.command.clone(),
+        // Until 0.2 the benchmarks were commands of `lockstep`.
+        let of_bench = ["lockstep-lab bench ", "lockstep bench "];
+        match of_bench.iter().any(|words| self.command.starts_with(words)) {
+            true => format!("make bench-{}", self.name),
+            false => self.command.clone(),
         }
     }
 

@@ -344,7 +344,7 @@ fn inserts(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<u64> {
 /// which a subscription received each row.
 fn check(primary: &Server, target: &Target) -> Result<()> {
     let refused = |error| BenchError::from(primary.refused("refused a query", &error));
-    let mut session = primary.connect(SUPERUSER, "lockstep bench")?;
+    let mut session = primary.connect(SUPERUSER, "lockstep-lab bench")?;
     let mut source = contents(&mut session).map_err(refused)?;
     let mut there = target.server().contents()?;
     for held in [&mut source, &mut there] {

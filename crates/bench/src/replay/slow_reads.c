@@ -1,7 +1,7 @@
 /*
  * slow_reads.c - storage whose reads take a while, in front of a kernel that has all in its cache.
  *
- * Purpose: LD_PRELOAD puts this library into a server of `lockstep bench replay`
+ * Purpose: LD_PRELOAD puts this library into a server of `lockstep-lab bench replay`
  * (slow_reads.rs compiles it and says how a case uses it). A read of a relation's block then
  * takes a set time from when the block was asked for.
  *

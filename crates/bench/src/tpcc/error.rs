@@ -25,7 +25,7 @@ pub enum TpccError {
     },
     /// There is nothing to run on or to check.
     #[error(
-        "the database holds no completely loaded TPC-C data; load it with `lockstep bench tpcc load`"
+        "the database holds no completely loaded TPC-C data; load it with `lockstep-lab tpcc load`"
     )]
     NotLoaded,
     /// A statement failed.

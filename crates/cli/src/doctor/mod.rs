@@ -11,10 +11,10 @@ use lockstep_lag::watch::{Watch, watch};
 use lockstep_lag::window::EVERY;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use lockstep_service::clock::unix_ms;
+use lockstep_service::exit::Failure;
 use lockstep_service::words::output::Output;
 use serde::Serialize;
 
-use crate::exit::{Behind, NoTarget, NotKnown, Unreachable};
 use crate::nodes::NodesArgs;
 
 pub mod text;
@@ -128,13 +128,13 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
             .iter()
             .any(|report| report.name == node.name && report.usable)
     };
-    let refused = |error: LagError| Unreachable(format!("the probe failed: {error}"));
+    let refused = |error: LagError| Failure::Unreachable(format!("the probe failed: {error}"));
     let Some(primary) = nodes
         .iter()
         .filter(usable)
         .find(|node| node.role == Role::Primary)
     else {
-        return Err(Unreachable("there is no primary to probe".to_owned()).into());
+        return Err(Failure::Unreachable("there is no primary to probe".to_owned()).into());
     };
     let of_role = |role: Role| {
         nodes
@@ -206,16 +206,18 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     };
     let words = |name: &str| format!("nothing can be said about {name}: see above");
     if let Some(node) = blind(|role| role == Role::Primary) {
-        return Err(Unreachable(words(&node.name)).into());
+        return Err(Failure::Unreachable(words(&node.name)).into());
     }
     if diagnosis.has_lag() {
-        return Err(Behind(format!("lag found; {}", headline(diagnosis))).into());
+        return Err(Failure::Behind(format!("lag found; {}", headline(diagnosis))).into());
     }
     if let Some(node) = blind(|_| true) {
-        return Err(NoTarget(words(&node.name)).into());
+        return Err(Failure::NoTarget(words(&node.name)).into());
     }
     match diagnosis.unknown.first() {
-        Some(unseen) => Err(NotKnown(format!("not known whether all is well: {unseen}")).into()),
+        Some(unseen) => {
+            Err(Failure::NotKnown(format!("not known whether all is well: {unseen}")).into())
+        }
         None => Ok(()),
     }
 }
@@ -331,11 +333,17 @@ mod tests {
             unknown: vec!["primary does not show x".to_owned()],
             ..nothing()
         };
-        assert!(verdict(&hidden).unwrap_err().is::<NotKnown>());
+        assert!(matches!(
+            verdict(&hidden).unwrap_err().downcast_ref(),
+            Some(Failure::NotKnown(_))
+        ));
         let lags = Diagnosis {
             links: vec![link("a", 300.0)],
             ..hidden
         };
-        assert!(verdict(&lags).unwrap_err().is::<Behind>());
+        assert!(matches!(
+            verdict(&lags).unwrap_err().downcast_ref(),
+            Some(Failure::Behind(_))
+        ));
     }
 }

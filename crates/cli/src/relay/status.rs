@@ -8,13 +8,11 @@ use lockstep_client::{ClientError, Connection, Purpose};
 use lockstep_lag::nodes::console;
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
+use lockstep_service::exit::Failure;
 use lockstep_service::words::lines;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
-
-use crate::exit::{Behind, Unreachable};
-use crate::live;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +42,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
     let slots = Listing::ask(&mut relay, "SHOW SLOTS", &SLOT_COLUMNS)?;
     match args.output {
         Output::Json => {
-            live::print(&json!({"upstream": upstream.json(), "slots": slots.json()}).to_string())
+            output::print(&json!({"upstream": upstream.json(), "slots": slots.json()}).to_string())
         }
         Output::Text => {
             let tables = [
@@ -72,10 +70,10 @@ pub fn run(args: &StatusArgs) -> Result<()> {
             ];
             for (at, table) in tables.iter().enumerate() {
                 if at > 0 {
-                    live::print("");
+                    output::print("");
                 }
                 for line in lines::table(table) {
-                    live::print(&line);
+                    output::print(&line);
                 }
             }
         }
@@ -83,7 +81,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
     let behind = upstream.not_streaming();
     match behind.is_empty() {
         true => Ok(()),
-        false => Err(Behind(behind.join("; ")).into()),
+        false => Err(Failure::Behind(behind.join("; ")).into()),
     }
 }
 
@@ -108,7 +106,7 @@ fn unreachable(error: ClientError) -> anyhow::Error {
         }
         other => return other.into(),
     };
-    Unreachable(words).into()
+    Failure::Unreachable(words).into()
 }
 
 /// The answer to one command of the console.
@@ -128,7 +126,7 @@ impl Listing {
         if rows.iter().any(|row| row.len() != columns.len()) {
             let reason = "the relay answers with other columns: it is of another version than \
                           this lockstep, or no relay";
-            return Err(Unreachable(reason.to_owned()).into());
+            return Err(Failure::Unreachable(reason.to_owned()).into());
         }
         Ok(Self { columns, rows })
     }

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use lockstep_apply::MEMORY;
 use lockstep_client::Conninfo;
-use lockstep_lag::sanitize::sanitize;
-use lockstep_replica::follow::Following;
+use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::names::check_replica_name;
 use lockstep_service::address::HostPort;
+use lockstep_service::exit::Failure;
 use lockstep_service::logging::{LogFormat, LogLevel};
+use lockstep_service::sanitize::sanitize;
 use lockstep_service::secret::read_secret;
 use lockstep_service::toml_file;
 use serde::Deserialize;
 
 use super::run::{check_writers, memory, spool, spool_limit};
-use crate::exit::Usage;
 
 /// Most replicas of a file: each has some connections, and memory of its own.
 const MOST_REPLICAS: usize = 100;
@@ -55,7 +55,7 @@ struct Listed {
 
 impl Config {
     pub fn read(path: &Path) -> Result<Self> {
-        let wrong = |words: String| Usage(format!("--config {}: {words}", path.display()));
+        let wrong = |words: String| Failure::Usage(format!("--config {}: {words}", path.display()));
         let written = toml_file::read(path).map_err(wrong)?;
         let config = Self::checked(written).map_err(wrong)?;
         let secret = |one: &Following| {
@@ -208,7 +208,10 @@ mod tests {
             (ONE.replace("host=/n", "password=secret"), "mode 0644"),
         ] {
             let error = read(&text, 0o644).unwrap_err();
-            assert!(error.is::<Usage>(), "{error}");
+            assert!(
+                matches!(error.downcast_ref(), Some(Failure::Usage(_))),
+                "{error}"
+            );
             assert!(error.to_string().contains(words), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }

@@ -6,21 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_lag::sanitize::sanitize;
 use lockstep_replica::copy::progress::Moment;
-use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
+use lockstep_replica::error::Finding;
+use lockstep_replica::lifecycle::Watcher;
+use lockstep_replica::lifecycle::create::{CreateOptions, Created, create};
 use lockstep_replica::names::Excluded;
-use lockstep_replica::preflight::rules::Finding;
+use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::Phase;
-use lockstep_replica::subset::gather;
-use lockstep_service::words::amount;
-use lockstep_service::words::output::Output;
-use lockstep_service::words::{brief, figures, lines};
+use lockstep_service::sanitize::sanitize;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
-use crate::exit::complain;
-use crate::live;
+use crate::args::PROGRAM;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -99,8 +98,8 @@ pub fn run(args: &CreateArgs) -> Result<()> {
     let created = create(&options, &mut told);
     told.end();
     match (args.output, &created) {
-        (Output::Json, _) => live::print(&told.json(created.as_ref().ok()).to_string()),
-        (Output::Text, Ok(created)) => live::print(&format!(
+        (Output::Json, _) => output::print(&told.json(created.as_ref().ok()).to_string()),
+        (Output::Text, Ok(created)) => output::print(&format!(
             "replica {} is ready: its slot keeps all changes from {} on",
             args.name, created.start
         )),
@@ -129,7 +128,7 @@ impl Told {
 
     fn say(&self, line: &str) {
         if self.output == Output::Text {
-            live::print(line);
+            output::print(line);
         }
     }
 
@@ -167,8 +166,8 @@ impl Watcher for Told {
     fn waits(&mut self, words: &str) {
         let words = sanitize(words);
         match &self.bar {
-            Some(bar) => bar.suspend(|| complain(&words)),
-            None => complain(&words),
+            Some(bar) => bar.suspend(|| PROGRAM.complain(&words)),
+            None => PROGRAM.complain(&words),
         }
     }
 

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::remove::remove;
+use lockstep_service::words::output;
 
 use super::{ReplicaArgs, failed};
-use crate::live;
 
 /// `lockstep replica drop`
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub struct DropArgs {
 pub fn run(args: &DropArgs) -> Result<()> {
     let (target, source) = args.replica.ends()?;
     let dropped = remove(&args.replica.name, &target, source.as_ref()).map_err(failed)?;
-    live::print(&format!(
+    output::print(&format!(
         "replica {} is dropped, with slot {} and its publication; the target's tables stay",
         dropped.name, dropped.slot
     ));

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lockstep_apply::{Phase, SpoolStats, Stats};
-use lockstep_replica::daemon::Seen;
-use lockstep_replica::follow::Following;
+use lockstep_replica::lifecycle::daemon::Seen;
+use lockstep_replica::lifecycle::follow::Following;
 use lockstep_service::address::HostPort;
 use lockstep_service::exposition::Exposition;
 use lockstep_service::http::pages::{self, Pages};

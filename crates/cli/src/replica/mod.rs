@@ -12,8 +12,7 @@ mod verify;
 use clap::{Args, Subcommand};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::{End, ReplicaError};
-
-use crate::exit::{NoTarget, Unreachable, Usage};
+use lockstep_service::exit::Failure;
 
 /// `lockstep replica`
 #[derive(Debug, Subcommand)]
@@ -108,10 +107,11 @@ fn source(text: Option<&str>) -> anyhow::Result<Option<Conninfo>> {
 
 /// A conninfo of an option. Every user of the machine can read arguments, so they hold no password.
 fn conninfo(option: &str, text: &str) -> anyhow::Result<Conninfo> {
-    let conninfo = Conninfo::parse(text).map_err(|error| Usage(format!("{option}: {error}")))?;
+    let conninfo =
+        Conninfo::parse(text).map_err(|error| Failure::Usage(format!("{option}: {error}")))?;
     match conninfo.has_secret() {
         false => Ok(conninfo),
-        true => Err(Usage(format!(
+        true => Err(Failure::Usage(format!(
             "{option} holds a password, which other users of this machine could read; put it into \
              ~/.pgpass or a service file"
         ))
@@ -123,9 +123,9 @@ fn conninfo(option: &str, text: &str) -> anyhow::Result<Conninfo> {
 fn failed(error: ReplicaError) -> anyhow::Error {
     let words = error.to_string();
     match (&error, error.end()) {
-        (ReplicaError::Usage(_), _) => Usage(words).into(),
-        (_, Some(End::Source)) => Unreachable(words).into(),
-        (_, Some(End::Target)) => NoTarget(words).into(),
+        (ReplicaError::Usage(_), _) => Failure::Usage(words).into(),
+        (_, Some(End::Source)) => Failure::Unreachable(words).into(),
+        (_, Some(End::Target)) => Failure::NoTarget(words).into(),
         _ => anyhow::Error::new(error),
     }
 }

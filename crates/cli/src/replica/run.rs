@@ -7,20 +7,19 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_apply::{Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig};
 use lockstep_client::Conninfo;
-use lockstep_replica::daemon::Daemon;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::follow::{Following, follow};
+use lockstep_replica::lifecycle::daemon::Daemon;
+use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::state::State;
+use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
-use lockstep_service::words::amount;
+use lockstep_service::words::{amount, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info};
 
 use super::config::Config;
 use super::{conninfo, failed, metrics};
-use crate::exit::Usage;
-use crate::live;
 
 /// `lockstep replica run`
 #[derive(Debug, Args)]
@@ -117,7 +116,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         (Some(file), ..) => run_file(file),
         (None, Some(name), Some(target)) => run_one(args, name, target),
         (None, ..) => {
-            Err(Usage("name a replica and its --target, or a --config".to_owned()).into())
+            Err(Failure::Usage("name a replica and its --target, or a --config".to_owned()).into())
         }
     }
 }
@@ -198,9 +197,9 @@ pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {
     let target = conninfo("--target", &args.target.target)?;
     let known = set_paused(&target, &args.name, paused).map_err(failed)?;
     if !known {
-        return Err(Usage(format!("the target has no replica \"{}\"", args.name)).into());
+        return Err(Failure::Usage(format!("the target has no replica \"{}\"", args.name)).into());
     }
-    live::print(&match paused {
+    output::print(&match paused {
         true => format!(
             "replica {} pauses; its source keeps WAL for it, unless it has a spool",
             args.name

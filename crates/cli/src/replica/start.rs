@@ -7,14 +7,14 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::source::Source;
-use lockstep_replica::standing::{Standing, standing};
 use lockstep_replica::state::{Applied, Phase, Replica, State};
+use lockstep_replica::status::source::Source;
+use lockstep_replica::status::standing::{Standing, standing};
+use lockstep_service::exit::Failure;
+use lockstep_service::words::output;
 use lockstep_wire::Lsn;
 
 use super::{ReplicaArgs, failed};
-use crate::exit::Usage;
-use crate::live;
 
 /// How often the state is asked.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -36,13 +36,13 @@ pub fn run(args: &StartArgs) -> Result<()> {
     let applied = start(&args.replica.name, &target, source.as_ref(), wait).map_err(failed)?;
     match applied {
         Some(lsn) => {
-            live::print(&format!(
+            output::print(&format!(
                 "replica {} applies, up to {lsn} now",
                 args.replica.name
             ));
             Ok(())
         }
-        None => Err(Usage(format!(
+        None => Err(Failure::Usage(format!(
             "the target has no replica \"{}\"",
             args.replica.name
         ))

@@ -7,20 +7,19 @@ use lockstep_apply::control::before_all;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
-use lockstep_replica::source::Source;
-use lockstep_replica::standing::{Lag, Standing, lag, standing};
+use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
     Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
 };
-use lockstep_replica::subset::Subset;
+use lockstep_replica::status::source::Source;
+use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
+use lockstep_service::exit::Failure;
 use lockstep_service::words::figures::seconds;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
-use crate::exit::Usage;
-use crate::live;
 
 /// Columns of a note on a screen.
 const COLUMNS: usize = 100;
@@ -60,7 +59,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
     let source = super::source(args.source.as_deref())?;
     let known = ask(&target, args.name.as_deref(), source.as_ref()).map_err(failed)?;
     if let (Some(name), true) = (&args.name, known.is_empty()) {
-        return Err(Usage(format!("the target has no replica \"{name}\"")).into());
+        return Err(Failure::Usage(format!("the target has no replica \"{name}\"")).into());
     }
     match args.output {
         Output::Json => {
@@ -68,16 +67,16 @@ pub fn run(args: &StatusArgs) -> Result<()> {
                 .iter()
                 .map(|one| one.json(args.name.is_some()))
                 .collect();
-            live::print(&json!({ "replicas": all }).to_string());
+            output::print(&json!({ "replicas": all }).to_string());
         }
-        Output::Text if known.is_empty() => live::print("the target has no replica"),
+        Output::Text if known.is_empty() => output::print("the target has no replica"),
         Output::Text => print(&known, args.name.is_some()),
     }
     Ok(())
 }
 
 fn print(known: &[Known], with_tables: bool) {
-    let say = |line: &str| live::print(&lockstep_lag::sanitize::sanitize(line));
+    let say = |line: &str| output::print(&lockstep_service::sanitize::sanitize(line));
     let heads = [
         "name", "phase", "tables", "copied", "rate", "start", "apply", "applied", "behind",
         "missing",

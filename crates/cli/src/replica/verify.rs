@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_lag::sanitize::sanitize;
 use lockstep_replica::verify::{
     Difference, DifferenceKind, MOST_NAMED, Replicated, Report, TableReport, replica,
 };
-use lockstep_service::words::output::Output;
+use lockstep_service::exit::Failure;
+use lockstep_service::sanitize::sanitize;
+use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{figures, lines};
 use serde_json::{Value, json};
 
 use super::{ReplicaArgs, failed};
-use crate::exit::{DataMismatch, complain};
-use crate::live;
+use crate::args::PROGRAM;
 
 /// `lockstep replica verify`
 #[derive(Debug, Args)]
@@ -44,16 +44,16 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
         jobs: usize::from(args.jobs),
         patience: Duration::from_secs(args.wait.into()),
     };
-    let report = replica(&what, &mut complain).map_err(failed)?;
+    let report = replica(&what, &mut |line| PROGRAM.complain(line)).map_err(failed)?;
     match args.output {
-        Output::Json => live::print(&to_json(&args.replica.name, &report).to_string()),
+        Output::Json => output::print(&to_json(&args.replica.name, &report).to_string()),
         Output::Text => lines(&report)
             .iter()
-            .for_each(|line| live::print(&sanitize(line))),
+            .for_each(|line| output::print(&sanitize(line))),
     }
     match report.is_equal() {
         true => Ok(()),
-        false => Err(DataMismatch(mismatch(&args.replica.name, &report)).into()),
+        false => Err(Failure::DataMismatch(mismatch(&args.replica.name, &report)).into()),
     }
 }
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
 use lockstep_client::Conninfo;
+use lockstep_client::target::Target;
+use lockstep_service::exit::Failure;
 use lockstep_service::words::output::Output;
-use lockstep_verify::oracle::Target;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
 use lockstep_wal::class::{Rules, Stage};
@@ -22,8 +23,6 @@ use lockstep_wal::stream::{Amount, MOST_BYTES, Streamed};
 use lockstep_wal::walk::{self, Ended, Until};
 use lockstep_wire::{Lsn, Timeline};
 use serde_json::{Value, json};
-
-use crate::exit::{Unreachable, Usage};
 
 /// Numbers of helpers that are simulated. 1 is what a machine with two cores can have.
 const HELPERS: [usize; 6] = [1, 2, 4, 8, 16, 64];
@@ -100,7 +99,7 @@ pub fn run(args: &AnalyzeArgs) -> Result<()> {
         None => Costs::built_in()?,
     };
     if args.source.trim().is_empty() {
-        bail!(Usage(
+        bail!(Failure::Usage(
             "the source is empty; name a folder or the conninfo of a server".to_owned()
         ));
     }
@@ -118,7 +117,7 @@ pub fn run(args: &AnalyzeArgs) -> Result<()> {
 
 fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes> {
     if args.seconds.is_some() {
-        bail!(Usage(
+        bail!(Failure::Usage(
             "--seconds is for a server, not for a folder".to_owned()
         ));
     }
@@ -127,7 +126,7 @@ fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes
         .zip(args.end)
         .is_some_and(|(start, end)| start >= end)
     {
-        bail!(Usage("--end is not behind --start".to_owned()));
+        bail!(Failure::Usage("--end is not behind --start".to_owned()));
     }
     let range = Range {
         timeline: args.timeline,
@@ -163,7 +162,7 @@ fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes
 fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcomes> {
     if args.timeline.is_some() || args.start.is_some() || args.end.is_some() {
         let words = "--timeline, --start and --end are for a folder, not for a server";
-        bail!(Usage(words.to_owned()));
+        bail!(Failure::Usage(words.to_owned()));
     }
     let megabytes = args.megabytes.unwrap_or(MEGABYTES);
     let amount = Amount {
@@ -175,7 +174,7 @@ fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcome
             "--megabytes {megabytes} of a server is more than fits; write {}",
             MOST_BYTES / 1_000_000
         );
-        bail!(Usage(words));
+        bail!(Failure::Usage(words));
     }
     let conninfo = Conninfo::parse(conninfo)?;
     let mut streamed = Streamed::read(&conninfo, amount).map_err(refused)?;
@@ -229,10 +228,10 @@ fn refused(error: WalError) -> anyhow::Error {
         | WalError::ReadFolder { .. }
         | WalError::Missing { .. }
         | WalError::Gap { .. }
-        | WalError::Costs { .. } => Usage(error.to_string()).into(),
+        | WalError::Costs { .. } => Failure::Usage(error.to_string()).into(),
         // Its exit code is that of a server that cannot be reached.
         WalError::Server(error) => error.into(),
-        WalError::Removing(_) => Unreachable(error.to_string()).into(),
+        WalError::Removing(_) => Failure::Unreachable(error.to_string()).into(),
         other => other.into(),
     }
 }

@@ -102,6 +102,19 @@ fn report(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// Most bytes of ARCHITECTURE.md.
+const MAP_BYTES: usize = 14_000;
+
+#[test]
+fn the_map_is_short() {
+    let map = fs::read(root().join("ARCHITECTURE.md")).unwrap();
+    assert!(
+        map.len() < MAP_BYTES,
+        "ARCHITECTURE.md has {} bytes",
+        map.len()
+    );
+}
+
 #[test]
 fn links_of_pages_lead_somewhere() {
     let mut faults = Vec::new();

@@ -6,7 +6,6 @@
     clippy::unwrap_used
 )]
 
-mod bench_runs;
 mod browser;
 mod command_line;
 mod doctor;
@@ -54,12 +53,7 @@ mod serve_relay;
 mod serve_support;
 mod terminal;
 mod top;
-mod tpcc;
 mod wal_analyze;
-mod wal_compare;
-mod wal_random;
-mod wal_runs;
 mod wal_server;
-mod whole_runs;
 
 lockstep_lab::reaper_entry!();

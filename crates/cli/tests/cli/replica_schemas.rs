@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
+use lockstep_bench::tpcc::{self, Condition, LoadOptions, RunOptions, Tools};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
-use crate::replica::{Followed, conninfo, create_args, output, server, sql, text, until};
+use crate::replica::{Followed, conninfo, create_args, output, server, sql, until};
 
 /// pgbench on the source's database.
 fn pgbench(lab: &Lab, source: &Server, args: &[&str]) {
@@ -16,15 +17,6 @@ fn pgbench(lab: &Lab, source: &Server, args: &[&str]) {
         .arg(format!("{} dbname=app", conninfo(source)));
     let ended = pgbench.output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
-}
-
-fn tpcc(command: &[&str], server: &Server) -> String {
-    let mut tpcc = Command::new(env!("CARGO_BIN_EXE_lockstep"));
-    tpcc.args(["bench", "tpcc"]).args(command);
-    tpcc.arg(format!("{} dbname=app", conninfo(server)));
-    let ended = tpcc.output().unwrap();
-    assert!(ended.status.success(), "{ended:?}");
-    text(&ended.stdout)
 }
 
 /// Waits until the target has what is committed on the source now.
@@ -50,11 +42,17 @@ fn the_schemas_of_pgbench_and_tpcc_are_copied_followed_and_equal() {
         &source,
         &[&["--initialize", "--quiet", "--scale=1"][..], &partitions].concat(),
     );
-    tpcc(&["load", "--warehouses", "1", "--jobs", "2"], &source);
+    let tools = Tools::direct(lab.package().clone());
+    let [from, to] = [&source, &target].map(|server| format!("{} dbname=app", conninfo(server)));
+    let load = LoadOptions {
+        warehouses: 1,
+        jobs: 2,
+        replace: false,
+    };
+    tpcc::load(&tools, &from, &load, &|_, _| {}).unwrap();
     sql(&source)
         .execute("CREATE TABLE marks (id int PRIMARY KEY)")
         .unwrap();
-    let [from, to] = [&source, &target].map(|server| format!("{} dbname=app", conninfo(server)));
     let created = output(&create_args(&from, &to));
     assert!(created.status.success(), "{created:?}");
 
@@ -64,15 +62,24 @@ fn the_schemas_of_pgbench_and_tpcc_are_copied_followed_and_equal() {
         &source,
         &["--client=4", "--transactions=200", "--no-vacuum"],
     );
-    let load = ["run", "--clients", "4", "--seconds", "2"];
-    let ran = tpcc(&load, &source);
-    assert!(ran.contains("new_order"), "{ran}");
+    let load = RunOptions {
+        clients: 4,
+        seconds: 2,
+        per_minute: None,
+    };
+    let ran = tpcc::run(&tools, &from, &load, |_| {}).unwrap();
+    assert!(ran.new_orders_per_minute > 0.0, "{ran:?}");
     caught_up(&source, &target, &mut running.0);
 
     let verified = output(&["verify", "r", "--target", &to]);
     assert!(verified.status.success(), "{verified:?}");
-    let holds = tpcc(&["check"], &target);
-    assert_eq!(holds.matches(": holds").count(), 12, "{holds}");
+    let conditions = tpcc::check(&tools, &to).unwrap();
+    let holds = |condition: &&Condition| condition.violations == 0;
+    assert_eq!(
+        conditions.iter().filter(holds).count(),
+        12,
+        "{conditions:?}"
+    );
     let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) \
                 = (SELECT sum(bbalance) FROM pgbench_branches) AND \
                 (SELECT count(*) FROM pgbench_history) = 800";

@@ -531,7 +531,7 @@ fn spoiled_recordings_are_refused() {
         fs::remove_file(folder.join("recording.json")).unwrap();
     });
     assert!(line.contains("no recording.json"), "{line}");
-    assert!(line.contains("lockstep wal record"), "{line}");
+    assert!(line.contains("lockstep-lab wal record"), "{line}");
 }
 
 /// Makes a running standby of something else stream from the player.

@@ -7,7 +7,7 @@ use lockstep_client::{ClientError, Connection, field};
 
 use super::binary::{Type, goes_binary};
 use crate::names::{TableName, quoted};
-use crate::subset::parenthesised;
+use crate::publication::subset::parenthesised;
 
 /// A table to copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

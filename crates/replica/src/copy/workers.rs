@@ -17,7 +17,7 @@ use super::plan::{Unit, plan};
 use super::progress::{Counters, Moment};
 use super::tables::Table;
 use crate::error::{ReplicaError, Result};
-use crate::failpoint;
+use crate::state::failpoint;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
 use lockstep_apply::sessions;
 

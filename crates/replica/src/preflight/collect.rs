@@ -8,9 +8,9 @@ use super::facts::{Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
 use crate::names::{Excluded, TableName};
+use crate::publication::subset::Subset;
 use crate::schema;
 use crate::state::json_array;
-use crate::subset::Subset;
 
 /// Largest table in which equal rows are looked for, in bytes.
 const MOST_LOOKED_AT: u64 = 1024 * 1024 * 1024;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::names::{Excluded, TableName};
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
 /// All that the rules decide on.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use lockstep_client::{ClientError, Connection, field};
 
 use super::facts::{Facts, Filled, ForeignKey, Reference, Table};
 use crate::names::{TableName, quoted};
-use crate::subset::parenthesised;
+use crate::publication::subset::parenthesised;
 
 /// Foreign keys that the target will check. Those of partitions belong to their root's.
 const FOREIGN_KEYS: &str = "

@@ -1,49 +1,11 @@
 //! What follows from the facts. No I/O.
 
-use std::collections::BTreeSet;
-use std::fmt;
-
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::subset_rules;
+use crate::error::{Finding, Severity};
 use crate::names::quoted;
 use crate::schema;
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Nothing is begun while there is one.
-    Error,
-    /// It works, but not as one may expect.
-    Warning,
-    Info,
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        })
-    }
-}
-
-/// Something that was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    pub severity: Severity,
-    /// What it is about: `source`, `target`, or objects.
-    pub subject: String,
-    pub says: String,
-    /// What to do.
-    pub todo: String,
-}
-
-impl Finding {
-    pub fn is_error(&self) -> bool {
-        self.severity == Severity::Error
-    }
-}
+use std::collections::BTreeSet;
 
 /// Most names in one finding; the others are counted.
 const MOST_NAMES: usize = 5;
@@ -53,7 +15,7 @@ const OLDEST: u32 = 150_000;
 
 /// What follows from the facts, the worst first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let mut found = Found(Vec::new());
+    let mut found = Findings(Vec::new());
     versions(facts, &mut found);
     source_limits(&facts.source, &mut found);
     source_rights(facts, &mut found);
@@ -75,9 +37,9 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-pub(super) struct Found(Vec<Finding>);
+pub(super) struct Findings(Vec<Finding>);
 
-impl Found {
+impl Findings {
     fn add(
         &mut self,
         severity: Severity,
@@ -149,7 +111,7 @@ fn major(version: u32) -> u32 {
     version / 10_000
 }
 
-fn versions(facts: &Facts, found: &mut Found) {
+fn versions(facts: &Facts, found: &mut Findings) {
     let (source, target) = (&facts.source, &facts.target);
     for (subject, server) in [("source", source), ("target", target)] {
         if server.version < OLDEST {
@@ -193,7 +155,7 @@ fn versions(facts: &Facts, found: &mut Found) {
     }
 }
 
-fn source_limits(source: &Server, found: &mut Found) {
+fn source_limits(source: &Server, found: &mut Findings) {
     // From 19 on, wal_level = replica becomes logical with the first logical slot.
     let enough = source.wal_level == "logical"
         || (source.version >= 190_000 && source.wal_level == "replica");
@@ -220,7 +182,7 @@ fn source_limits(source: &Server, found: &mut Found) {
     }
 }
 
-fn source_rights(facts: &Facts, found: &mut Found) {
+fn source_rights(facts: &Facts, found: &mut Findings) {
     let source = &facts.source;
     if source.superuser {
         return;
@@ -260,7 +222,7 @@ fn source_rights(facts: &Facts, found: &mut Found) {
     found.tables(Severity::Error, unreadable, &says, &todo);
 }
 
-fn target_rights(target: &Server, found: &mut Found) {
+fn target_rights(target: &Server, found: &mut Findings) {
     let role = &target.role;
     if !target.create && !target.superuser {
         let says = format!("role \"{role}\" may not create schemas");
@@ -291,7 +253,7 @@ fn target_rights(target: &Server, found: &mut Found) {
     }
 }
 
-fn target_state(facts: &Facts, found: &mut Found) {
+fn target_state(facts: &Facts, found: &mut Findings) {
     let target = &facts.target;
     if target.read_only && !target.in_recovery {
         let says = "its transactions are read-only: default_transaction_read_only is on";
@@ -325,7 +287,7 @@ fn target_state(facts: &Facts, found: &mut Found) {
 }
 
 /// What is restored is given to its owner.
-fn owners(facts: &Facts, found: &mut Found) {
+fn owners(facts: &Facts, found: &mut Findings) {
     let role = &facts.target.role;
     let says = |owners| format!("role \"{role}\" may not give what it restores to {owners}");
     if !facts.owners_denied.is_empty() {
@@ -346,7 +308,7 @@ fn owners(facts: &Facts, found: &mut Found) {
     }
 }
 
-fn encodings(source: &Server, target: &Server, found: &mut Found) {
+fn encodings(source: &Server, target: &Server, found: &mut Findings) {
     if source.encoding == target.encoding {
         return;
     }
@@ -369,7 +331,7 @@ fn encodings(source: &Server, target: &Server, found: &mut Found) {
     }
 }
 
-fn collations(facts: &Facts, found: &mut Found) {
+fn collations(facts: &Facts, found: &mut Findings) {
     let (source, target) = (&facts.source, &facts.target);
     let named = |server: &Server| {
         let Server {
@@ -419,7 +381,7 @@ fn collations(facts: &Facts, found: &mut Found) {
     }
 }
 
-fn extensions(facts: &Facts, found: &mut Found) {
+fn extensions(facts: &Facts, found: &mut Findings) {
     for extension in &facts.extensions {
         let subject = format!("extension \"{}\"", extension.name);
         match &extension.available {
@@ -447,7 +409,7 @@ fn extensions(facts: &Facts, found: &mut Found) {
     found.tables(Severity::Info, of_extension, says, todo);
 }
 
-fn excluded(facts: &Facts, found: &mut Found) {
+fn excluded(facts: &Facts, found: &mut Findings) {
     for schema in &facts.excluded.schemas {
         if !facts.schemas.contains(schema) {
             let says = "the source has no such schema";
@@ -487,7 +449,7 @@ fn excluded(facts: &Facts, found: &mut Found) {
     }
 }
 
-fn identities(facts: &Facts, found: &mut Found) {
+fn identities(facts: &Facts, found: &mut Findings) {
     let without = |table: &&Table| table.identity == ReplicaIdentity::Nothing;
     let todo = "add a primary key, or ALTER TABLE ... REPLICA IDENTITY USING INDEX or FULL, or \
                 exclude it";
@@ -547,7 +509,7 @@ fn identities(facts: &Facts, found: &mut Found) {
     );
 }
 
-fn kinds_of_tables(facts: &Facts, found: &mut Found) {
+fn kinds_of_tables(facts: &Facts, found: &mut Findings) {
     let unlogged = facts.included().filter(|table| table.unlogged);
     let says = "it is unlogged: it is created, but its rows are neither copied nor replicated";
     found.tables(
@@ -584,7 +546,7 @@ fn kinds_of_tables(facts: &Facts, found: &mut Found) {
     );
 }
 
-fn columns_and_constraints(facts: &Facts, found: &mut Found) {
+fn columns_and_constraints(facts: &Facts, found: &mut Findings) {
     let with = |count: fn(&Table) -> u32| facts.copied().filter(move |table| count(table) > 0);
     found.tables(
         Severity::Info,
@@ -613,7 +575,7 @@ fn columns_and_constraints(facts: &Facts, found: &mut Found) {
 }
 
 /// Apply's session has `session_replication_role = replica`, as stock's apply worker.
-fn acting(facts: &Facts, found: &mut Found) {
+fn acting(facts: &Facts, found: &mut Findings) {
     let triggers = facts.copied().filter(|table| table.acting_triggers > 0);
     found.tables(
         Severity::Warning,
@@ -643,7 +605,7 @@ fn acting(facts: &Facts, found: &mut Found) {
     }
 }
 
-fn row_security(facts: &Facts, found: &mut Found) {
+fn row_security(facts: &Facts, found: &mut Findings) {
     let source = &facts.source;
     if source.superuser || source.bypass_rls {
         return;
@@ -656,7 +618,7 @@ fn row_security(facts: &Facts, found: &mut Found) {
     found.tables(Severity::Error, hidden, &says, &todo);
 }
 
-fn large_objects(facts: &Facts, found: &mut Found) {
+fn large_objects(facts: &Facts, found: &mut Findings) {
     if facts.large_objects == 0 {
         return;
     }

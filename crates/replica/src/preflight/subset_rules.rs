@@ -10,11 +10,12 @@ use super::facts::{
     Facts, Filled, ForeignKey, LeftOut, Reference, ReplicaIdentity, SubsetFacts, Table, TableKind,
     UniqueFacts,
 };
-use super::rules::{Found, Severity, listed};
+use super::rules::{Findings, listed};
+use crate::error::Severity;
 use crate::names::TableName;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
-pub(super) fn subsets(facts: &Facts, found: &mut Found) {
+pub(super) fn subsets(facts: &Facts, found: &mut Findings) {
     for subset in &facts.subsets {
         named(facts, subset, found);
     }
@@ -88,7 +89,7 @@ fn options(subset: &Subset) -> &'static str {
 }
 
 /// The table that a subset names.
-fn named(facts: &Facts, subset: &Subset, found: &mut Found) {
+fn named(facts: &Facts, subset: &Subset, found: &mut Findings) {
     let subject = format!("table {}", subset.table);
     let options = options(subset);
     let Some(table) = facts.tables.iter().find(|it| it.name == subset.table) else {
@@ -293,7 +294,7 @@ fn large_values(table: &Table, looked: &SubsetFacts, subset: &Subset, found: &mu
     found.warning(says, todo);
 }
 
-fn foreign_key(key: &ForeignKey, found: &mut Found) {
+fn foreign_key(key: &ForeignKey, found: &mut Findings) {
     let subject = format!("constraint \"{}\" of table {}", key.name, key.table);
     let referenced = &key.referenced;
     match &key.reference {

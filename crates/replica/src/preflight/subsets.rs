@@ -6,7 +6,7 @@
 use lockstep_client::{ClientError, Connection, field};
 
 use super::facts::{Facts, Filled, LeftOut, SubsetFacts, Table, UniqueFacts};
-use crate::subset::{Subset, parenthesised};
+use crate::publication::subset::{Subset, parenthesised};
 
 /// The columns, but for those that are generated: what fills one that is not replicated, and whether
 /// values can be stored out of line. A domain brings conditions and a default of its own.

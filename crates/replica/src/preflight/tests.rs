@@ -1,9 +1,10 @@
 //! Each rule, by a fact that breaks it.
 
 use super::facts::*;
-use super::rules::{Severity, findings};
+use super::rules::findings;
+use crate::error::Severity;
 use crate::names::TableName;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
 fn table(name: &str) -> Table {
     Table {

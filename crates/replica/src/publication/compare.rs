@@ -2,7 +2,7 @@
 
 use super::{Entry, Expected, Place, Published};
 use crate::names::TableName;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
 /// What the flags of [`Published::sends`] are called.
 const COMMANDS: [&str; 4] = ["INSERT", "UPDATE", "DELETE", "TRUNCATE"];

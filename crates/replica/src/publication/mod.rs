@@ -4,7 +4,7 @@
 //!
 //! The state holds the publication as it was when the slot was made. Tables are known by their OIDs,
 //! columns by their numbers, so that renaming one there changes nothing. No difference is:
-//! - a table that was dropped on the source, which leaves the publication by itself ([`crate::lost`]);
+//! - a table that was dropped on the source, which leaves the publication by itself ([`crate::status::lost`]);
 //! - a partition that is added with the filter and the list of the table above it;
 //! - another table that is added: apply leaves out what it does not know.
 //!
@@ -13,6 +13,7 @@
 
 mod compare;
 mod read;
+pub mod subset;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ pub use read::{Entry, Place, Published, text};
 use read::{places, published};
 
 use crate::names::TableName;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
 /// Most differences that an error names.
 const MOST_NAMED: usize = 5;

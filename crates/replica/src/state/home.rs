@@ -4,11 +4,10 @@
 //! The state knows its database by OID, which a renaming leaves as it is, and its server by the system
 //! identifier. A physical copy of the whole server has both.
 
-use lockstep_client::{ClientError, field};
+use lockstep_client::{ClientError, Connection, field};
 
 use super::State;
 use crate::error::{ReplicaError, Result};
-use crate::source::system_id;
 
 /// The system identifier of a server that does not tell it to this role.
 fn known(system_id: String) -> Option<String> {
@@ -62,4 +61,12 @@ impl State {
              database"
         )))
     }
+}
+
+/// The cluster's identifier. A server that does not tell it to this role has one of its own.
+pub fn system_id(session: &mut Connection) -> Result<String, ClientError> {
+    let sql = "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
+               THEN (SELECT system_identifier::text FROM pg_control_system()) \
+               ELSE 'unknown ' || pg_backend_pid() END";
+    field(&session.query_one(sql)?, 0)
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::unreadable;
 use crate::error::Result;
 use crate::names::TableName;
-use crate::subset::Subset;
+use crate::publication::subset::Subset;
 
 /// The subsets of replica `r`, in SQL, for [`from_json`].
 pub const OF_REPLICA: &str = "(SELECT coalesce(json_agg(json_build_array(s.schema_name, \

@@ -10,9 +10,9 @@ use super::compare::names_of;
 use super::locked;
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
-use crate::lost::{Lost, Why, lost};
 use crate::names::Excluded;
 use crate::names::TableName;
+use crate::status::lost::{Lost, Why, lost};
 use lockstep_apply::Others;
 
 /// Tables below others, with all of those, the columns of the primary key, and the columns.

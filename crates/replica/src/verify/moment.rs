@@ -7,7 +7,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
 use super::{Hold, Options, Result, VerifyError};
-use crate::failpoint;
+use crate::state::failpoint;
 use lockstep_apply::sessions;
 
 /// The name of the sessions.

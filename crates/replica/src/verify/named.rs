@@ -13,9 +13,9 @@ use super::hold::ThroughState;
 use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
 use crate::error::{ReplicaError, Result};
-use crate::follow::{Following, follow_if, settings, starts};
-use crate::source::{Source, source_of};
+use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::state::{Holder, Replica, State};
+use crate::status::source::{Source, source_of};
 use lockstep_apply::{Control, MEMORY};
 
 /// How often the state is asked how far apply is.

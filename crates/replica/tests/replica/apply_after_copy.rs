@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_apply::Control;
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::create;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow;
 use lockstep_replica::state::State;
-use lockstep_replica::{follow, verify};
+use lockstep_replica::verify;
 
 use crate::apply_lab::LONG;
 use crate::{Told, conninfo, options, server, sql};

@@ -15,8 +15,8 @@ use lockstep_apply::failpoint::{
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
-use lockstep_replica::failpoint::FOLLOW_TAKEN;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::state::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::{self, Failpoint};
 
 use crate::apply_lab::until;

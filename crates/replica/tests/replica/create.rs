@@ -3,8 +3,8 @@
 use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::{Phase, State, TableState};
 
 use crate::apply_lab::until;

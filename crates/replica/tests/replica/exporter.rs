@@ -7,10 +7,11 @@ use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::copy::progress::Moment;
-use lockstep_replica::create::{Created, Watcher, create};
+use lockstep_replica::error::Finding;
 use lockstep_replica::error::Result;
-use lockstep_replica::preflight::rules::Finding;
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::Watcher;
+use lockstep_replica::lifecycle::create::{Created, create};
+use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::{Phase, Replica, State};
 
 use crate::apply_lab::{LONG, until};

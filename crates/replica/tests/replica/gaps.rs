@@ -6,8 +6,8 @@ use lockstep_apply::{Control, Phase};
 use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
-use lockstep_replica::create::create;
-use lockstep_replica::follow::follow;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::state::{Replica, State};
 
 use crate::apply_lab::{Ends, LONG, until};

@@ -3,10 +3,10 @@
 use lockstep_apply::Control;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::create;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::follow::{Following, follow};
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::{Following, follow};
+use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::State;
 use lockstep_replica::verify::{self, Replicated};
 

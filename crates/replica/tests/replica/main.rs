@@ -42,10 +42,11 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{major, source_major};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_replica::copy::progress::Moment;
-use lockstep_replica::create::{CreateOptions, Watcher};
-use lockstep_replica::follow::Following;
+use lockstep_replica::error::Finding;
+use lockstep_replica::lifecycle::Watcher;
+use lockstep_replica::lifecycle::create::CreateOptions;
+use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::names::Excluded;
-use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::{Phase, Replica};
 
 lockstep_lab::reaper_entry!();

@@ -4,8 +4,8 @@
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{major, source_major};
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
 use lockstep_replica::error::ReplicaError;
+use lockstep_replica::lifecycle::create::create;
 
 use crate::{Told, options, server, sql, values};
 

@@ -2,8 +2,8 @@
 
 use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::{create, preflight};
-use lockstep_replica::follow::follow;
+use lockstep_replica::lifecycle::create::{create, preflight};
+use lockstep_replica::lifecycle::follow::follow;
 
 use crate::apply_lab::{Ends, LONG};
 use crate::{Told, conninfo, options, server, sql, values};

@@ -1,9 +1,9 @@
 //! The facts of real servers: the rules themselves have tests beside them.
 
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::{create, preflight};
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::preflight::rules::{Finding, Severity};
+use lockstep_replica::error::{Finding, Severity};
+use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::state::State;
 
 use crate::{Told, conninfo, options, server, sql, values};

@@ -2,8 +2,8 @@
 
 use lockstep_apply::{Control, Phase, SpoolConfig};
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::create;
-use lockstep_replica::follow::{Following, follow};
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::{Following, follow};
 
 use crate::apply_lab::{Ends, LONG};
 use crate::{Told, conninfo, options, server, sql, values};

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::create;
+use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::{Phase, State, TableState};
 
 use crate::create::rows;

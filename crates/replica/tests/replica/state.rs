@@ -8,10 +8,10 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
 use lockstep_replica::publication::Published;
+use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
     Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
 };
-use lockstep_replica::subset::Subset;
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, server, sql};

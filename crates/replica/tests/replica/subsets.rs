@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
-use lockstep_replica::follow::{Following, follow};
-use lockstep_replica::preflight::rules::{Finding, Severity};
-use lockstep_replica::source::Source;
+use lockstep_replica::error::{Finding, Severity};
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::{Following, follow};
+use lockstep_replica::publication::subset::{Subset, gather};
 use lockstep_replica::state::{self, State};
-use lockstep_replica::subset::{Subset, gather};
+use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{self, DifferenceKind, Replicated, Report};
 
 use crate::apply_lab::{Ends, LONG};

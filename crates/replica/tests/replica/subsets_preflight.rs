@@ -2,9 +2,9 @@
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::{CreateOptions, create, preflight};
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::preflight::rules::Severity::{self, Error, Warning};
+use lockstep_replica::error::Severity::{self, Error, Warning};
+use lockstep_replica::lifecycle::create::{CreateOptions, create, preflight};
 use lockstep_replica::state::State;
 
 use crate::subsets::subsets;

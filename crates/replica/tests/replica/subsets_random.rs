@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use lockstep_lab::cluster::Lab;
-use lockstep_replica::create::create;
+use lockstep_replica::lifecycle::create::create;
 
 use crate::apply_random::{from_environment, transaction};
 use crate::subsets::{compare, followed, lines, subsets};

@@ -3,7 +3,7 @@
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
+use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::State;
 
 use crate::{Told, begun, conninfo, options, server, sql, values};

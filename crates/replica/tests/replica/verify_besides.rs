@@ -3,10 +3,10 @@
 use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::create::create;
+use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::names::TableName;
-use lockstep_replica::source::Source;
 use lockstep_replica::state::State;
+use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{DifferenceKind, Report};
 
 use crate::subsets::compare;

@@ -7,7 +7,7 @@
 //! | [`date`] | date and time of day in UTC |
 //! | [`amount`] | amounts of memory and disk, written and read as PostgreSQL does |
 //! | [`lines`] | tables, and words broken into lines |
-//! | [`output`] | whom a result is printed for |
+//! | [`output`] | results on standard output |
 
 pub mod amount;
 pub mod brief;

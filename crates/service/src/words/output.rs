@@ -1,4 +1,6 @@
-//! Whom a result is printed for.
+//! Results on standard output.
+
+use std::io::{self, Write};
 
 use clap::ValueEnum;
 
@@ -9,4 +11,14 @@ pub enum Output {
     Text,
     /// For machines.
     Json,
+}
+
+/// Prints one line of a result. A reader that has gone away is no error.
+pub fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Writes all of a text that is no line of a result.
+pub fn write(text: &[u8]) -> io::Result<()> {
+    io::stdout().write_all(text)
 }

@@ -38,7 +38,8 @@ pub use control::{ClusterState, Control};
 pub use difference::{Difference, Side, What};
 pub use error::OracleError;
 pub use files::{Fork, Relation, RelationFork};
-pub use node::{Node, Target, package_of};
+pub use lockstep_client::target::Target;
+pub use node::{Node, package_of};
 pub use rows::{RowComparison, compare_rows};
 pub use settle::settle;
 

@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_client::target::Target;
 use lockstep_lab::package::{Package, SUPPORTED};
 use lockstep_wire::Lsn;
 use nix::errno::Errno;
@@ -22,27 +23,6 @@ use crate::oracle::wal::Wal;
 
 /// The user for a running server that was named by its folder, unless PGUSER is set.
 const SUPERUSER: &str = "postgres";
-
-/// How the user names a side.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    Folder(PathBuf),
-    /// A running server on this machine.
-    Conninfo(String),
-}
-
-impl Target {
-    /// Parses an argument. It is a conninfo if it has an equals sign or a URI's scheme and there
-    /// is no folder of that name.
-    pub fn parse(text: &str) -> Self {
-        let uri = text.starts_with("postgres://") || text.starts_with("postgresql://");
-        if (uri || text.contains('=')) && !Path::new(text).is_dir() {
-            Self::Conninfo(text.to_owned())
-        } else {
-            Self::Folder(PathBuf::from(text))
-        }
-    }
-}
 
 /// The package of a side's major. A server is asked for its major with any installed psql.
 pub fn package_of(side: Side, target: &Target) -> crate::Result<Package> {

@@ -64,7 +64,7 @@ impl Session {
             connect = "\\connect -reuse-previous=on :lockstep_target\n";
         }
         if std::env::var_os("PGAPPNAME").is_none() {
-            psql.env("PGAPPNAME", "lockstep wal compare");
+            psql.env("PGAPPNAME", "lockstep-lab wal compare");
         }
         if std::env::var_os("PGCONNECT_TIMEOUT").is_none() {
             psql.env("PGCONNECT_TIMEOUT", CONNECT_TIMEOUT);

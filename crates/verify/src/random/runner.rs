@@ -100,7 +100,7 @@ pub fn run_on(
 ) -> Result<Summary> {
     let start = || -> Result<Child> {
         let mut psql = Command::new(package.program("psql"));
-        psql.env("PGAPPNAME", "lockstep wal random");
+        psql.env("PGAPPNAME", "lockstep-lab wal random");
         prepare(&mut psql, conninfo);
         psql.spawn()
             .map_err(|error| RandomError::Psql(error.to_string()).into())

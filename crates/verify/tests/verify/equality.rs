@@ -200,7 +200,7 @@ fn lab_and_primary() -> (Lab, Server) {
 
 /// Runs seeds beside a stock standby and one with this replay.
 fn seeds_leave_equal(replay: Replay) {
-    let (first, seeds) = (number("SEED", 1), number("LOCKSTEP_SEEDS", 2));
+    let (first, seeds) = (number("SEED", 1), number("LOCKSTEP_SEEDS", 1));
     let (lab, mut primary) = lab_and_primary();
     let mut one = lab.standby(&primary, "one", &Settings::new()).unwrap();
     let ours = replay.settings();

@@ -12,7 +12,7 @@ use super::code::{Token, tokens};
 use super::root;
 
 /// Crates whose modules are held to their table.
-const HELD: [&str; 4] = ["intake", "lag", "relay", "serve"];
+const HELD: [&str; 5] = ["intake", "lag", "relay", "replica", "serve"];
 
 /// One crate, or a part of one, as its files say it.
 #[derive(Default)]

@@ -6,8 +6,8 @@ use lockstep_apply::failpoint::{
     APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN,
 };
 use lockstep_client::Connection;
-use lockstep_replica::failpoint::FOLLOW_TAKEN;
 use lockstep_replica::state::State;
+use lockstep_replica::state::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::Failpoint;
 
 use super::Scene;

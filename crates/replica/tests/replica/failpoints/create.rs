@@ -1,7 +1,7 @@
 //! A creation that dies at each failpoint, one after the other, and then ends.
 
 use lockstep_client::Connection;
-use lockstep_replica::failpoint::{
+use lockstep_replica::state::failpoint::{
     COPY_ENDED, COPY_RANGE, COPY_TABLE, CREATE_BEGUN, CREATE_FINISHED, CREATE_INDEXED,
     CREATE_INDEXING, CREATE_LISTED, CREATE_PUBLISHED, CREATE_RESTORED, CREATE_RESTORING,
     CREATE_SEQUENCES, CREATE_SLOT_MADE, CREATE_START_KEPT,

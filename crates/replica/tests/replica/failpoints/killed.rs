@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lockstep_lab::server::Server;
-use lockstep_replica::failpoint;
+use lockstep_replica::state::failpoint;
 
 use super::Scene;
 use super::process::{Death, Does};

@@ -17,8 +17,8 @@ use lockstep_apply::SpoolConfig;
 use lockstep_client::field;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::failpoint;
 use lockstep_replica::state::State;
+use lockstep_replica::state::failpoint;
 use lockstep_spool::failpoint::Failpoint;
 use lockstep_wire::Lsn;
 
@@ -66,7 +66,7 @@ impl Scene {
     fn new() -> Self {
         let scene = Self::bare();
         let options = create_options(conninfo(&scene.source), conninfo(&scene.target));
-        lockstep_replica::create::create(&options, &mut Told::default()).unwrap();
+        lockstep_replica::lifecycle::create::create(&options, &mut Told::default()).unwrap();
         scene
     }
 

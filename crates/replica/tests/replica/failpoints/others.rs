@@ -1,7 +1,7 @@
 //! What else dies at a failpoint: the process that follows while it is held or reconfigured, `verify`,
 //! `drop`.
 
-use lockstep_replica::failpoint::{
+use lockstep_replica::state::failpoint::{
     DAEMON_RELOADED, DROP_ORIGINS, DROP_SLOT, DROP_SOURCE, HOLD_ANSWERED, VERIFY_HOLDS,
 };
 use lockstep_replica::verify::{self, Replicated};

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use lockstep_apply::{Control, SpoolConfig};
 use lockstep_client::{Connection, Conninfo, Purpose};
-use lockstep_replica::create::create;
-use lockstep_replica::daemon::Daemon;
-use lockstep_replica::failpoint;
-use lockstep_replica::follow::{Following, follow};
-use lockstep_replica::remove::remove;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::daemon::Daemon;
+use lockstep_replica::lifecycle::follow::{Following, follow};
+use lockstep_replica::lifecycle::remove::remove;
+use lockstep_replica::state::failpoint;
 use lockstep_replica::verify::{self, Replicated};
 use lockstep_spool::failpoint::Failpoint;
 use nix::sys::signal::{Signal, kill};

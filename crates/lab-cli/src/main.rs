@@ -1,0 +1,59 @@
+//! The `lockstep-lab` command: the demo, benchmarks, recordings of WAL, comparison of clusters.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+mod args;
+mod bench;
+mod exit;
+mod live;
+mod steps;
+mod terminal;
+mod tpcc;
+mod wal;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use lockstep_lab::guard;
+use lockstep_service::words::output;
+
+use args::{Cli, Command, PROGRAM};
+
+fn main() -> ExitCode {
+    let Cli { command } = match PROGRAM.parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let Err(error) = run(&command) else {
+        return ExitCode::SUCCESS;
+    };
+    if guard::asked_to_end().is_some() {
+        // The failure is only a consequence of the signal. The thread that handles the signal
+        // exits the process once everything is cleaned up.
+        loop {
+            std::thread::park();
+        }
+    }
+    PROGRAM.failed(&*error, exit::code(&error))
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Demo(args) => bench::run_demo(args),
+        Command::Bench { benchmark } => bench::run(benchmark),
+        Command::Tpcc { command } => tpcc::run(command),
+        Command::Wal { command } => wal::run(command),
+        Command::Completion { shell } => Ok(output::write(&PROGRAM.completion(*shell))?),
+        Command::Man { folder } => PROGRAM
+            .write_man_pages(folder)
+            .with_context(|| format!("cannot write man pages into {}", folder.display())),
+        Command::Reap => Ok(guard::run_reaper()?),
+    }
+}

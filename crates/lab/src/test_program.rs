@@ -1,0 +1,90 @@
+//! A program of ours as tests of its command line start it.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Environment variables that change defaults.
+const DEFAULTS: [&str; 5] = [
+    "PG",
+    "LOCKSTEP_EXTENSION_STAGE",
+    "BENCH_ROUNDS",
+    "BENCH_SECONDS",
+    "COLUMNS",
+];
+
+/// A program, and where it is.
+#[derive(Debug, Clone, Copy)]
+pub struct TestProgram {
+    pub name: &'static str,
+    pub path: &'static str,
+}
+
+impl TestProgram {
+    /// The program without anything from the environment that changes defaults.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path);
+        command.args(args);
+        for name in DEFAULTS {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// The exit code of a failure, and the one line on standard error.
+    pub fn failure(&self, args: &[&str]) -> (i32, String) {
+        let output = self.output(args);
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(line.lines().count(), 1, "{args:?}: {line}");
+        assert!(line.starts_with(&format!("{}: ", self.name)), "{line}");
+        assert!(output.stdout.is_empty());
+        (output.status.code().unwrap(), line)
+    }
+
+    /// Asserts that each is a usage error, and that the line that says so has the word.
+    pub fn assert_usage_errors(&self, cases: &[(&[&str], &str)]) {
+        for (args, word) in cases {
+            let (code, line) = self.failure(args);
+            assert_eq!(code, 2, "{args:?}: {line}");
+            assert!(line.contains(word), "{args:?}: {line}");
+        }
+    }
+
+    /// Asserts that the help of the commands is what the file holds; `UPDATE_SNAPSHOTS` records it.
+    pub fn assert_help_is_as_recorded(&self, commands: &[&[&str]], path: &Path) {
+        let mut text = String::new();
+        for command in commands {
+            let args = [command, &["--help"][..]].concat();
+            let output = self.output(&args);
+            assert!(output.status.success(), "{args:?}");
+            text.push_str(&format!("$ {} {}\n", self.name, args.join(" ")));
+            text.push_str(&String::from_utf8(output.stdout).unwrap());
+            text.push('\n');
+        }
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let recorded = std::fs::read_to_string(path).unwrap_or_default();
+        let mut lines = text.lines().zip(recorded.lines());
+        let changed = lines.find(|(now, then)| now != then);
+        assert_eq!(
+            changed, None,
+            "help has changed; UPDATE_SNAPSHOTS=1 records it"
+        );
+        assert_eq!(
+            text, recorded,
+            "help has changed; UPDATE_SNAPSHOTS=1 records it"
+        );
+    }
+
+    pub fn assert_version(&self, version: &str) {
+        let output = self.output(&["--version"]);
+        assert!(output.status.success());
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, format!("{} {version}\n", self.name));
+    }
+}

@@ -1,0 +1,436 @@
+//! `replica run`: applies what the slot of a finished copy has kept, and what comes after it.
+//!
+//! Two threads: one applies, the other looks every second at what the target's state wants (a pause, a
+//! hold), and writes there how far the replica is. Its session holds the replica's lock, so that nothing
+//! else works on the replica meanwhile. A third thread fills the spool, if there is one. While the target
+//! is away only that one does anything.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use lockstep_client::{ClientError, Connection, Conninfo};
+use lockstep_wire::Lsn;
+use tracing::warn;
+
+use crate::error::{ReplicaError, Result};
+use crate::publication::Expected;
+use crate::state::failpoint;
+use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
+use crate::status::source::{self, Source, source_of};
+use lockstep_apply::error::{ApplyError, Result as ApplyResult};
+use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use lockstep_apply::spool::{self, Identity};
+use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
+
+/// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
+
+/// How often the publication is looked at while something is applied. Each takes a short session on the
+/// source.
+const LOOK_AT_PUBLICATION_EVERY: Duration = Duration::from_secs(10);
+
+/// A replica that is to be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    /// Memory for changes that are received and not applied, in bytes.
+    pub memory: usize,
+    /// Sessions that change the target at the same time.
+    pub writers: usize,
+    /// Where changes are kept that the target does not have yet; None leaves them to the source.
+    pub spool: Option<SpoolConfig>,
+}
+
+/// Follows the source until `control` is told to stop, or something fails that no retry can mend.
+pub fn follow(what: &Following, control: &Control) -> Result<()> {
+    follow_if(what, control, true)
+}
+
+/// The same, with an altered publication only if `altered_ends` is false. What that takes away is lost
+/// whether it is followed or not, and `verify` shows it.
+pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
+    control.begin();
+    let alive = Arc::new(());
+    let spool = what.spool.as_ref().map(Spool::open).transpose();
+    let spool = spool.map_err(ReplicaError::Apply)?;
+    thread::scope(|scope| {
+        let _ends = Ends(spool.as_ref(), control);
+        let (away, taken) = match (take(&what.name, &what.target), &spool) {
+            (Err(ReplicaError::Target(error)), Some(spool)) if error.may_pass() => {
+                let Some(settings) = while_away(what, spool)? else {
+                    return Err(ReplicaError::Target(error));
+                };
+                scope.spawn(move || spool::take_in(spool, &settings, control));
+                let Some(taken) = wait_for_target(what, spool, control, error)? else {
+                    return Ok(());
+                };
+                (true, taken)
+            }
+            (taken, _) => (false, taken?),
+        };
+        let (mut state, replica) = taken;
+        failpoint::FOLLOW_TAKEN.reach();
+        state.end_answered_hold(&what.name)?;
+        let source = source_of(what.source.as_ref(), &replica.source)?;
+        let published = match altered_ends {
+            true => Some(Arc::new(state.expected(&replica)?)),
+            false => None,
+        };
+        let settings = Settings {
+            memory: what.memory,
+            writers: what.writers,
+            spool: spool.clone(),
+            published: published.clone().map(|expected| expected as _),
+            ..settings(&replica, &source, &what.target)?
+        };
+        if replica.paused {
+            control.pause();
+        }
+        say_lost(replica.clone(), source.clone(), state.tables(&what.name)?);
+        if let Some(expected) = published {
+            let (control, alive) = (control.clone(), Arc::downgrade(&alive));
+            // A spool may have taken in what came while the target was away.
+            let first = if away {
+                Duration::ZERO
+            } else {
+                LOOK_AT_PUBLICATION_EVERY
+            };
+            thread::spawn(move || look_at_publication(&source, &expected, &control, &alive, first));
+        }
+        if let (Some(spool), false) = (&spool, away) {
+            let settings = settings.clone();
+            scope.spawn(move || spool::take_in(spool, &settings, control));
+        }
+        scope.spawn(move || watch(state, &replica, &what.target, control));
+        run(&settings, &what.name, control).map_err(ReplicaError::Apply)
+    })
+}
+
+/// Ends the threads that the scope waits for.
+struct Ends<'a>(Option<&'a Spool>, &'a Control);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if let Some(spool) = self.0 {
+            spool.stop();
+        }
+        if thread::panicking() {
+            self.1.failed("the thread that applies has panicked");
+        }
+    }
+}
+
+/// What fills the spool while the target, which has the state, is away. None if the spool does not
+/// know yet whose it is.
+fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
+    let Some(Identity { owner, source, .. }) = spool.identity() else {
+        return Ok(None);
+    };
+    if owner.replica != what.name {
+        return Ok(None);
+    }
+    Ok(Some(Settings {
+        source: source_of(what.source.as_ref(), &source)?,
+        target: what.target.clone(),
+        slot: owner.slot,
+        publications: owner.publications,
+        published: None,
+        origin: owner.origin,
+        writers: what.writers,
+        replica: what.name.clone(),
+        application_name: what.name.clone(),
+        memory: what.memory,
+        spool: None,
+    }))
+}
+
+/// Waits until the target is there. None if the end is asked for before.
+fn wait_for_target(
+    what: &Following,
+    spool: &Spool,
+    control: &Control,
+    mut error: ClientError,
+) -> Result<Option<(State, Replica)>> {
+    warn!(
+        "target: {}; the spool takes in what the source sends",
+        error.words()
+    );
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        control.count(|stats| stats.error = Some(format!("target: {}", error.words())));
+        control.wait_stopped(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if control.is_stopped() {
+            return Ok(None);
+        }
+        if let Some(error) = spool.failure() {
+            return Err(ReplicaError::Apply(error));
+        }
+        match take(&what.name, &what.target) {
+            Err(ReplicaError::Target(found)) if found.may_pass() => error = found,
+            taken => return taken.map(Some),
+        }
+    }
+}
+
+/// Says in the log which tables are not replicated any more. Nothing waits for that: a source that does not
+/// answer is told of by apply.
+fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
+    thread::spawn(move || {
+        let asked = Source::ask(&replica, Some(&source), &tables, None).ok();
+        if let Some(words) = asked.and_then(|asked| asked.not_replicated_any_more(&replica)) {
+            warn!(replica = replica.name, "{words}");
+        }
+    });
+}
+
+/// Looks from time to time, after `pause` at first, whether the publication still is as it should be, and
+/// ends the replica if it is not. A source that does not answer is told of by apply. Nothing waits for this
+/// thread: it ends some time after `alive` is gone.
+fn look_at_publication(
+    source: &Conninfo,
+    expected: &Expected,
+    control: &Control,
+    alive: &Weak<()>,
+    mut pause: Duration,
+) {
+    let mut expected = expected.clone();
+    let mut before = None;
+    loop {
+        let ended = rest(control, pause);
+        pause = LOOK_AT_PUBLICATION_EVERY;
+        let applied = control.stats().applied;
+        if ended || alive.strong_count() == 0 {
+            return;
+        }
+        if before == Some(applied) {
+            continue;
+        }
+        let Ok((end, differences)) = source::publication(source, &expected) else {
+            continue;
+        };
+        before = Some(applied);
+        match expected.words(&differences) {
+            // Another may have begun with the control meanwhile.
+            Some(words) if alive.strong_count() > 0 => return control.refuse(words),
+            Some(_) => return,
+            None => {
+                expected.right = Some(end);
+                control.count(|stats| stats.published = Some(end));
+            }
+        }
+    }
+}
+
+/// Settings of a replica with one writer. An error if its copy is not ready.
+pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
+    if replica.phase != Phase::Ready {
+        return Err(ReplicaError::State(format!(
+            "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
+            replica.name
+        )));
+    }
+    Ok(Settings {
+        source: source.clone(),
+        target: target.clone(),
+        slot: replica.slot.clone(),
+        publications: vec![replica.publication.clone()],
+        published: None,
+        origin: replica.origin.clone(),
+        writers: 1,
+        replica: replica.name.clone(),
+        application_name: replica.name.clone(),
+        memory: MEMORY,
+        spool: None,
+    })
+}
+
+/// Applies to a replica until `control` stops it; see [`lockstep_apply::run`].
+pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult<()> {
+    let mut asked = |_: &mut Connection| starts(&settings.target, replica);
+    lockstep_apply::run(settings, control, &mut asked)
+}
+
+/// Where each table of a replica starts: where its own copy ends. Of others only partitions that
+/// were made later are replicated.
+pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
+    let read = || -> Result<_> {
+        let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
+        let mut state = State::find(target)?.ok_or_else(gone)?;
+        let excluded = state.replica(replica)?.ok_or_else(gone)?.excluded();
+        Ok((state.tables(replica)?, excluded))
+    };
+    let (tables, excluded) = read().map_err(|error| match error {
+        ReplicaError::Target(error) => ApplyError::Target(error),
+        other => ApplyError::System(other.to_string()),
+    })?;
+    let copied = tables.into_iter().map(|table| {
+        let start = match (table.state, table.start) {
+            (TableState::Copied, Some(lsn)) => Start::At(lsn),
+            _ => Start::Never,
+        };
+        (table.name, start)
+    });
+    Ok(Starts {
+        tables: copied.collect(),
+        others: Others::LaterPartitions(excluded),
+    })
+}
+
+/// The state with the replica's lock.
+fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
+    let unknown = || {
+        ReplicaError::State(format!(
+            "the target has no replica \"{name}\"; lockstep replica create makes one"
+        ))
+    };
+    let mut state = State::find(target)?.ok_or_else(unknown)?;
+    let replica = state.replica(name)?.ok_or_else(unknown)?;
+    state.lock_or_say(name)?;
+    Ok((state, replica))
+}
+
+/// Takes the state's wishes to the applying thread, and its progress to the state, until that
+/// thread has ended.
+fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
+    let mut state = Some(state);
+    let mut wanted = (replica.paused, replica.resumes);
+    let mut before = Before::default();
+    let mut ended = false;
+    loop {
+        let looked = match &mut state {
+            Some(state) => look(state, &replica.name, control, &mut before).and_then(|wants| {
+                hold(state, &replica.name, control)?;
+                Ok(wants)
+            }),
+            // The first session is lost: another takes its lock again.
+            none => take(&replica.name, target).map(|(state, replica)| {
+                *none = Some(state);
+                (replica.paused, replica.resumes)
+            }),
+        };
+        match looked {
+            Ok(now) if now != wanted => {
+                wanted = now;
+                match wanted.0 {
+                    true => control.pause(),
+                    false => control.resume(),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                if state.take().is_some() {
+                    warn!(replica = replica.name, %error, "the state cannot be read");
+                }
+            }
+        }
+        if ended {
+            return;
+        }
+        ended = match control.wants_hold() {
+            // It is written at once that the replica is held.
+            Some(lsn) if !control.is_held(lsn) => {
+                control.wait_held(lsn, LOOK_EVERY);
+                control.stats().phase == lockstep_apply::Phase::Stopped
+            }
+            Some(_) => rest(control, LOOK_HELD_EVERY),
+            None => rest(control, LOOK_EVERY),
+        };
+    }
+}
+
+/// Waits until apply has ended. False if so much time has passed before.
+fn rest(control: &Control, at_most: Duration) -> bool {
+    control.wait_for(at_most, |stats| {
+        stats.phase == lockstep_apply::Phase::Stopped
+    })
+}
+
+/// Holds apply, or lets it go on, as the state wants it, and says there where it is held.
+fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
+    match (state.wanted_hold(name)?, control.wants_hold()) {
+        (None, None) => {}
+        (None, Some(_)) => {
+            // First the state: who finds itself held there may rely on it.
+            state.end_unwanted_hold(name)?;
+            control.release();
+        }
+        (Some(lsn), _) => {
+            control.hold_at(lsn);
+            if control.is_held(lsn) {
+                state.set_held(name, lsn)?;
+                failpoint::HOLD_ANSWERED.reach();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was found at the look before.
+#[derive(Default)]
+struct Before {
+    batches: u64,
+    /// Where the publication was right.
+    published: Option<Lsn>,
+    /// Its sessions waited for others.
+    waited: bool,
+}
+
+/// Looks whom apply waits for: it has committed nothing since the look before, and waited then too.
+fn look_at_waits(state: &mut State, control: &Control, stats: &Stats, before: &mut Before) {
+    let stands = !stats.caught_up && stats.batches == before.batches;
+    let waits = match stands && !stats.backends.is_empty() {
+        true => state.waits(&stats.backends).ok().flatten(),
+        false => None,
+    };
+    let again = waits.clone().filter(|_| before.waited);
+    (before.batches, before.waited) = (stats.batches, waits.is_some());
+    if again != stats.waits {
+        control.count(|now| {
+            // A session that has ended meanwhile waits for nobody.
+            if now.backends == stats.backends {
+                now.waits = again;
+            }
+        });
+    }
+}
+
+/// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
+/// lets one that a change has stopped try again.
+fn look(
+    state: &mut State,
+    name: &str,
+    control: &Control,
+    before: &mut Before,
+) -> Result<(bool, u64)> {
+    let stats = control.stats();
+    state.set_applied(
+        name,
+        &Applied {
+            state: stats.phase.name().to_owned(),
+            lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
+            lag_bytes: stats.lag_bytes(),
+            heard: stats.heard.map(|at| at.elapsed()),
+            error: stats.error.clone().or(stats.waits.clone()),
+            age: None,
+            spool: stats.spool.clone(),
+        },
+    )?;
+    if let Some(lsn) = stats
+        .published
+        .filter(|_| stats.published != before.published)
+    {
+        state.set_right(name, lsn)?;
+        before.published = stats.published;
+    }
+    look_at_waits(state, control, &stats, before);
+    let replica = state.replica(name)?;
+    let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
+    let wants = |replica: Replica| (replica.paused, replica.resumes);
+    replica.map(wants).ok_or_else(gone)
+}

@@ -1,0 +1,45 @@
+//! A replica from its first check to its end.
+//!
+//! | module | what |
+//! |---|---|
+//! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
+//! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
+//! | [`remove`] | the end of a replica |
+//! | [`create`] | the phases of a creation in their order |
+//! | [`follow`] | a replica that applies, as its state wants it |
+//! | [`daemon`] | several replicas in one process, each of which may fail alone |
+
+pub mod create;
+pub mod daemon;
+mod exporter;
+pub mod finish;
+pub mod follow;
+pub mod remove;
+
+use lockstep_apply::sessions;
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+
+use crate::copy::progress::Moment;
+use crate::error::Finding;
+use crate::state::{APPLICATION, Phase};
+use std::time::Duration;
+
+/// How long statements on tables of any size may take.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// Hears what a creation does.
+pub trait Watcher {
+    fn found(&mut self, findings: &[Finding]);
+    /// A phase begins. `again` if an earlier call has begun it.
+    fn phase(&mut self, phase: Phase, again: bool);
+    fn progress(&mut self, moment: &Moment);
+    /// Something is waited for, or has to wait: who, in words.
+    fn waits(&mut self, words: &str);
+}
+
+/// A session for a creation, whose statements may take long.
+pub(crate) fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
+    let mut session = sessions::open(conninfo, Purpose::Sql, APPLICATION)?;
+    session.set_patience(LONG);
+    Ok(session)
+}

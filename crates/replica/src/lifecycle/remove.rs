@@ -1,0 +1,97 @@
+//! `replica drop`: what a replica has on source and target, but for the data.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_client::quote::identifier;
+use lockstep_client::{ClientError, Conninfo, Purpose};
+
+use crate::error::{ReplicaError, Result};
+use crate::state::failpoint;
+use crate::state::{APPLICATION, Phase, Replica, State};
+use lockstep_apply::origins;
+use lockstep_apply::sessions;
+
+/// SQLSTATE of an object that a session uses.
+const IN_USE: &str = "55006";
+
+/// How long a slot or an origin that is in use is waited for, and the time between attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Drops the replica's slot and publication on the source, as far as they are there.
+pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
+    let removed = || -> Result<(), ClientError> {
+        let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
+        if let Some(slot) = session.slot(&replica.slot)? {
+            if let (Phase::Preparing, Some(maker)) = (replica.phase, slot.active_pid) {
+                // A creation that was killed: the slot's session waits for open transactions, perhaps
+                // for long. The replica's lock is ours, so it is no other.
+                session.execute(&format!("SELECT pg_terminate_backend({maker})"))?;
+            }
+            when_free(|| match session.drop_slot(&replica.slot) {
+                // A slot that was not made yet goes with its session.
+                Err(error) if error.is_missing_slot() => Ok(()),
+                dropped => dropped,
+            })?;
+        }
+        failpoint::DROP_SLOT.reach();
+        let publication = identifier("publication", &replica.publication)?;
+        session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))
+    };
+    removed().map_err(ReplicaError::Source)
+}
+
+/// Drops a replica: its slot and publication on the source, its origins and its state on the
+/// target. The target's tables stay. What is gone already is no error, so a call that failed halfway
+/// can be repeated. `source` is used in place of the conninfo that the state has.
+pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Result<Replica> {
+    let unknown = || {
+        ReplicaError::State(format!(
+            "the target has no replica \"{name}\"; lockstep replica status lists those it has"
+        ))
+    };
+    let mut state = State::find(target)?.ok_or_else(unknown)?;
+    let replica = state.replica(name)?.ok_or_else(unknown)?;
+    state.lock_or_say(name)?;
+    let kept;
+    let source = match source {
+        Some(source) => source,
+        None => {
+            kept = Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?;
+            &kept
+        }
+    };
+    remove_from_source(source, &replica)?;
+    failpoint::DROP_SOURCE.reach();
+    remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
+    failpoint::DROP_ORIGINS.reach();
+    state.remove(name)?;
+    Ok(replica)
+}
+
+fn remove_origins(state: &mut State, replica: &Replica) -> Result<(), ClientError> {
+    let session = state.connection();
+    when_free(|| {
+        let listed = origins::listed(session, &replica.origin)?;
+        (listed.iter()).try_for_each(|origin| origins::drop(session, origin))
+    })
+}
+
+/// Tries again while a session uses the object: the server may need a moment to notice that a
+/// process is gone.
+fn when_free(mut remove: impl FnMut() -> Result<(), ClientError>) -> Result<(), ClientError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let removed = remove();
+        let in_use = |error: &ClientError| {
+            error
+                .refusal()
+                .is_some_and(|refusal| refusal.sqlstate == IN_USE)
+        };
+        if !removed.as_ref().is_err_and(in_use) || Instant::now() >= deadline {
+            return removed;
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,464 @@
+//! What is known about each replica, in the target's schema `lockstep`, committed with the data.
+//!
+//! | table | a row for each | columns that others read |
+//! |---|---|---|
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…` and `spool_…` |
+//! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
+//! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
+//! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
+//! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
+//! | `lockstep.publication` | replica; see `state/published.rs` | none |
+//! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
+//!
+//! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
+//!
+//! What apply must know:
+//! - It may begin in phase [`Phase::Ready`], and streams from `replica.start_lsn` at first: the
+//!   consistent point of the slot `replica.slot`. Afterwards its replication origin knows where to
+//!   go on. `replica.origin` begins the name of each origin (`ORIGIN_0` and so on).
+//! - A table's copy holds what committed before its own `table_copy.start_lsn`, which is later than
+//!   the replica's after a copy that was resumed. A transaction's changes of a table are applied if
+//!   the LSN of its commit record, the *final LSN* of Begin, is at or after the table's
+//!   `start_lsn`, and skipped otherwise. (That is the rule of stock's table synchronisation.)
+//! - Only tables with a row in `table_copy` are in the publication.
+//!
+//! Rows of `table_copy` are changed in the transaction that loads the table's data, so a crash of
+//! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
+//! meanwhile and [`TableState::Copied`] after the last of them has committed.
+
+pub mod failpoint;
+mod hold;
+mod home;
+mod locks;
+mod open;
+mod published;
+mod subsets;
+mod tables;
+mod trust;
+
+use std::time::Duration;
+
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_wire::{Lsn, Timeline};
+
+pub use hold::{Held, Hold};
+pub use home::system_id;
+pub use locks::Holder;
+use locks::{Lock, lock_holders};
+pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
+
+use crate::error::{ReplicaError, Result};
+use crate::names::Excluded;
+use crate::publication::subset::Subset;
+use lockstep_apply::SpoolStats;
+use lockstep_apply::sessions;
+
+/// The name of our sessions.
+pub const APPLICATION: &str = "lockstep replica";
+
+/// The schema of the state. It is never copied.
+pub const SCHEMA: &str = "lockstep";
+
+/// What others have put into the database does not decide what our statements mean: a table of the state
+/// that has become a view is refused, where the server can do that. What a command says is done stays so if
+/// the target crashes.
+const SESSION: &str = "SET row_security = off; SELECT set_config('synchronous_commit', 'local', false) \
+    WHERE current_setting('synchronous_commit') = 'off'; SELECT set_config(name, 'view, foreign-table', false) \
+    FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
+
+/// How far a replica is, in the order of execution. Each is committed before its work begins, and
+/// all persist; `replica create` goes on from any of them but the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Entered by `create`. Nothing is done yet, or a slot and a publication were made on the
+    /// source of which nothing is known here: they are made again. No LSN is known.
+    Preparing,
+    /// The slot holds all WAL from `start_lsn` on. Tables are being created on the target, all in
+    /// one transaction.
+    Schema,
+    /// Rows are being copied. Each copied table has its start LSN.
+    Copying,
+    /// All rows are there. Indexes, constraints and triggers are being made.
+    Indexing,
+    /// Sequences, materialised views and statistics are being brought up.
+    Finishing,
+    /// The target is a copy; apply may go on from `start_lsn`.
+    Ready,
+}
+
+macro_rules! as_text {
+    ($type:ty, $what:literal, $(($value:path, $text:literal)),* $(,)?) => {
+        impl $type {
+            pub fn text(self) -> &'static str {
+                match self { $($value => $text),* }
+            }
+
+            fn parse(text: &str) -> Result<Self> {
+                match text {
+                    $($text => Ok($value),)*
+                    _ => Err(ReplicaError::State(format!(
+                        "the target's schema lockstep has a {} \"{text}\", which this lockstep does not \
+                         know; use the version that wrote it", $what
+                    ))),
+                }
+            }
+        }
+    };
+}
+use as_text;
+
+as_text!(
+    Phase,
+    "phase",
+    (Phase::Preparing, "preparing"),
+    (Phase::Schema, "schema"),
+    (Phase::Copying, "copying"),
+    (Phase::Indexing, "indexing"),
+    (Phase::Finishing, "finishing"),
+    (Phase::Ready, "ready"),
+);
+/// A replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    pub name: String,
+    /// Where the source is, without secrets.
+    pub source: String,
+    /// The source cluster's system identifier.
+    pub system_id: String,
+    pub source_database: String,
+    pub slot: String,
+    pub publication: String,
+    pub origin: String,
+    pub exclude_schemas: Vec<String>,
+    pub exclude_tables: Vec<String>,
+    /// In the order of the tables' names.
+    pub subsets: Vec<Subset>,
+    pub phase: Phase,
+    /// Where apply begins; known from [`Phase::Schema`] on.
+    pub start: Option<Lsn>,
+    pub paused: bool,
+    /// How often it was resumed.
+    pub resumes: u64,
+}
+
+impl Replica {
+    pub fn excluded(&self) -> Excluded {
+        Excluded {
+            schemas: self.exclude_schemas.clone(),
+            tables: self.exclude_tables.clone(),
+        }
+    }
+}
+
+/// How far the copy is, as `status` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub bytes_total: u64,
+    pub bytes_done: u64,
+    pub bytes_per_s: u64,
+}
+
+/// How far apply was when it last wrote that. [`crate::status::standing`] says what that means now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// `connecting`, `applying`, `paused`, `blocked` or `stopped`; empty before apply has ever run.
+    pub state: String,
+    pub lsn: Option<Lsn>,
+    /// WAL of the source that is not applied, as far as the stream has told.
+    pub lag_bytes: u64,
+    /// Time since the source last sent something. None if it has sent nothing yet.
+    pub heard: Option<Duration>,
+    /// Why it is not applying.
+    pub error: Option<String>,
+    /// Time since all this was written; apply writes it every second.
+    pub age: Option<Duration>,
+    /// What the spool holds, if there is one.
+    pub spool: Option<SpoolStats>,
+}
+
+/// The state in a target.
+#[derive(Debug)]
+pub struct State {
+    connection: Connection,
+}
+
+impl State {
+    fn connect(target: &Conninfo) -> Result<Self> {
+        let connection = sessions::open(target, Purpose::Sql, APPLICATION);
+        let mut connection = connection.map_err(ReplicaError::Target)?;
+        connection.execute(SESSION).map_err(ReplicaError::Target)?;
+        Ok(Self { connection })
+    }
+
+    /// The session, for SQL of the same transaction.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Adds a replica, unless another one has begun in this database: an error then. False if this one
+    /// is there already. `is_empty` looks at the target once no other can begin.
+    pub fn begin(
+        &mut self,
+        replica: &Replica,
+        is_empty: impl FnOnce(&mut Connection) -> Result<bool, ClientError>,
+    ) -> Result<bool> {
+        let lock = "BEGIN; LOCK TABLE lockstep.replica IN SHARE ROW EXCLUSIVE MODE";
+        self.connection
+            .execute(lock)
+            .map_err(ReplicaError::Target)?;
+        let replicas = self.replicas()?;
+        let is_there = replicas.iter().any(|one| one.name == replica.name);
+        if !is_there {
+            // One that has no tables yet leaves the database empty.
+            let early = |one: &&Replica| matches!(one.phase, Phase::Preparing | Phase::Schema);
+            let other = replicas.iter().find(early).map(|one| one.name.as_str());
+            let is_empty = is_empty(&mut self.connection).map_err(ReplicaError::Target)?;
+            let taken = match other {
+                Some(name) => format!("replica \"{name}\" has begun in the target's database"),
+                None => "the target's database is not empty any more".to_owned(),
+            };
+            if other.is_some() || !is_empty {
+                return Err(ReplicaError::State(format!(
+                    "{taken}; give each replica an empty database of its own"
+                )));
+            }
+            self.add(replica)?;
+        }
+        self.connection
+            .execute("COMMIT")
+            .map_err(ReplicaError::Target)?;
+        Ok(!is_there)
+    }
+
+    /// Adds a replica.
+    pub fn add(&mut self, replica: &Replica) -> Result<()> {
+        let sql = format!(
+            "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \
+                 source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, ARRAY(SELECT json_array_elements_text($8)), \
+                 ARRAY(SELECT json_array_elements_text($9)), $10 RETURNING name) {}",
+            subsets::add("added", "$11")
+        );
+        let (schemas, tables) = (
+            json_array(&replica.exclude_schemas),
+            json_array(&replica.exclude_tables),
+        );
+        let subsets = subsets::to_json(&replica.subsets);
+        self.connection
+            .query_with(
+                &sql,
+                &[
+                    &replica.name,
+                    &replica.source,
+                    &replica.system_id,
+                    &replica.source_database,
+                    &replica.slot,
+                    &replica.publication,
+                    &replica.origin,
+                    &schemas,
+                    &tables,
+                    &replica.phase.text(),
+                    &subsets,
+                ],
+            )
+            .map_err(ReplicaError::Target)?;
+        Ok(())
+    }
+
+    /// All replicas of this target.
+    pub fn replicas(&mut self) -> Result<Vec<Replica>> {
+        let sql = format!(
+            "SELECT name, source, system_id, source_database, slot, publication, origin, \
+                 array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
+                 start_lsn, paused, resumes, {} \
+             FROM lockstep.replica AS r ORDER BY name",
+            subsets::OF_REPLICA
+        );
+        let rows = self.connection.query(&sql).map_err(ReplicaError::Target)?;
+        rows.iter().map(|row| replica(row)).collect()
+    }
+
+    pub fn replica(&mut self, name: &str) -> Result<Option<Replica>> {
+        Ok(self.replicas()?.into_iter().find(|one| one.name == name))
+    }
+
+    /// Begins a phase.
+    pub fn set_phase(&mut self, name: &str, phase: Phase) -> Result<()> {
+        // What was committed without waiting for the disk before is on disk once this is.
+        let sql = "UPDATE lockstep.replica SET phase = $2, \
+                       ready_at = CASE WHEN $2 = 'ready' THEN now() END WHERE name = $1";
+        self.change(sql, name, phase.text())
+    }
+
+    /// Begins [`Phase::Schema`]: the slot is made, and the publication is as `published` says, in JSON.
+    pub fn set_start(
+        &mut self,
+        name: &str,
+        start: Lsn,
+        timeline: Timeline,
+        published: &str,
+    ) -> Result<()> {
+        let sql = format!(
+            "WITH kept AS ({}) \
+             UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn, timeline = $3 \
+             WHERE name = $1",
+            published::KEEP
+        );
+        let (timeline, connection) = (timeline.get(), &mut self.connection);
+        let changed = connection.query_with(&sql, &[&name, &start, &timeline, &published]);
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    fn change(&mut self, sql: &str, name: &str, value: &str) -> Result<()> {
+        let changed = self.connection.query_with(sql, &[&name, &value]);
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// Keeps how far the copy is, for `status`.
+    pub fn set_progress(&mut self, name: &str, progress: &Progress) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET bytes_total = $2, bytes_done = $3, \
+                       bytes_per_s = $4, progress_at = now() WHERE name = $1";
+        let Progress {
+            bytes_total,
+            bytes_done,
+            bytes_per_s,
+        } = progress;
+        let changed = self
+            .connection
+            .query_with(sql, &[&name, bytes_total, bytes_done, bytes_per_s]);
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    pub fn progress(&mut self, name: &str) -> Result<Progress> {
+        let sql = "SELECT bytes_total, bytes_done, bytes_per_s FROM lockstep.replica \
+                   WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let read = || -> Result<Progress, ClientError> {
+            Ok(Progress {
+                bytes_total: field(row, 0)?,
+                bytes_done: field(row, 1)?,
+                bytes_per_s: field(row, 2)?,
+            })
+        };
+        read().map_err(ReplicaError::Target)
+    }
+
+    /// Keeps how far apply is, and that this session is apply's.
+    pub fn set_applied(&mut self, name: &str, applied: &Applied) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
+                       lag_bytes = $4, apply_error = $5, applied_at = clock_timestamp(), \
+                       heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
+                       apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
+                       spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11 \
+                   WHERE name = $1";
+        let spool = applied.spool.as_ref();
+        let heard = applied.heard.map(|heard| heard.as_secs_f64());
+        let changed = self.connection.query_with(
+            sql,
+            &[
+                &name,
+                &applied.state,
+                &applied.lsn,
+                &applied.lag_bytes,
+                &applied.error,
+                &heard,
+                &spool.map(|spool| spool.bytes),
+                &spool.map(|spool| spool.limit),
+                &spool.map(|spool| spool.from),
+                &spool.map(|spool| spool.to),
+                &spool.and_then(|spool| spool.full.clone()),
+            ],
+        );
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    pub fn applied(&mut self, name: &str) -> Result<Applied> {
+        let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error, \
+                       extract(epoch FROM clock_timestamp() - heard_at), \
+                       extract(epoch FROM clock_timestamp() - applied_at), \
+                       spool_bytes, spool_limit, spool_from, spool_to, spool_full \
+                   FROM lockstep.replica WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let read = || -> Result<Applied, ClientError> {
+            Ok(Applied {
+                state: field(row, 0)?,
+                lsn: field(row, 1)?,
+                lag_bytes: field(row, 2)?,
+                error: field(row, 3)?,
+                heard: since(field(row, 4)?),
+                age: since(field(row, 5)?),
+                spool: match field::<Option<u64>>(row, 6)? {
+                    None => None,
+                    Some(bytes) => Some(SpoolStats {
+                        bytes,
+                        limit: field(row, 7)?,
+                        from: field(row, 8)?,
+                        to: field(row, 9)?,
+                        full: field(row, 10)?,
+                    }),
+                },
+            })
+        };
+        read().map_err(ReplicaError::Target)
+    }
+
+    /// Asks apply to pause or to go on. False if there is no such replica.
+    pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
+        let sql = "UPDATE lockstep.replica SET paused = $2, \
+                       resumes = resumes + CASE WHEN $2 THEN 0 ELSE 1 END \
+                   WHERE name = $1 RETURNING name";
+        let rows = self.connection.query_with(sql, &[&name, &paused]);
+        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+    }
+
+    /// Forgets a replica.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let sql = "DELETE FROM lockstep.replica WHERE name = $1";
+        let removed = self.connection.query_with(sql, &[&name]);
+        removed.map(drop).map_err(ReplicaError::Target)
+    }
+}
+
+/// An age that the target tells in seconds. Its clock may have been set back.
+fn since(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+fn replica(row: &[Option<String>]) -> Result<Replica> {
+    let text = |place| field::<String>(row, place).map_err(ReplicaError::Target);
+    Ok(Replica {
+        name: text(0)?,
+        source: text(1)?,
+        system_id: text(2)?,
+        source_database: text(3)?,
+        slot: text(4)?,
+        publication: text(5)?,
+        origin: text(6)?,
+        exclude_schemas: from_json_array(&text(7)?)?,
+        exclude_tables: from_json_array(&text(8)?)?,
+        phase: Phase::parse(&text(9)?)?,
+        start: field(row, 10).map_err(ReplicaError::Target)?,
+        paused: field(row, 11).map_err(ReplicaError::Target)?,
+        resumes: field(row, 12).map_err(ReplicaError::Target)?,
+        subsets: subsets::from_json(&text(13)?)?,
+    })
+}
+
+/// Texts as a parameter that `json_array_elements_text` takes apart.
+pub fn json_array(texts: &[String]) -> String {
+    serde_json::to_string(texts).unwrap_or_else(|_| "[]".to_owned())
+}
+
+fn from_json_array(text: &str) -> Result<Vec<String>> {
+    serde_json::from_str(text).map_err(unreadable)
+}
+
+fn unreadable(error: serde_json::Error) -> ReplicaError {
+    ReplicaError::State(format!(
+        "the target's schema lockstep cannot be read: {error}"
+    ))
+}

@@ -1,0 +1,191 @@
+//! What a replica's source says of it, for `status`.
+
+use std::time::Duration;
+
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, field};
+use lockstep_wire::Lsn;
+
+use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
+use crate::publication::Expected;
+use crate::state::{APPLICATION, Replica, TableCopy, system_id};
+use crate::status::lost::{Lost, lost};
+use lockstep_apply::continuity::invalid_words;
+use lockstep_apply::sessions;
+
+/// How long to wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long connecting may take unless the conninfo says otherwise, in seconds.
+const CONNECT_S: &str = "3";
+
+const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+                   ELSE pg_current_wal_flush_lsn() END";
+
+/// Tables of which publication `$1` has neither them nor a table above them, each with its ancestors:
+/// those that `$2` names, and all partitions of their roots.
+const UNPUBLISHED: &str = "
+SELECT DISTINCT n.nspname, c.relname,
+    (SELECT coalesce(json_agg(json_build_array(an.nspname, a.relname)), '[]')
+        FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid
+        JOIN pg_namespace an ON an.oid = a.relnamespace)::text
+FROM json_array_elements($2::json) s
+    JOIN pg_namespace sn ON sn.nspname = s ->> 0
+    JOIN pg_class sc ON sc.relnamespace = sn.oid AND sc.relname = s ->> 1
+    CROSS JOIN LATERAL (SELECT sc.oid AS relid UNION
+        SELECT p.relid FROM pg_partition_tree(pg_partition_root(sc.oid)) p) t
+    JOIN pg_class c ON c.oid = t.relid AND c.relkind = 'r' AND c.relpersistence = 'p'
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE NOT EXISTS (SELECT FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1
+    WHERE r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+ORDER BY 1, 2";
+
+/// The source as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The end of its WAL.
+    pub end: Lsn,
+    /// The replica's slot. None if it is gone, or if a relay has it.
+    pub slot: Option<SlotState>,
+    /// Tables with a row filter or a column list, and partitions beside them, that the replica's
+    /// publication does not have: nothing of them is replicated. Without those that are lost.
+    pub unpublished: Vec<TableName>,
+    /// Tables that were copied and are not replicated any more.
+    pub lost: Vec<Lost>,
+    /// What its publication is that it should not be, in one sentence with what to do.
+    pub altered: Option<String>,
+}
+
+/// Where the source's WAL ends, and then what differs in the publication.
+pub fn publication(
+    source: &Conninfo,
+    expected: &Expected,
+) -> Result<(Lsn, Vec<String>), ClientError> {
+    let mut session = connect(source)?;
+    let end = field(&session.query_one(END)?, 0)?;
+    Ok((end, expected.differences(&mut session)?))
+}
+
+/// Where the source is: as the user says, or as the state knows it.
+pub(crate) fn source_of(said: Option<&Conninfo>, known: &str) -> Result<Conninfo> {
+    match said {
+        Some(source) => Ok(source.clone()),
+        None => Conninfo::parse(known).map_err(ReplicaError::Source),
+    }
+}
+
+/// A session that waits for nothing long.
+fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
+    let mut conninfo = source.clone();
+    if conninfo.effective("connect_timeout").is_none() {
+        conninfo = conninfo.with("connect_timeout", CONNECT_S)?;
+    }
+    let mut session = sessions::open(&conninfo, Purpose::Sql, APPLICATION)?;
+    session.set_patience(PATIENCE);
+    Ok(session)
+}
+
+impl Source {
+    /// What a user must know of tables that are not replicated.
+    pub fn not_replicated(&self, replica: &Replica) -> Option<String> {
+        let names: Vec<_> = self.unpublished.iter().map(TableName::to_string).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "nothing of {} is replicated, since it is not in publication {}: a partition that is made \
+                 after the copy must be added to it if the table above has a row filter or a column list",
+                names.join(", "),
+                replica.publication
+            )
+        })
+    }
+
+    /// The same of tables that were copied.
+    pub fn not_replicated_any_more(&self, replica: &Replica) -> Option<String> {
+        let named: Vec<_> = (self.lost.iter())
+            .map(|lost| format!("{} ({})", lost.table, lost.words()))
+            .collect();
+        (!named.is_empty()).then(|| {
+            format!(
+                "tables that were copied are not replicated as they were any more, by publication {}: \
+                 {}; drop the replica and create it again",
+                replica.publication,
+                named.join(", ")
+            )
+        })
+    }
+
+    /// Why the slot cannot be used any more, and what to do.
+    pub fn slot_lost(&self, replica: &Replica) -> Option<String> {
+        let reason = self.slot.as_ref()?.invalidation.as_ref()?;
+        Some(invalid_words(&replica.slot, reason))
+    }
+
+    /// Asks the source that a replica's state names, or `source` in its place. `tables` are those of the
+    /// replica, and `expected` is what its publication should be; None if nobody wants to know.
+    pub fn ask(
+        replica: &Replica,
+        source: Option<&Conninfo>,
+        tables: &[TableCopy],
+        expected: Option<&Expected>,
+    ) -> Result<Self> {
+        let conninfo = source_of(source, &replica.source)?;
+        let ask = || -> Result<(String, Self), ClientError> {
+            let mut session = connect(&conninfo)?;
+            let system = system_id(&mut session)?;
+            let end = field(&session.query_one(END)?, 0)?;
+            let slot = session.slot(&replica.slot)?;
+            let mut unpublished = unpublished(&mut session, replica)?;
+            let publications = std::slice::from_ref(&replica.publication);
+            let lost = lost(&mut session, publications, tables)?;
+            unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
+            let altered = match expected {
+                Some(expected) => expected.words(&expected.differences(&mut session)?),
+                None => None,
+            };
+            let source = Self {
+                end,
+                slot,
+                unpublished,
+                lost,
+                altered,
+            };
+            Ok((system, source))
+        };
+        let (system, source) = ask().map_err(ReplicaError::Source)?;
+        if system != replica.system_id && !system.starts_with("unknown") {
+            return Err(ReplicaError::State(format!(
+                "source: it is cluster {system}, the replica was made from {}",
+                replica.system_id
+            )));
+        }
+        Ok(source)
+    }
+}
+
+fn unpublished(session: &mut Connection, replica: &Replica) -> Result<Vec<TableName>, ClientError> {
+    if replica.subsets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let named: Vec<_> = (replica.subsets.iter())
+        .map(|subset| (&subset.table.schema, &subset.table.table))
+        .collect();
+    let named = serde_json::json!(named).to_string();
+    let excluded = replica.excluded();
+    let mut found = Vec::new();
+    for row in session.query_with(UNPUBLISHED, &[&replica.publication, &named])? {
+        let above: String = field(&row, 2)?;
+        let above: Vec<(String, String)> = serde_json::from_str(&above)
+            .map_err(|error| ClientError::Protocol(format!("\"{above}\": {error}")))?;
+        let mut above = above
+            .into_iter()
+            .map(|(schema, table)| TableName { schema, table });
+        if !above.any(|name| excluded.names(&name)) {
+            found.push(TableName {
+                schema: field(&row, 0)?,
+                table: field(&row, 1)?,
+            });
+        }
+    }
+    Ok(found)
+}
