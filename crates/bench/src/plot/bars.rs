@@ -1,7 +1,8 @@
 //! Bar charts: groups of bars side by side, one colour a series.
 
-use lockstep_service::words::figures::count;
 use std::fmt::Write;
+
+use lockstep_service::words::figures::count;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
 

@@ -1,7 +1,8 @@
 //! Line plots: panels below each other with one legend.
 
-use lockstep_service::words::figures::count;
 use std::fmt::Write;
+
+use lockstep_service::words::figures::count;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
 
