@@ -1,9 +1,10 @@
 //! The machine that a measurement was made on, as text.
 
-use lockstep_service::clock::unix_ms;
-use lockstep_service::words::date;
 use std::fs;
 use std::path::Path;
+
+use lockstep_service::clock::unix_ms;
+use lockstep_service::words::date;
 
 use crate::pinning::Pinning;
 

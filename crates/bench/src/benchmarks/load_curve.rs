@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::workload::Workload;
 use lockstep_player::Pace;
-use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, slope, tenths};
+use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -325,7 +325,7 @@ impl Benchmark for LoadCurveArgs {
             ms(figures.lag_p50_ms),
             ms(figures.lag_p99_ms),
             slope(figures.lag_slope_ms_per_s),
-            of_hundred(figures.startup_share()),
+            percent(figures.startup_share()),
             reads.unwrap_or_default()
         )
     }
@@ -625,8 +625,8 @@ fn knee(results: &Results<CurveFigures>, case: CurveCase) -> Option<String> {
          and waits {} for a core{doubt}",
         case.name(),
         row.offered_mb_per_s,
-        of_hundred(busy),
-        of_hundred(waits)
+        percent(busy),
+        percent(waits)
     ))
 }
 

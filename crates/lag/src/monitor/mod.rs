@@ -5,11 +5,12 @@
 //! adds to the history, and publishes a [`MonitorState`]. A node that hangs delays none of this: its
 //! samples grow old, and it is shown as unreachable once its connection is given up.
 
-use lockstep_service::clock::unix_ms;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use lockstep_service::clock::unix_ms;
 
 use crate::diagnosis::diagnose;
 use crate::node::{Node, Role};
