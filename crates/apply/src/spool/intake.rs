@@ -26,10 +26,11 @@ use tracing::{error, info, warn};
 use super::{Spool, SpoolStats, State};
 use crate::continuity::{Known, SPOOL};
 use crate::control::Control;
+use crate::drive::FAREWELL;
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
-use crate::session::{FAREWELL, STATUS_EVERY};
+use crate::session::STATUS_EVERY;
 use crate::source::Source;
 
 /// Bytes that are appended before they are made durable, while more has come.

@@ -57,7 +57,7 @@ pub struct CreateOptions {
 pub struct Created {
     /// Where apply goes on.
     pub start: Lsn,
-    /// Of the rows that this call has copied.
+    /// Figures of the rows that this call has copied.
     pub copied: Moment,
 }
 
