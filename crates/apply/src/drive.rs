@@ -9,12 +9,13 @@
 //! With a spool, messages come from the spool, and feedback goes to it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use lockstep_client::Connection;
 use lockstep_intake::continuity::FollowedSource;
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
-use lockstep_wire::stream::{FromStandby, Status, Timestamp};
+use lockstep_wire::stream::{FromStandby, Status};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
@@ -57,13 +58,6 @@ pub(crate) struct Drive<'a> {
     pool: Pool,
     /// The source's timeline as the target knows it.
     timeline: Option<Timeline>,
-}
-
-/// The time for messages.
-pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let micros = since.map_or(0, |since| since.as_micros());
-    Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
 impl<'a> Drive<'a> {
@@ -279,7 +273,7 @@ impl<'a> Drive<'a> {
             Feed::Source(stream) => {
                 failpoint::APPLY_UNTOLD.reach();
                 let status = Status {
-                    sent_at: now(),
+                    sent_at: clock::timestamp(),
                     ..status
                 };
                 let told = stream.send(&FromStandby::Status(status));

@@ -20,6 +20,7 @@ use lockstep_intake::continuity::{FollowedSource, SourceFound};
 use lockstep_intake::driver::{Driver, Host, News, Rest, SourceStream};
 use lockstep_intake::error::IntakeError;
 use lockstep_intake::receiver::{AppliedByReaders, Event, Refusal, Terms, Trusted};
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
 use lockstep_spool::{Log, LogError, Storage};
 use lockstep_wire::Lsn;
@@ -29,7 +30,7 @@ use tracing::{error, info, warn};
 use super::{Spool, SpoolStats, State};
 use crate::continuity::{Holder, differs, gap};
 use crate::control::Control;
-use crate::drive::{FAREWELL, now};
+use crate::drive::FAREWELL;
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
@@ -439,6 +440,6 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
     }
 
     fn wall_clock(&self) -> Timestamp {
-        now()
+        clock::timestamp()
     }
 }
