@@ -199,9 +199,13 @@ mod tests {
     fn recorded_results_stay_as_they_are_when_read_and_written() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
         let files = written_again(&folder);
-        // Every file of results is a benchmark's, but doctor's, which a test writes, and one of a run in a
-        // cgroup.
-        let others = ["doctor-matrix.json", "priority-in-cgroup.json"];
+        // Every file of results is a benchmark's, but the demo's, doctor's, which a test writes, and one
+        // of a run in a cgroup.
+        let others = [
+            "demo-aa.json",
+            "doctor-matrix.json",
+            "priority-in-cgroup.json",
+        ];
         let there = std::fs::read_dir(&folder).unwrap();
         let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let there =

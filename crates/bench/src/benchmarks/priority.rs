@@ -356,21 +356,22 @@ impl Benchmark for PriorityArgs {
         _results: &Results<PriorityFigures>,
     ) -> Option<Plot> {
         let outcomes = self.outcomes(scene, case);
-        let pairs = || {
-            outcomes
-                .iter()
-                .map(|(turn, outcome)| (turn.variant, outcome))
+        let named = || {
+            outcomes.iter().map(|(turn, outcome)| {
+                let variant = turn.variant;
+                (variant.title(), trials::color(variant), outcome)
+            })
         };
-        let mut panels = trials::panels(pairs());
+        let mut panels = trials::panels(named());
         if case == PriorityCase::Aggregate10min.name() {
             panels.push(trials::series_panel(
                 "Dead rows on the primary",
-                pairs(),
+                named(),
                 |point| point.bloat.dead_rows as f64,
             ));
             panels.push(trials::series_panel(
                 "Size of the tables and their indexes, MB",
-                pairs(),
+                named(),
                 |point| megabytes(point.bloat.relation_bytes as f64),
             ));
         }
