@@ -5,12 +5,14 @@
 //! so that the order between tables does not matter within one transaction. TRUNCATE ends what
 //! was gathered of all tables, a new shape of a table what was gathered of that one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
+use crate::names::TableName;
 use crate::net::{KeyedChange, Net, NetEffect, Update};
 use crate::row::OwnedRow;
 use crate::runs::{Run, Runs};
@@ -21,6 +23,9 @@ pub const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// Room for so many changes is kept from one transaction to the next.
 const KEPT: usize = 1_000;
+
+/// Rows to update or delete that a transaction did not find, by table.
+pub type Missing = BTreeMap<TableName, u64>;
 
 /// The commit of a transaction on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +52,7 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Emptied {
     Truncated,
-    /// Their sequences begin again.
+    /// Truncated, and the tables' sequences begin again.
     Restarted,
     /// Others that the source has truncated with them were copied later, and foreign keys of those would
     /// not let these be truncated alone.
@@ -123,7 +128,7 @@ pub struct Part {
 
 #[derive(Debug)]
 enum Gathered {
-    /// And whether updates may need one statement for all rows.
+    /// Net changes, and whether updates may need one statement for all rows.
     Keyed(Net, bool),
     Whole(Runs),
 }
@@ -218,7 +223,7 @@ impl Waiting {
 /// A batch that is being gathered.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// By the tables' OIDs on the source.
+    /// Gathered changes, by the tables' OIDs on the source.
     gathered: HashMap<u32, (Arc<Table>, Gathered)>,
     /// The tables above, in the order of their first changes.
     order: Vec<u32>,
@@ -240,7 +245,7 @@ impl Batch {
         self.gathered_size + self.steps_size
     }
 
-    /// The same with what waits beside it, and with what the writer needs for a statement: its
+    /// Memory of the batch with what waits beside it, and with what the writer needs for a statement: its
     /// parameters, and what libpq has of them.
     pub fn memory(&self, waiting: &Waiting) -> usize {
         let size = self.size() + waiting.size;
@@ -455,7 +460,6 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::TableName;
     use crate::reach::Reach;
     use crate::row::Cell;
     use crate::table::KeyColumn;

@@ -26,7 +26,7 @@ pub struct Starts {
 /// Tables that are not listed.
 #[derive(Debug, Clone)]
 pub enum Others {
-    /// They are replicated.
+    /// All others are replicated.
     All,
     /// Only partitions that were made after the copy are, but for those that are excluded: they
     /// were empty, so the stream has all of their rows.

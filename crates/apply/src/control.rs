@@ -9,13 +9,14 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
 use crate::batch::Counts;
-use crate::session::Event;
+use crate::session::Action;
 use crate::spool::SpoolStats;
+use crate::work::News;
 
 /// Where a replica is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// Not connected, and about to be. Every other phase but `Stopped` can follow.
+    /// Nothing is connected, and is about to be. Every other phase but `Stopped` can follow.
     #[default]
     Connecting,
     /// Changes flow.
@@ -30,7 +31,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name for others.
+    /// The phase's name for others.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -88,9 +89,25 @@ impl Stats {
     }
 }
 
+/// What a session's driver hears of.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Something else is wanted.
+    Wanted,
+    News(News),
+    /// Something new is in the spool.
+    Arrived,
+}
+
+impl From<News> for Event {
+    fn from(news: News) -> Self {
+        Self::News(news)
+    }
+}
+
 /// What is wanted of the replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     pub stop: bool,
     pub pause: bool,
     /// Transactions whose commit record starts here or later are held back.
@@ -166,7 +183,7 @@ impl Control {
         self.0.1.notify_all();
     }
 
-    /// It has ended, or could not begin.
+    /// The replica has ended, or could not begin.
     pub fn failed(&self, words: &str) {
         self.count(|stats| {
             stats.phase = Phase::Stopped;
@@ -266,13 +283,39 @@ impl Control {
         true
     }
 
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> Wanted {
         self.state().wanted
     }
 
     /// Waits at most `patience`, or until something else than `seen` is wanted.
     pub(crate) fn rest(&self, seen: Wanted, patience: Duration) {
         self.wait(patience, |state| state.wanted != seen);
+    }
+
+    /// Shows what a session has to show.
+    pub fn show(&self, action: Action) {
+        match action {
+            Action::Holds(hold) => self.holds(hold),
+            Action::Behind => self.count(|stats| stats.caught_up = false),
+            Action::Count(committed) => self.count(|stats| {
+                stats.counts.add(&committed.counts);
+                stats.missing += committed.missing;
+                stats.again += u64::from(committed.again);
+                stats.batches += 1;
+                stats.commit_time = Some(committed.time);
+            }),
+            Action::Show(figures) => self.count(|stats| {
+                stats.applied = figures.applied;
+                stats.flushed = figures.flushed;
+                stats.caught_up = figures.caught_up;
+                if let Some(heard) = figures.heard {
+                    stats.source_end = stats.source_end.max(heard.source_end);
+                    stats.heard = heard.last;
+                    stats.bytes += heard.bytes;
+                }
+            }),
+            Action::Hand(_) | Action::Tell(_) | Action::Warn(..) => {}
+        }
     }
 
     pub(crate) fn set_session(&self, session: Option<(Sender<Event>, Waker)>) {
@@ -282,7 +325,7 @@ impl Control {
     }
 
     /// The session acts on this hold from now on.
-    pub(crate) fn holds(&self, hold: Option<Lsn>) {
+    fn holds(&self, hold: Option<Lsn>) {
         self.state().holds = hold;
         self.0.1.notify_all();
     }

@@ -66,7 +66,7 @@ mod sqlstate {
     pub const PASSING: [&str; 5] = ["40", "55006", "55P03", "57014", "53100"];
 }
 
-/// The same may succeed although no user has changed anything.
+/// A retry may succeed although no user has changed anything.
 fn is_passing(error: &ClientError) -> bool {
     let by_code = |sqlstate: &str| sqlstate::PASSING.iter().any(|it| sqlstate.starts_with(it));
     error.may_pass()

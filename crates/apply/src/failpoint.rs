@@ -37,7 +37,7 @@ failpoints! {
     /// A pause has ended, and nothing is connected.
     APPLY_RESUMED = "apply-resumed";
 
-    /// It is written whose the spool is, before it has segments.
+    /// The spool's owner is written, before the spool has segments.
     SPOOL_NAMED = "spool-named";
     /// The spool's first segment is made, which is not written.
     SPOOL_MADE = "spool-made";

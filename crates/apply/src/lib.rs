@@ -42,16 +42,19 @@
 //! | [`positions`] | what the source is told; no I/O |
 //! | [`reach`] | which changes meet on the target; no I/O |
 //! | [`order`] | what a batch waits for; no I/O |
-//! | [`turn`] | whose turn it is to commit |
+//! | [`turn`] | whose turn it is to commit; no I/O |
+//! | [`fault`] | faults that only tests plant |
+//! | [`work`] | what a writer does with a part; no I/O |
+//! | [`control`] | what others want and see |
+//! | [`session`] | one stream: what is handed over, told, held back; no I/O |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | [`catalog`] | what the target's catalogs say |
 //! | [`origins`] | where the target stands |
 //! | [`writer`] | changes the target |
-//! | [`pool`] | the writers of a session, and when each works |
-//! | [`control`], [`session`] | what others want and see; one stream and its writers |
-//! | [`source`], [`spool`] | the stream of the source; the same, kept on disk until the target has it |
+//! | `pool` | the writers of a session, on threads |
+//! | `source`, [`spool`] | the stream of the source; the same, kept on disk until the target has it |
+//! | `drive` | does what `session` decides |
 //! | [`run`](mod@run) | session after session |
-
 #![cfg_attr(
     test,
     allow(
@@ -67,8 +70,10 @@ pub mod batch;
 pub mod catalog;
 pub mod continuity;
 pub mod control;
+mod drive;
 pub mod error;
 pub mod failpoint;
+pub mod fault;
 pub mod merge;
 pub mod names;
 pub mod net;
@@ -88,12 +93,14 @@ pub mod statements;
 pub mod table;
 pub mod target_state;
 pub mod turn;
+pub mod work;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
-pub use run::{LEAST_MEMORY, MEMORY, MOST_WRITERS, Settings, run};
+pub use order::MOST_WRITERS;
+pub use run::{LEAST_MEMORY, MEMORY, Settings, run};
 pub use source::Published;
 pub use spool::{LEAST_LIMIT, Spool, SpoolConfig, SpoolStats};

@@ -20,7 +20,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::batch::Part;
 use crate::reach::{ROW, Touches};
 
-/// How often the changes that a bound one binds are looked for; then all are bound.
+/// Most writers of one replica.
+pub const MOST_WRITERS: usize = 16;
+
+/// Most passes that look for changes which a bound one binds; then all are bound.
 const MOST_PASSES: u32 = 8;
 
 /// How a part is to be done.
@@ -38,7 +41,7 @@ pub struct Plan {
 pub enum Changes {
     /// All: the part is alone.
     Alone,
-    /// Those whose flag is set.
+    /// Changes whose flag is set.
     Bound(Vec<bool>),
 }
 

@@ -7,100 +7,72 @@
 //! ```
 //!
 //! A writer that has nothing to do takes the next job, so jobs begin in their order, and the one whose
-//! turn it is to commit always has a writer. A job that begins before its turn *runs ahead*: it makes
-//! its free changes, waits for the part that its bound ones depend on ([`super::order`]), makes those,
-//! and waits for its turn.
-//!
-//! [`super::reach`] says which changes depend on each other. Running ahead is right even where that
-//! is not enough, because a part that ran ahead is rolled back, and done as a whole in its turn, if
-//! - the target refused a change: what is in the way may be gone then;
-//! - a row to change was not there: an earlier part may bring it;
-//! - the target's catalog is not what the part was planned with;
-//! - the part whose turn it is waits for a lock that only goes away with ours. The server does not
-//!   see that as a deadlock, since a writer that waits for its turn waits for no lock: so each asks
-//!   from time to time, as long as it has locks. Sessions of others count as well: one that waits to
-//!   lock a table lets nobody pass.
-//!
-//! In its turn a part is what it would be with one writer: an error then is an error.
+//! turn it is to commit always has a writer. What it does with a job [`crate::work`] decides.
 
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_client::Canceller;
 use lockstep_service::waker::Waker;
-use lockstep_wire::Lsn;
 
-use crate::batch::{CommitPoint, Counts, Part};
+use crate::batch::{CommitPoint, Part};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::order::{Order, Plan};
-use crate::run::MOST_WRITERS;
 use crate::turn::{Turn, Waited};
-use crate::writer::{Missing, Pick, Writer};
+use crate::work::{Answer, Job, News, Stop, Todo, Work};
+use crate::writer::{Pick, Writer};
 
-/// While batches follow each other, commits are flushed this often.
-const FLUSH_EVERY: Duration = Duration::from_millis(200);
+/// Interval of flushed commits while batches follow each other.
+pub const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a writer that waits asks whether it is in an earlier one's way.
+/// Interval at which a writer that waits asks whether it is in an earlier one's way.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// So often a part whose turn it is begins again after a deadlock: each writer behind it can cause one.
-const MOST_DEADLOCKS: usize = MOST_WRITERS;
-
-/// What the writers have to say.
+/// The turn that the writers share, and what wakes those who wait for it.
 #[derive(Debug)]
-pub(crate) enum News {
-    /// A part is done.
-    Done(Done),
-    /// An origin has moved to a position that is reached without changes.
-    Moved(Lsn),
-    Failed(ApplyError),
-}
+struct SharedTurn(Mutex<Turn>, Condvar);
 
-#[derive(Debug)]
-pub(crate) struct Done {
-    /// None if the target's transaction is still open.
-    pub commit: Option<CommitPoint>,
-    /// All commits so far are flushed.
-    pub flushed: bool,
-    pub missing: Missing,
-    pub counts: Counts,
-    /// What the part has taken.
-    pub memory: usize,
-    /// It had run ahead, and was done again in its turn.
-    pub again: bool,
-    /// The target's catalog is not what the part was planned with.
-    pub stale: bool,
-}
+impl SharedTurn {
+    fn get(&self) -> MutexGuard<'_, Turn> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-#[derive(Debug)]
-enum Task {
-    Part(Part),
-    /// Moves the origin to a position that is reached without changes.
-    Move(Lsn),
-}
+    /// Waits until part `number` is committed, at most `patience`.
+    fn wait(&self, number: u64, patience: Duration) -> Waited {
+        let deadline = Instant::now() + patience;
+        let mut turn = self.get();
+        loop {
+            let waited = turn.reached(number);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if waited != Waited::NotYet || left.is_zero() {
+                return waited;
+            }
+            let woken = self.1.wait_timeout(turn, left);
+            turn = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 
-#[derive(Debug)]
-struct Job {
-    plan: Plan,
-    task: Task,
-}
+    fn pass(&self, number: u64) {
+        self.get().pass(number);
+        self.1.notify_all();
+    }
 
-impl Job {
-    /// More parts of the same target transaction follow.
-    fn has_more(&self) -> bool {
-        matches!(&self.task, Task::Part(part) if part.commit.is_none())
+    fn fail(&self) -> bool {
+        let is_first = self.get().fail();
+        self.1.notify_all();
+        is_first
+    }
+
+    fn is_to_flush(&self, number: u64) -> bool {
+        self.get().is_to_flush(number, FLUSH_EVERY, Instant::now())
     }
 }
 
 /// What the session has of its writers.
 pub(crate) struct Pool {
-    order: Order,
-    /// A part of a transaction was handed over, and its last part was not.
-    in_parts: bool,
-    turn: Arc<Turn>,
+    turn: Arc<SharedTurn>,
     jobs: Option<SyncSender<Job>>,
     threads: Vec<JoinHandle<()>>,
     cancellers: Vec<Canceller>,
@@ -116,10 +88,11 @@ impl Pool {
     ) -> Result<Self> {
         let (sender, jobs) = mpsc::sync_channel(most);
         let jobs = Arc::new(Mutex::new(jobs));
-        let turn = Arc::new(Turn::default());
+        let turn = Arc::new(SharedTurn(
+            Mutex::new(Turn::new(Instant::now())),
+            Condvar::new(),
+        ));
         let mut pool = Self {
-            order: Order::default(),
-            in_parts: false,
             turn: Arc::clone(&turn),
             jobs: Some(sender),
             threads: Vec::new(),
@@ -143,33 +116,9 @@ impl Pool {
         Ok(pool)
     }
 
-    pub fn writers(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// Hands over a part; `alone` if it must not run beside others. False if the writers have ended.
-    pub fn part(&mut self, part: Part, alone: bool) -> bool {
-        // The parts of one transaction go to one writer, which has no other: what the rest of them
-        // touches is not known when the first begins.
-        let in_parts = self.in_parts || part.commit.is_none();
-        self.in_parts = part.commit.is_none();
-        let alone = alone || in_parts || self.writers() < 2;
-        self.hand(alone, Task::Part(part))
-    }
-
-    /// Lets an origin move to a position that is reached without changes.
-    pub fn move_to(&mut self, end: Lsn) -> bool {
-        self.hand(true, Task::Move(end))
-    }
-
-    fn hand(&mut self, alone: bool, task: Task) -> bool {
-        self.order.done(self.turn.done());
-        let plan = match &task {
-            Task::Part(part) => self.order.plan(part, alone),
-            Task::Move(_) => self.order.plan(&Part::default(), alone),
-        };
-        self.turn.hand(plan.number);
-        let job = Job { plan, task };
+    /// Hands over a job. False if the writers have ended.
+    pub fn hand(&self, job: Job) -> bool {
+        self.turn.get().hand(job.plan.number);
         (self.jobs.as_ref()).is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
@@ -184,7 +133,7 @@ impl Pool {
 
     /// A job has failed: what the others do cannot be committed.
     pub fn has_failed(&self) -> bool {
-        self.turn.has_failed()
+        self.turn.get().has_failed()
     }
 
     /// Ends what the writers do. What is not committed is rolled back, and will be sent again.
@@ -204,30 +153,9 @@ impl Pool {
     }
 }
 
-/// Why a job ends without being done.
-enum Stop {
-    Failed(ApplyError),
-    /// An earlier one has failed.
-    Over,
-}
-
-impl From<ApplyError> for Stop {
-    fn from(error: ApplyError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// How running ahead has ended.
-enum Ahead {
-    /// All changes are made, and it is its turn.
-    Ready,
-    /// It is to be done again as a whole.
-    Again,
-}
-
 struct Worker<E: From<News>> {
     writer: Writer,
-    turn: Arc<Turn>,
+    turn: Arc<SharedTurn>,
     events: Sender<E>,
     waker: Waker,
 }
@@ -256,7 +184,7 @@ impl<E: From<News>> Worker<E> {
                 if !job.has_more() {
                     next = None;
                 }
-                if !self.does(&job) {
+                if !self.does(job) {
                     return;
                 }
             }
@@ -264,28 +192,38 @@ impl<E: From<News>> Worker<E> {
     }
 
     /// Does a job. False if it failed.
-    fn does(&mut self, job: &Job) -> bool {
+    fn does(&mut self, job: Job) -> bool {
         let number = job.plan.number;
-        self.turn.begin(number, self.writer.backend());
-        let done = match &job.task {
-            Task::Move(end) => self.move_to(number, *end).map(|()| News::Moved(*end)),
-            Task::Part(part) => self.part(part, &job.plan).map(News::Done),
+        let is_first = {
+            let mut turn = self.turn.get();
+            turn.begin(number, self.writer.backend());
+            turn.is_first(number)
         };
-        match done {
-            Ok(news) => {
-                self.tell(news);
-                // Only now: the session hears of commits in their order.
-                self.turn.pass(number);
-                true
+        let mut work = Work::new(job, is_first);
+        loop {
+            let todo = work.next();
+            if todo == Todo::Tell {
+                break;
             }
-            Err(Stop::Failed(error)) => {
-                if self.turn.fail() {
-                    self.tell(News::Failed(error));
+            let answer = self.todo(&work, todo).unwrap_or_else(Answer::Failed);
+            match work.answer(answer) {
+                Ok(()) => {}
+                Err(Stop::Over) => return false,
+                Err(Stop::Failed(error)) => {
+                    if self.turn.fail() {
+                        self.tell(News::Failed(error));
+                    }
+                    return false;
                 }
-                false
             }
-            Err(Stop::Over) => false,
         }
+        if work.job().has_more() {
+            failpoint::APPLY_PART.reach();
+        }
+        self.tell(work.news());
+        // Only now: the session hears of commits in their order.
+        self.turn.pass(number);
+        true
     }
 
     fn tell(&self, news: News) {
@@ -294,118 +232,67 @@ impl<E: From<News>> Worker<E> {
         self.waker.wake();
     }
 
-    fn move_to(&mut self, number: u64, end: Lsn) -> Result<(), Stop> {
-        self.wait_turn(number)?;
-        Ok(self.writer.move_to(end)?)
+    /// Does one thing of a job.
+    fn todo(&mut self, work: &Work, todo: Todo) -> Result<Answer> {
+        let number = work.job().plan.number;
+        let before = number.saturating_sub(1);
+        let nothing = Part::default();
+        let part = work.job().part().unwrap_or(&nothing);
+        match todo {
+            Todo::WaitFor(other) => self.wait(other),
+            Todo::WaitAhead => {
+                failpoint::APPLY_AHEAD.reach();
+                self.wait(before)
+            }
+            Todo::WaitTurn => Ok(self.wait_turn(before)),
+            Todo::Apply(which) => {
+                let pick = Pick::new(which, &work.job().plan);
+                self.writer.apply(part, pick)?;
+                let missing = self.writer.has_missing();
+                Ok(Answer::Made { missing })
+            }
+            Todo::RollBack => {
+                self.writer.roll_back()?;
+                Ok(Answer::Made { missing: false })
+            }
+            Todo::CheckReach => self.writer.reach_is_known(part).map(Answer::Known),
+            Todo::AtOnce(commit) => self.at_once(number, part, commit),
+            Todo::Commit(commit) => {
+                let flushed = self.turn.is_to_flush(number);
+                let missing = self.writer.commit(commit, flushed)?;
+                failpoint::APPLY_COMMITTED.reach();
+                Ok(Answer::Committed { flushed, missing })
+            }
+            Todo::Move(end) => {
+                self.writer.move_to(end)?;
+                Ok(Answer::Made { missing: false })
+            }
+            Todo::Tell => Ok(Answer::Made { missing: false }),
+        }
     }
 
-    fn part(&mut self, part: &Part, plan: &Plan) -> Result<Done, Stop> {
-        let ahead = match plan.is_alone() || self.turn.is_first(plan.number) {
-            true => None,
-            false => Some(self.ahead(part, plan)?),
+    /// Makes and commits all changes of a part whose turn it is, if it is small.
+    fn at_once(&mut self, number: u64, part: &Part, commit: CommitPoint) -> Result<Answer> {
+        let is_to_flush = || self.turn.is_to_flush(number);
+        let Some((flushed, missing)) = self.writer.at_once(part, commit, is_to_flush)? else {
+            return Ok(Answer::NotSmall);
         };
-        let again = matches!(ahead, Some(Ahead::Again));
-        if again {
-            self.writer.roll_back()?;
-        }
-        self.wait_turn(plan.number)?;
-        let mut done = Done {
-            commit: part.commit,
-            flushed: false,
-            missing: Missing::new(),
-            counts: part.counts,
-            memory: part.memory,
-            again,
-            stale: false,
-        };
-        if ahead.is_none() && self.at_once(part, plan, &mut done)? {
-            return Ok(done);
-        }
-        if !matches!(ahead, Some(Ahead::Ready)) {
-            self.in_turn(part, plan)
-                .map_err(|error| error.at(part.lsn))?;
-        }
-        done.stale = again && !self.writer.reach_is_known(part)?;
-        if let Some(commit) = part.commit {
-            done.flushed = self.turn.is_to_flush(plan.number, FLUSH_EVERY);
-            let committed = self.writer.commit(commit, done.flushed);
-            done.missing = committed.map_err(|error| error.at(part.lsn))?;
-            failpoint::APPLY_COMMITTED.reach();
-        } else {
-            failpoint::APPLY_PART.reach();
-        }
-        Ok(done)
-    }
-
-    /// Makes and commits all changes of a part whose turn it is, if it is small. False if nothing was
-    /// done.
-    fn at_once(&mut self, part: &Part, plan: &Plan, done: &mut Done) -> Result<bool> {
-        let Some(commit) = part.commit else {
-            return Ok(false);
-        };
-        let is_to_flush = || self.turn.is_to_flush(plan.number, FLUSH_EVERY);
-        let committed = self.writer.at_once(part, commit, is_to_flush);
-        let Some(committed) = committed.map_err(|error| error.at(part.lsn))? else {
-            return Ok(false);
-        };
-        (done.flushed, done.missing) = committed;
         failpoint::APPLY_COMMITTED.reach();
-        Ok(true)
+        Ok(Answer::Committed { flushed, missing })
     }
 
-    /// Makes all changes of a part whose turn it is. Writers behind it may have caused a deadlock
-    /// that the server has ended at the cost of this one. Each of them begins once ahead of its turn.
-    fn in_turn(&mut self, part: &Part, plan: &Plan) -> Result<()> {
-        let mut deadlocks = 0;
-        loop {
-            match self.writer.apply(part, Pick::All) {
-                Err(error)
-                    if error.is_deadlock() && !plan.is_alone() && deadlocks < MOST_DEADLOCKS =>
-                {
-                    deadlocks += 1;
-                    self.writer.roll_back()?;
-                }
-                applied => return applied,
-            }
-        }
-    }
-
-    /// Makes the changes of a part whose turn has not come.
-    fn ahead(&mut self, part: &Part, plan: &Plan) -> Result<Ahead, Stop> {
-        for bound in [false, true] {
-            if !plan.has(bound) {
-                continue;
-            }
-            if bound && !self.wait(plan.after)? {
-                return Ok(Ahead::Again);
-            }
-            match self.writer.apply(part, Pick::Some { plan, bound }) {
-                Err(error) if error.is_refusal() => return Ok(Ahead::Again),
-                applied => applied?,
-            }
-            if self.writer.has_missing() {
-                return Ok(Ahead::Again);
-            }
-        }
-        failpoint::APPLY_AHEAD.reach();
-        if !self.wait(plan.number - 1)? || !self.writer.reach_is_known(part)? {
-            return Ok(Ahead::Again);
-        }
-        Ok(Ahead::Ready)
-    }
-
-    /// Waits until a part is committed. False if ours is in the way of the one whose turn it is.
-    fn wait(&mut self, number: u64) -> Result<bool, Stop> {
+    /// Waits until a part is committed, or ours is in the way of the one whose turn it is.
+    fn wait(&mut self, number: u64) -> Result<Answer> {
         loop {
             match self.turn.wait(number, ASK_EVERY) {
-                Waited::Reached => return Ok(true),
-                Waited::Failed => return Err(Stop::Over),
+                Waited::Reached => return Ok(Answer::Reached),
+                Waited::Failed => return Ok(Answer::Over),
                 Waited::NotYet if !self.writer.is_in_transaction() => {}
                 Waited::NotYet => {
-                    let first = self.turn.first_backend();
+                    let first = self.turn.get().first_backend();
                     let other = first.filter(|first| *first != self.writer.backend());
                     if other.map_or(Ok(false), |first| self.writer.holds_up(first))? {
-                        return Ok(false);
+                        return Ok(Answer::InTheWay);
                     }
                 }
             }
@@ -413,11 +300,11 @@ impl<E: From<News>> Worker<E> {
     }
 
     /// Waits for the turn, with no transaction open or with all done.
-    fn wait_turn(&mut self, number: u64) -> Result<(), Stop> {
+    fn wait_turn(&mut self, before: u64) -> Answer {
         loop {
-            match self.turn.wait(number - 1, ASK_EVERY) {
-                Waited::Reached => return Ok(()),
-                Waited::Failed => return Err(Stop::Over),
+            match self.turn.wait(before, ASK_EVERY) {
+                Waited::Reached => return Answer::Reached,
+                Waited::Failed => return Answer::Over,
                 Waited::NotYet => {}
             }
         }

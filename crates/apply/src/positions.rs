@@ -11,6 +11,13 @@
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{Status, Timestamp};
 
+/// Where the target stands if the highest of its origins stands at `highest` and the replica's state
+/// keeps `kept`. From 16 on a transaction that fails moves its origin too, as far as
+/// `pg_replication_origin_xact_setup` had said: the state's position does not.
+pub fn settled(highest: Lsn, kept: Option<Lsn>) -> Lsn {
+    kept.map_or(highest, |kept| kept.min(highest))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
     /// Everything before is received, as far as it is replicated.

@@ -73,7 +73,7 @@ pub struct UniqueValue {
 /// Which changes of a table meet others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meets {
-    /// Those of the same rows, or that give the same values to one of these indexes.
+    /// Changes of the same rows, and those that give the same values to one of these indexes.
     Values(Vec<UniqueValue>),
     /// All of the table.
     Table,

@@ -9,17 +9,15 @@ use tracing::{error, info, warn};
 
 use crate::catalog::Starts;
 use crate::control::{Control, Phase, Wanted};
+use crate::drive::{Drive, Ended};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::session::{Ended, Session};
+use crate::order::MOST_WRITERS;
 use crate::source::Published;
 use crate::spool::{Owner, Spool};
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
-
-/// Most writers of one replica.
-pub const MOST_WRITERS: usize = 16;
 
 /// Least memory for changes.
 pub const LEAST_MEMORY: usize = 1024 * 1024;
@@ -47,7 +45,7 @@ pub struct Settings {
     pub writers: usize,
     /// The replica in the target's state, which keeps positions and counts the rows that are missing.
     pub replica: String,
-    /// By this name the source knows the replica, in `synchronous_standby_names` too.
+    /// The name by which the source knows the replica, in `synchronous_standby_names` too.
     pub application_name: String,
     /// Memory for changes that are received and not applied, in bytes. A single row can need
     /// more.
@@ -57,7 +55,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whose spool it is.
+    /// The owner that the replica's spool must have.
     pub fn owner(&self, system: Option<String>) -> Owner {
         Owner {
             replica: self.replica.clone(),
@@ -120,10 +118,10 @@ fn sessions(
             continue;
         }
         let applied = control.stats().counts.transactions;
-        let ended = match Session::open(settings, control, starts, careful) {
-            Ok(session) => {
+        let ended = match Drive::open(settings, control, starts, careful) {
+            Ok(drive) => {
                 opened = true;
-                session.run()
+                drive.run()
             }
             Err(error) => Ended {
                 error: Some(error),

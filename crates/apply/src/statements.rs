@@ -14,7 +14,7 @@ pub enum Verb {
     Insert,
     /// The keys stay.
     Update,
-    /// As update, but the rows are deleted first and then inserted: keys may change, and values
+    /// An update as well, but the rows are deleted first and then inserted: keys may change, and values
     /// of unique columns may change places.
     Replace,
     Delete,

@@ -54,7 +54,7 @@ impl SourceTable {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetTable {
     pub partitioned: bool,
-    /// It is a partition that holds rows and is not unlogged.
+    /// The table is a partition that holds rows and is not unlogged.
     pub is_partition: bool,
     /// A rule that acts although `session_replication_role` is `replica`.
     pub acting_rule: Option<String>,
@@ -95,11 +95,11 @@ pub struct TargetKey {
 /// How a row of the target is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// By these columns, places in [`Table::columns`] in rising order.
+    /// The row is found by these columns, places in [`Table::columns`] in rising order.
     Key(Vec<KeyColumn>),
-    /// By all columns: one of the rows that are equal.
+    /// The row is found by all columns: one of the rows that are equal.
     Whole,
-    /// Not at all: only rows to insert arrive.
+    /// The row is not found at all: only rows to insert arrive.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! Whose turn it is to commit, among writers that work side by side.
+//! Whose turn it is to commit, among writers that work side by side. No I/O, no clock.
 //!
 //! Parts are numbered. A writer commits part `n` only after [`Turn::pass`] was called for `n - 1`,
 //! which its writer does once the server has confirmed that commit. A part whose outcome is not known
@@ -6,11 +6,11 @@
 //! where the target stands.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The state that the writers of a session share; whoever has it keeps it behind a lock.
 #[derive(Debug)]
-struct State {
+pub struct Turn {
     /// Parts up to here are committed, and the server has said so.
     done: u64,
     /// The newest part that was handed to the writers.
@@ -21,9 +21,6 @@ struct State {
     backends: BTreeMap<u64, u32>,
 }
 
-#[derive(Debug)]
-pub struct Turn(Mutex<State>, Condvar);
-
 /// What a wait has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
@@ -33,96 +30,68 @@ pub enum Waited {
     Failed,
 }
 
-impl Default for Turn {
-    fn default() -> Self {
-        let state = State {
+impl Turn {
+    pub fn new(now: Instant) -> Self {
+        Self {
             done: 0,
             newest: 0,
             failed: false,
-            flushed_at: Instant::now(),
+            flushed_at: now,
             backends: BTreeMap::new(),
-        };
-        Self(Mutex::new(state), Condvar::new())
-    }
-}
-
-impl Turn {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Parts up to here are committed.
-    pub fn done(&self) -> u64 {
-        self.state().done
+        }
     }
 
     /// The part is about to be handed to the writers.
-    pub fn hand(&self, number: u64) {
-        self.state().newest = number;
+    pub fn hand(&mut self, number: u64) {
+        self.newest = number;
     }
 
     /// A writer with this backend has taken the part.
-    pub fn begin(&self, number: u64, backend: u32) {
-        self.state().backends.insert(number, backend);
+    pub fn begin(&mut self, number: u64, backend: u32) {
+        self.backends.insert(number, backend);
     }
 
     /// The part is the next to be committed.
     pub fn is_first(&self, number: u64) -> bool {
-        self.state().done + 1 == number
+        self.done + 1 == number
     }
 
     /// The backend of the writer whose part is the next to be committed.
     pub fn first_backend(&self) -> Option<u32> {
-        let state = self.state();
-        state.backends.get(&(state.done + 1)).copied()
+        self.backends.get(&(self.done + 1)).copied()
     }
 
-    /// Waits until part `number` is committed, at most `patience`.
-    pub fn wait(&self, number: u64, patience: Duration) -> Waited {
-        let deadline = Instant::now() + patience;
-        let mut state = self.state();
-        loop {
-            if state.failed {
-                return Waited::Failed;
-            }
-            if state.done >= number {
-                return Waited::Reached;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Waited::NotYet;
-            }
-            let waited = self.1.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    /// Whether part `number` is committed.
+    pub fn reached(&self, number: u64) -> Waited {
+        match self.failed {
+            true => Waited::Failed,
+            false if self.done >= number => Waited::Reached,
+            false => Waited::NotYet,
         }
     }
 
     /// The part, whose turn it is, is committed: the next one may.
-    pub fn pass(&self, number: u64) {
-        let mut state = self.state();
-        state.backends.remove(&number);
-        state.done = state.done.max(number);
-        self.1.notify_all();
+    pub fn pass(&mut self, number: u64) {
+        self.backends.remove(&number);
+        self.done = self.done.max(number);
     }
 
     /// Nothing may commit any more. False if something has failed before.
-    pub fn fail(&self) -> bool {
-        let before = std::mem::replace(&mut self.state().failed, true);
-        self.1.notify_all();
-        !before
+    pub fn fail(&mut self) -> bool {
+        !std::mem::replace(&mut self.failed, true)
     }
 
     pub fn has_failed(&self) -> bool {
-        self.state().failed
+        self.failed
     }
 
     /// Whether the commit of this part is to be flushed: if no other follows, and otherwise from
     /// time to time.
-    pub fn is_to_flush(&self, number: u64, every: Duration) -> bool {
-        let mut state = self.state();
-        let due = state.newest == number || state.flushed_at.elapsed() >= every;
+    pub fn is_to_flush(&mut self, number: u64, every: Duration, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.flushed_at);
+        let due = self.newest == number || since >= every;
         if due {
-            state.flushed_at = Instant::now();
+            self.flushed_at = now;
         }
         due
     }
@@ -134,35 +103,36 @@ mod tests {
 
     #[test]
     fn parts_are_passed_one_after_the_other() {
-        let turn = Turn::default();
+        let mut turn = Turn::new(Instant::now());
         turn.hand(2);
         turn.begin(1, 11);
         turn.begin(2, 12);
         assert!(turn.is_first(1) && !turn.is_first(2));
         assert_eq!(turn.first_backend(), Some(11));
-        assert_eq!(turn.wait(1, Duration::ZERO), Waited::NotYet);
+        assert_eq!(turn.reached(1), Waited::NotYet);
         turn.pass(1);
-        assert_eq!((turn.done(), turn.first_backend()), (1, Some(12)));
-        assert_eq!(turn.wait(1, Duration::ZERO), Waited::Reached);
+        assert_eq!((turn.done, turn.first_backend()), (1, Some(12)));
+        assert_eq!(turn.reached(1), Waited::Reached);
         assert!(turn.is_first(2));
     }
 
     #[test]
     fn nothing_has_its_turn_after_a_failure() {
-        let turn = Turn::default();
+        let mut turn = Turn::new(Instant::now());
         turn.pass(1);
         assert!(turn.fail(), "it is the first");
         assert!(!turn.fail());
-        assert_eq!(turn.wait(1, Duration::ZERO), Waited::Failed);
+        assert_eq!(turn.reached(1), Waited::Failed);
     }
 
     #[test]
     fn the_newest_commit_is_flushed_and_others_from_time_to_time() {
-        let turn = Turn::default();
+        let now = Instant::now();
+        let mut turn = Turn::new(now);
         let long = Duration::from_secs(3600);
         turn.hand(2);
-        assert!(!turn.is_to_flush(1, long));
-        assert!(turn.is_to_flush(1, Duration::ZERO));
-        assert!(turn.is_to_flush(2, long));
+        assert!(!turn.is_to_flush(1, long, now));
+        assert!(turn.is_to_flush(1, long, now + long));
+        assert!(turn.is_to_flush(2, long, now + long));
     }
 }

@@ -13,7 +13,7 @@
 mod at_once;
 mod given;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
-use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
+use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::continuity::{self, Known};
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
-use crate::names::TableName;
 use crate::net::Update;
 use crate::order::{Changes, Plan};
 use crate::origins;
+use crate::positions::settled;
 use crate::reach::FACTS;
 use crate::row::OwnedRow;
 use crate::run::Settings;
@@ -38,8 +38,9 @@ use crate::sessions;
 use crate::statements::{Statement, Verb};
 use crate::table::Table;
 use crate::target_state;
+use crate::work::Which;
 
-/// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
+/// Fewest rows that are inserted with COPY, or bytes: of a copy only a piece is in memory a
 /// second time. Less is quicker in one statement.
 const COPY_FROM: usize = 50;
 const COPY_FROM_BYTES: usize = 1024 * 1024;
@@ -47,7 +48,7 @@ const COPY_FROM_BYTES: usize = 1024 * 1024;
 /// A copy is sent in pieces of about so many bytes.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// So many commits leave their positions in the state before those that are passed are deleted.
+/// Commits that leave their positions in the state before those that are passed are deleted.
 const TIDY_AFTER: u32 = 1_000;
 
 /// Most prepared statements; then all are forgotten.
@@ -56,7 +57,7 @@ const MOST_PREPARED: usize = 500;
 /// Puts all commits so far on disk.
 const FLUSH: &str = "SELECT pg_catalog.pg_replication_origin_session_progress(true)";
 
-/// How long a statement may take: locks of others are waited for, and the one who stops the
+/// Longest time that a statement may take: locks of others are waited for, and the one who stops the
 /// replica cancels it.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
 
@@ -84,14 +85,11 @@ struct Prepared {
 }
 
 /// Which prepared statement: of which table, what it does, and which columns keep values.
-type Which = (usize, Verb, Vec<usize>);
-
-/// Rows to update or delete that a transaction did not find, by table.
-pub type Missing = BTreeMap<TableName, u64>;
+type StatementKey = (usize, Verb, Vec<usize>);
 
 pub struct Writer {
     connection: Connection,
-    prepared: HashMap<Which, Prepared>,
+    prepared: HashMap<StatementKey, Prepared>,
     /// Numbers of prepared statements are never used twice.
     named: u64,
     /// The statement that ends a small part is prepared.
@@ -110,11 +108,21 @@ pub struct Writer {
 #[derive(Clone, Copy)]
 pub enum Pick<'a> {
     All,
-    /// Those of a plan that are bound, or those that are not.
+    /// Changes of a plan that are bound, or those that are not.
     Some {
         plan: &'a Plan,
         bound: bool,
     },
+}
+
+impl<'a> Pick<'a> {
+    /// The changes of a part with this plan.
+    pub fn new(which: Which, plan: &'a Plan) -> Self {
+        match which {
+            Which::All => Self::All,
+            Which::Some { bound } => Self::Some { plan, bound },
+        }
+    }
 }
 
 impl Pick<'_> {
@@ -238,13 +246,11 @@ impl Writer {
     }
 
     /// Where the target stands if the highest of its origins stands here; all are owned by now, so no
-    /// commit is under way. From 16 on a transaction that fails moves its origin too, as far as
-    /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
-    /// the first transaction.
+    /// commit is under way. The state has a position before the first transaction.
     fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
         let kept = target_state::kept_position(&mut self.connection, &self.replica);
         if let Some(kept) = kept.map_err(ApplyError::Target)? {
-            return Ok(kept.min(highest));
+            return Ok(settled(highest, Some(kept)));
         }
         let keep = target_state::keep_position_sql(&self.replica, highest, false);
         let kept = keep.and_then(|sql| self.connection.execute(&sql));
@@ -674,7 +680,7 @@ impl Writer {
         Ok((name, statement))
     }
 
-    /// So many statements can be prepared without any being forgotten.
+    /// This number of statements can be prepared without any being forgotten.
     fn make_room(&mut self, more: usize) -> lockstep_client::Result<()> {
         if self.prepared.len() + more > MOST_PREPARED {
             self.connection.execute("DEALLOCATE ALL")?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 use lockstep_lab::cluster::Lab;
-use lockstep_service::text;
+use lockstep_service::words::lines;
 
 use crate::Result;
 use crate::args::PlaceArgs;
@@ -214,7 +214,7 @@ pub trait Benchmark: Args {
         let columns = self.columns();
         let mut lines = match columns.is_empty() {
             true => vec![],
-            false => text::table(&table(&columns, &self.groups(results))),
+            false => lines::table(&table(&columns, &self.groups(results))),
         };
         lines.extend(self.remarks(results));
         lines

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use lockstep_service::output;
-use lockstep_service::text;
+use lockstep_service::words::{figures, output};
 
 /// Says what runs and how long the rest may take.
 pub struct Steps {
@@ -39,7 +38,7 @@ impl Steps {
             self.done,
             self.total,
             self.current,
-            text::duration(left.as_secs())
+            figures::duration(left.as_secs())
         ));
     }
 }

@@ -72,7 +72,7 @@ fn counted(findings: &[Finding]) -> String {
 pub enum Severity {
     /// Nothing is begun while there is one.
     Error,
-    /// It works, but not as one may expect.
+    /// The replica works, but not as one may expect.
     Warning,
     Info,
 }

@@ -6,7 +6,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::quoted;
+use crate::words::quoted;
 
 /// How logs are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

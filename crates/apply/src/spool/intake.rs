@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{Next, Stream};
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
 use lockstep_spool::{Assembler, Folder, GATHER, Log, LogError, parts};
 use lockstep_wire::Lsn;
@@ -25,10 +26,11 @@ use tracing::{error, info, warn};
 use super::{Spool, SpoolStats, State};
 use crate::continuity::{Known, SPOOL};
 use crate::control::Control;
+use crate::drive::FAREWELL;
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
-use crate::session::{FAREWELL, STATUS_EVERY, now};
+use crate::session::STATUS_EVERY;
 use crate::source::Source;
 
 /// Bytes that are appended before they are made durable, while more has come.
@@ -434,7 +436,7 @@ impl Intake<'_> {
         self.told.any |= moved && began;
         self.show();
         let status = Status {
-            sent_at: now(),
+            sent_at: clock::timestamp(),
             // Its answer shows that it is there, and how far its WAL goes.
             reply: ask || due,
             ..status

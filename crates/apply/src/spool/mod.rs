@@ -35,9 +35,9 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
 use super::continuity::Known;
+use super::control::Event;
 use super::error::{ApplyError, Result};
 use super::run::Settings;
-use super::session::Event;
 use crate::failpoint;
 
 pub mod identity;
@@ -72,7 +72,7 @@ pub struct SpoolConfig {
 /// What a spool holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpoolStats {
-    /// Of its segments; some of it may be applied already.
+    /// Size of the segments; some of it may be applied already.
     pub bytes: u64,
     pub limit: u64,
     /// Changes after `from` and up to `to` are durable here and not on the target's disk.

@@ -47,7 +47,7 @@ struct Ready<'a> {
     table: &'a Table,
     name: String,
     values: Vec<Option<CString>>,
-    /// So many rows are to be found.
+    /// Rows that are to be found.
     sought: Option<usize>,
 }
 

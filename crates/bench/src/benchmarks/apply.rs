@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths};
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::Level;
-use lockstep_service::text::{count, hundredths, ms};
+use lockstep_service::words::figures::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};

@@ -4,7 +4,7 @@
 use clap::{Args, value_parser};
 use lockstep_lag::Role;
 use lockstep_lag::commit_probe::{Pace, Plan, probe_commits};
-use lockstep_service::text::tenths;
+use lockstep_service::words::figures::tenths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_service::text::{hundredths, tenths};
+use lockstep_service::words::figures::{hundredths, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;

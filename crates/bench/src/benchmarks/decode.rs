@@ -2,7 +2,7 @@
 
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
-use lockstep_service::text::{count, hundredths};
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};

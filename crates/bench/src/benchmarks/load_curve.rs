@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::workload::Workload;
 use lockstep_player::Pace;
-use lockstep_service::text::{count, hundredths, ms, percent, slope, tenths};
+use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};
@@ -325,7 +325,7 @@ impl Benchmark for LoadCurveArgs {
             ms(figures.lag_p50_ms),
             ms(figures.lag_p99_ms),
             slope(figures.lag_slope_ms_per_s),
-            percent(100.0 * figures.startup_share()),
+            percent(figures.startup_share()),
             reads.unwrap_or_default()
         )
     }
@@ -400,14 +400,14 @@ impl Benchmark for LoadCurveArgs {
             median(
                 "startup CPU",
                 |row| Some(100.0 * row.startup_share()),
-                percent,
+                of_hundred,
             ),
             median(
                 "waits",
                 |row| row.waited_share().map(|part| 100.0 * part),
-                percent,
+                of_hundred,
             ),
-            median("player CPU", CurveFigures::player_share, percent),
+            median("player CPU", CurveFigures::player_share, of_hundred),
         ]
     }
 
@@ -625,8 +625,8 @@ fn knee(results: &Results<CurveFigures>, case: CurveCase) -> Option<String> {
          and waits {} for a core{doubt}",
         case.name(),
         row.offered_mb_per_s,
-        percent(100.0 * busy),
-        percent(100.0 * waits)
+        percent(busy),
+        percent(waits)
     ))
 }
 

@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::Workload;
-use lockstep_service::text::{self, count, ms, percent, slope};
+use lockstep_service::words;
+use lockstep_service::words::figures::{count, ms, of_hundred, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -412,24 +413,24 @@ impl Benchmark for PriorityArgs {
             median(
                 "startup CPU",
                 |f| Some(100.0 * f.trial.startup_cpu_s / f.trial.seconds.max(0.001)),
-                percent,
+                of_hundred,
             ),
             median(
                 "walreceiver",
                 |f| share(f, |account| account.walreceiver_cpu_s),
-                percent,
+                of_hundred,
             ),
             median(
                 "Lockstep's workers",
                 |f| share(f, |account| account.lockstep_cpu_s),
-                percent,
+                of_hundred,
             ),
             median(
                 "readers",
                 |f| share(f, |account| account.readers_cpu_s),
-                percent,
+                of_hundred,
             ),
-            median("idle", |f| share(f, |account| account.idle_s), percent),
+            median("idle", |f| share(f, |account| account.idle_s), of_hundred),
             median(
                 "CPU of a read",
                 |f| f.trial.account.map(|account| account.read_cpu_ms),
@@ -445,9 +446,12 @@ impl Benchmark for PriorityArgs {
     /// Every row, then medians over rounds with their ratios.
     fn report(&self, results: &Results<PriorityFigures>) -> Vec<String> {
         let mut lines = vec![String::new()];
-        lines.extend(text::table(&table(&self.columns(), &self.groups(results))));
+        lines.extend(words::lines::table(&table(
+            &self.columns(),
+            &self.groups(results),
+        )));
         lines.push(String::new());
-        lines.extend(text::table(&median_table(results)));
+        lines.extend(words::lines::table(&median_table(results)));
         lines.push(String::new());
         lines.extend(results.headline.iter().map(|headline| {
             let ratio = headline.ratio.map(|ratio| format!(", {ratio} times"));

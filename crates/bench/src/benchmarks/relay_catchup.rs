@@ -4,7 +4,7 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths, thousandths};
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};

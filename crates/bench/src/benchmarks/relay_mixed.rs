@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths, ms, tenths};
+use lockstep_service::words::figures::{count, hundredths, ms, tenths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::usage::Usage;
 use lockstep_player::Pace;
-use lockstep_service::text::{count, hundredths, thousandths};
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, writes};

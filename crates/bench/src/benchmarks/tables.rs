@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, value_parser};
-use lockstep_service::text::{hundredths, thousandths};
+use lockstep_service::words::figures::{hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;

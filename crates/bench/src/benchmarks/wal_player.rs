@@ -10,7 +10,7 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Settings;
 use lockstep_player::null_receiver::{self, Received, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
-use lockstep_service::text::{count, tenths};
+use lockstep_service::words::figures::{count, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, writes};

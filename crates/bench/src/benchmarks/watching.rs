@@ -9,7 +9,7 @@ use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::{Node, Role};
-use lockstep_service::text::thousandths;
+use lockstep_service::words::figures::thousandths;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, writes};

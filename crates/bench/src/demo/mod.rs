@@ -14,8 +14,8 @@ use lockstep_lab::machine;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::{APP_ROLE, Workload};
-use lockstep_service::output::Output;
-use lockstep_service::text;
+use lockstep_service::words::output::Output;
+use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -399,12 +399,12 @@ fn table(findings: &Findings) -> Vec<Vec<String>> {
     table.extend(findings.rows.iter().map(|row| {
         vec![
             row.variant.to_owned(),
-            text::ms(row.trial.lag_p50_ms),
-            text::ms(row.trial.lag_p99_ms),
-            text::ms(row.trial.lag_end_ms),
-            text::slope(row.trial.lag_slope_ms_per_s),
-            text::count(row.trial.primary_tps),
-            text::count(row.trial.read_tps),
+            figures::ms(row.trial.lag_p50_ms),
+            figures::ms(row.trial.lag_p99_ms),
+            figures::ms(row.trial.lag_end_ms),
+            figures::slope(row.trial.lag_slope_ms_per_s),
+            figures::count(row.trial.primary_tps),
+            figures::count(row.trial.read_tps),
         ]
     }));
     table
@@ -453,7 +453,7 @@ fn lines(args: &DemoArgs, findings: &Findings) -> Result<Vec<String>> {
         return Ok(vec![json]);
     }
     let mut lines = vec![String::new()];
-    lines.extend(text::table(&table(findings)));
+    lines.extend(lines::table(&table(findings)));
     lines.push(String::new());
     for (view, columns) in statistics_lines(findings) {
         lines.push(format!("{view}: {columns}"));

@@ -11,7 +11,7 @@ use lockstep_replica::state::{Applied, Phase, Replica, State};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Standing, standing};
 use lockstep_service::exit::Failure;
-use lockstep_service::output;
+use lockstep_service::words::output;
 use lockstep_wire::Lsn;
 
 use super::{ReplicaArgs, failed};

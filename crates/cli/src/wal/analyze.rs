@@ -12,7 +12,7 @@ use clap::{Args, value_parser};
 use lockstep_client::Conninfo;
 use lockstep_client::target::Target;
 use lockstep_service::exit::Failure;
-use lockstep_service::output::Output;
+use lockstep_service::words::output::Output;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
 use lockstep_wal::class::{Rules, Stage};

@@ -13,8 +13,8 @@ use clap::{Args, value_parser};
 use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{figures, lines};
 use lockstep_wire::Lsn;
 use serde_json::json;
 
@@ -105,7 +105,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     let mut view = View::new();
     view.say(&format!(
         "{} MB of WAL from {} to {}, {}; waiting for {} to stream with primary_conninfo = '{}'",
-        text::count(recording.bytes() as f64 / 1e6),
+        figures::count(recording.bytes() as f64 / 1e6),
         recording.played_from(),
         recording.end(),
         args.pace(),
@@ -128,7 +128,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     match args.output {
         Output::Json => output::print(&result(&status).to_string()),
         Output::Text => {
-            for line in text::table(&table(&status)) {
+            for line in lines::table(&table(&status)) {
                 output::print(&line);
             }
         }

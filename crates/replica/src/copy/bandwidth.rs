@@ -23,7 +23,7 @@ impl Schedule {
         }
     }
 
-    /// How long to wait at `now` before so many bytes may go.
+    /// Time to wait at `now` before this many bytes may go.
     pub fn wait(&mut self, now: Duration, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));

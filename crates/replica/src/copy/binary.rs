@@ -22,7 +22,7 @@ const TEXT_ONLY: [u32; 12] = [
 pub struct Type {
     /// `pg_type.typtype`.
     pub kind: char,
-    /// It can be sent and received in the binary format.
+    /// The type can be sent and received in the binary format.
     pub has_binary: bool,
     /// The type of an array's elements, 0 if it is no array.
     pub element: u32,

@@ -38,7 +38,7 @@ impl Moment {
         }
     }
 
-    /// How long the rest will take at the speed so far; None before there is one.
+    /// Time that the rest will take at the speed so far; None before there is one.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.bytes_total.saturating_sub(self.bytes_done);
         match self.bytes_done {

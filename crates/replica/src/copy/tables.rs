@@ -51,7 +51,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         ON r.prrelid = c.oid
 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'";
 
-/// Those of the named tables that the session's snapshot has, with what the publication has of them.
+/// The named tables that the session's snapshot has, with what the publication has of them.
 pub fn tables(
     source: &mut Connection,
     wanted: &HashSet<TableName>,

@@ -21,10 +21,10 @@ use crate::state::failpoint;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
 use lockstep_apply::sessions;
 
-/// How often progress is told.
+/// Interval of reports of progress.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
 
-/// How long a server may say nothing while rows are copied.
+/// Longest silence of a server while rows are copied.
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// Text that means the same on both servers; an error rather than rows that row security hides. Whoever

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use lockstep_client::quote::identifier;
 use lockstep_client::{Connection, Conninfo};
+use lockstep_service::clock;
 use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
@@ -56,7 +57,7 @@ pub struct CreateOptions {
 pub struct Created {
     /// Where apply goes on.
     pub start: Lsn,
-    /// Of the rows that this call has copied.
+    /// Figures of the rows that this call has copied.
     pub copied: Moment,
 }
 
@@ -177,9 +178,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
 
 /// A number that no other replica of the same name had: the time in milliseconds.
 fn unique() -> u32 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let millis = now.map_or(0, |now| now.as_millis());
-    u32::try_from(millis & u128::from(u32::MAX)).unwrap_or(0)
+    u32::try_from(clock::unix_ms() & i64::from(u32::MAX)).unwrap_or(0)
 }
 
 fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {

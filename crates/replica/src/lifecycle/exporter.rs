@@ -29,20 +29,20 @@ use lockstep_apply::sessions;
 /// The plugin that every server has.
 const PLUGIN: &str = "pgoutput";
 
-/// How long creating a slot may take: it waits for the end of all open transactions.
+/// Longest time to create a slot, which waits for the end of all open transactions.
 const SLOT_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// How often it is looked whether anybody waits, and whom the slot waits for.
+/// Interval of looks whether anybody waits, and whom the slot waits for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The slot's wait is told of if it waits for the same sessions at so many looks.
 const LOOKS_UNTIL_TOLD: usize = 3;
 
-/// How long a table's lock is waited for, in milliseconds: less than servers wait before they look for
+/// Longest wait for a table's lock, in milliseconds: less than servers wait before they look for
 /// deadlocks.
 const LOCK_MS: u32 = 500;
 
-/// How long a publication's locks are waited for, in milliseconds: an autovacuum that has one ends for
+/// Longest wait for a publication's locks, in milliseconds: an autovacuum that has one ends for
 /// whoever has waited a second.
 const PUBLICATION_MS: u32 = 5_000;
 
@@ -57,7 +57,7 @@ const NOTICE_END: &str = "SET client_connection_check_interval = '1s'; SELECT 1"
 pub const LOCKED: &str = "55P03";
 const CANCELLED: &str = "57014";
 
-/// How long a look may take, and how many may fail in a row.
+/// Longest time of a look, and how many may fail in a row.
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 const MOST_FAILED: usize = 5;
 
@@ -207,7 +207,7 @@ struct Looker<'a> {
     source: &'a Conninfo,
     /// None after a look that failed.
     session: Option<Connection>,
-    /// So many looks have failed in a row.
+    /// Number of looks that have failed in a row.
     failed: usize,
     /// The processes of the sessions that have the locks and that make the slot.
     locks: u32,

@@ -23,11 +23,11 @@ use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
 
-/// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
+/// Interval of looks at the state, usually and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
-/// How often the publication is looked at while something is applied. Each takes a short session on the
+/// Interval of looks at the publication while something is applied. Each takes a short session on the
 /// source.
 const LOOK_AT_PUBLICATION_EVERY: Duration = Duration::from_secs(10);
 
@@ -51,8 +51,8 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     follow_if(what, control, true)
 }
 
-/// The same, with an altered publication only if `altered_ends` is false. What that takes away is lost
-/// whether it is followed or not, and `verify` shows it.
+/// Like [`follow`]; if `altered_ends` is false, an altered publication does not end it. What that takes
+/// away is lost whether it is followed or not, and `verify` shows it.
 pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
     control.begin();
     let alive = Arc::new(());
@@ -377,7 +377,7 @@ struct Before {
     batches: u64,
     /// Where the publication was right.
     published: Option<Lsn>,
-    /// Its sessions waited for others.
+    /// The replica's sessions waited for others.
     waited: bool,
 }
 

@@ -15,7 +15,7 @@ use lockstep_apply::sessions;
 /// SQLSTATE of an object that a session uses.
 const IN_USE: &str = "55006";
 
-/// How long a slot or an origin that is in use is waited for, and the time between attempts.
+/// Longest wait for a slot or an origin that is in use, and the time between attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -67,7 +67,7 @@ pub struct Server {
     pub superuser: bool,
     pub replication: bool,
     pub bypass_rls: bool,
-    /// May create schemas and publications in the database.
+    /// The role may create schemas and publications in the database.
     pub create: bool,
     /// `wal_level`, from 19 on `effective_wal_level` if that is higher.
     pub wal_level: String,
@@ -79,7 +79,7 @@ pub struct Server {
     pub origins_used: u32,
     /// Functions of replication origins that our role may not call.
     pub origin_functions_denied: Vec<String>,
-    /// May set `session_replication_role`.
+    /// The role may set `session_replication_role`.
     pub sets_replication_role: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct Table {
     pub changed_rows: u64,
     pub bytes: u64,
     pub generated_columns: u32,
-    /// Its replica identity has a generated column, which is not sent; all columns are in one that is FULL.
+    /// The replica identity has a generated column, which is not sent; all columns are in one that is FULL.
     pub generated_identity: bool,
     pub identity_columns: u32,
     pub deferrable_constraints: u32,

@@ -40,7 +40,7 @@ pub struct Expected {
     pub made: Option<Published>,
     /// The tables that were copied; only if `made` is None.
     pub copied: Vec<TableName>,
-    /// It was last seen as it should be when the source's WAL ended here.
+    /// The publication was last seen as it should be when the source's WAL ended here.
     pub right: Option<Lsn>,
 }
 

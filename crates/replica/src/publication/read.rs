@@ -55,13 +55,13 @@ WHERE c.relkind IN ('r', 'p') AND c.oid IN (";
 pub struct Published {
     /// Only from 18 on.
     pub oid: Option<u32>,
-    /// Of INSERT, UPDATE, DELETE and TRUNCATE, which it sends.
+    /// Which of INSERT, UPDATE, DELETE and TRUNCATE the publication sends.
     pub sends: [bool; 4],
     pub via_root: bool,
     pub all_tables: bool,
     /// Which generated columns it sends; None before 18.
     pub generated: Option<String>,
-    /// It has all tables of these.
+    /// Schemas of which the publication has all tables.
     pub schemas: Vec<String>,
     pub tables: Vec<Entry>,
 }
@@ -74,7 +74,7 @@ pub struct Entry {
     pub is_partitioned: bool,
     /// The numbers and names of the columns of its list. A number stays if the column is renamed.
     pub columns: Option<Vec<(i16, String)>>,
-    /// Its row filter, as the server writes it.
+    /// The entry's row filter, as the server writes it.
     pub filter: Option<String>,
     /// A digest of the filter as the server keeps it, which does not change if a column is renamed.
     pub digest: Option<String>,

@@ -35,7 +35,7 @@ pub const COLUMN_VERSION: &str = "pg_attver";
 /// The name of pg_restore's sessions.
 const RESTORE: &str = "lockstep restore";
 
-/// How long those that a killed call has left may take to end, and the time between looks.
+/// Longest wait for programs that a killed call has left, and the time between looks.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -98,7 +98,7 @@ END $undo$";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     PreData,
-    /// By so many jobs.
+    /// Restored by this many jobs.
     PostData(usize),
 }
 

@@ -55,7 +55,7 @@ failpoints! {
     DROP_ORIGINS = "drop-origins";
 }
 
-/// Those of the replica, of apply and of spools.
+/// The failpoints of the replica, of apply and of spools.
 pub fn all() -> impl Iterator<Item = Failpoint> {
     ALL.iter().chain(apply::ALL).chain(spool::ALL).copied()
 }

@@ -43,9 +43,9 @@ pub enum Held {
 pub struct Hold {
     /// The session of verify on the target.
     pub pid: u32,
-    /// Its role.
+    /// The session's role.
     pub user: Option<String>,
-    /// Its address. None if it is on the target's machine, or if this role may not see that.
+    /// The session's address. None if that is on the target's machine, or if this role may not see that.
     pub client: Option<String>,
     /// Time since it was made. None if this role may not see that.
     pub age: Option<Duration>,

@@ -10,7 +10,7 @@ use super::{APPLICATION, State};
 use crate::error::{ReplicaError, Result};
 use lockstep_apply::sessions;
 
-/// How long another lockstep's lock is waited for.
+/// Longest wait for another lockstep's lock.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// SQLSTATE of a lock that was not free in time.

@@ -137,7 +137,7 @@ pub struct Replica {
     /// Where apply begins; known from [`Phase::Schema`] on.
     pub start: Option<Lsn>,
     pub paused: bool,
-    /// How often it was resumed.
+    /// Number of times that the replica was resumed.
     pub resumes: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::error::{ReplicaError, Result};
 /// SQLSTATEs of something that another session has made meanwhile.
 const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 
-/// How often the schema is begun again because another session was quicker.
+/// Most times that the schema is begun again because another session was quicker.
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
@@ -129,7 +129,7 @@ impl State {
         Self::found(target, Use::Write)
     }
 
-    /// The same for a role that only reads, whoever owns the state.
+    /// Opens the state for a role that only reads, whoever owns the state.
     pub fn see(target: &Conninfo) -> Result<Option<Self>> {
         Self::found(target, Use::Read)
     }

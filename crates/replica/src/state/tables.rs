@@ -39,7 +39,7 @@ pub struct TableCopy {
     pub bytes: u64,
     /// Rows to update or delete that apply did not find.
     pub missing: u64,
-    /// Its OID on the source. None of a partition that was made later, and of a state that an older
+    /// The table's OID on the source. None of a partition that was made later, and of a state that an older
     /// version made.
     pub source_oid: Option<u32>,
     /// The target has a table of its name now.

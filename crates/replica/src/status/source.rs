@@ -13,10 +13,10 @@ use crate::status::lost::{Lost, lost};
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
 
-/// How long to wait for an answer.
+/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long connecting may take unless the conninfo says otherwise, in seconds.
+/// Longest time to connect unless the conninfo says otherwise, in seconds.
 const CONNECT_S: &str = "3";
 
 const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
@@ -100,7 +100,7 @@ impl Source {
         })
     }
 
-    /// The same of tables that were copied.
+    /// Words for tables that were copied and are not replicated any more; None if there are none.
     pub fn not_replicated_any_more(&self, replica: &Replica) -> Option<String> {
         let named: Vec<_> = (self.lost.iter())
             .map(|lost| format!("{} ({})", lost.table, lost.words()))

@@ -19,7 +19,7 @@ pub const FRESH: Duration = Duration::from_secs(15);
 pub enum Standing<'a> {
     /// Nothing: nobody holds the replica's lock.
     NotRunning,
-    /// Not apply: `replica create` or `drop`.
+    /// Another than apply: `replica create` or `drop`.
     Other,
     /// Apply's session is there, but has written nothing for a time: its machine may be gone.
     Silent,

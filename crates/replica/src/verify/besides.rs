@@ -34,7 +34,7 @@ FROM up JOIN pg_class c ON c.oid = up.child AND c.relkind = 'r' AND c.relpersist
     JOIN pg_namespace an ON an.oid = a.relnamespace
 GROUP BY n.nspname, c.relname, c.oid ORDER BY 1, 2";
 
-/// Those of the tables in `$1` that exist, each with all that it is below.
+/// The tables in `$1` that exist, each with all that it is below.
 const EXISTING: &str = "
 WITH RECURSIVE found AS (
     SELECT c.oid, n.nspname, c.relname

@@ -10,7 +10,7 @@ use crate::state::{Held, State};
 use lockstep_apply::Control;
 use lockstep_apply::control::before_all;
 
-/// How often the state is asked how far apply is.
+/// Interval of questions to the state how far apply is.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// A replica that is asked to stand still.
@@ -38,7 +38,7 @@ fn not_reached() -> VerifyError {
     )
 }
 
-/// Of a replica that this process applies to.
+/// The hold of a replica that this process applies to.
 pub struct InProcess<'a>(pub &'a Control);
 
 impl InProcess<'_> {
@@ -67,7 +67,7 @@ impl Hold for InProcess<'_> {
     }
 }
 
-/// Of a replica that any process applies to.
+/// The hold of a replica that any process applies to.
 pub struct ThroughState {
     pub state: State,
     pub name: String,

@@ -33,7 +33,7 @@ const BACK: &str = "ROLLBACK TO verify; RELEASE verify";
 pub(super) enum Table {
     /// The table of the moment.
     Same,
-    /// It meant no table at the moment: nothing, or a view.
+    /// The name meant no table at the moment: nothing, or a view.
     None,
     /// The table was rewritten, truncated, replaced or dropped since, or another session has it
     /// locked.

@@ -96,7 +96,7 @@ pub struct Options {
     pub jobs: usize,
     /// Rows of one range, about.
     pub range_rows: u64,
-    /// How long changes may be held back: for transactions that are open on the source, and for the
+    /// Longest time that changes are held back: for transactions that are open on the source, and for the
     /// target to catch up with it. Also how long the lock of a table is waited for.
     pub patience: Duration,
 }

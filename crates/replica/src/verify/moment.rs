@@ -23,7 +23,7 @@ const SAME_TEXT: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; 
 const NO_VIEWS: &str = "SELECT pg_catalog.set_config(name, 'view', false) \
     FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
-/// How long a statement may take.
+/// Longest time of a statement.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Most milliseconds for which a lock is waited for.

@@ -18,7 +18,7 @@ use crate::state::{Holder, Replica, State};
 use crate::status::source::{Source, source_of};
 use lockstep_apply::{Control, MEMORY};
 
-/// How often the state is asked how far apply is.
+/// Interval of questions to the state how far apply is.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// A replica that is to be compared.
@@ -30,7 +30,7 @@ pub struct Replicated {
     pub source: Option<Conninfo>,
     /// Sessions on each side.
     pub jobs: usize,
-    /// How long changes may be held back, and how long the replica may take to get on at all.
+    /// Longest time that changes are held back, and that the replica may take to get on at all.
     pub patience: Duration,
 }
 

@@ -100,10 +100,10 @@ fn row(columns: &[String]) -> String {
 /// How text becomes a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
-    /// By the server's own function, which depends on the database's encoding and the machine's
+    /// Hash by the server's own function, which depends on the database's encoding and the machine's
     /// byte order.
     OfServer,
-    /// Of the text as UTF-8; slower.
+    /// Hash of the text as UTF-8; slower.
     OfUtf8,
 }
 
@@ -112,7 +112,7 @@ pub const PROBE: &str = "SELECT pg_catalog.getdatabaseencoding(), \
      pg_catalog.hashtextextended('lockstep' COLLATE \"C\", 0)";
 
 impl Hash {
-    /// The same for equal text, whatever the collation.
+    /// Equal for equal text, whatever the collation.
     fn of(self, text: &str) -> String {
         match self {
             Self::OfServer => format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)"),

@@ -6,8 +6,8 @@ use std::fs;
 use super::{files, root};
 
 /// Crates whose doc comments are held to that.
-const HELD: [&str; 8] = [
-    "client", "intake", "lab", "lag", "relay", "serve", "verify", "wire",
+const HELD: [&str; 10] = [
+    "apply", "client", "intake", "lab", "lag", "relay", "replica", "serve", "verify", "wire",
 ];
 
 /// Openings that lack a subject, or leave open what it is.

@@ -1,0 +1,367 @@
+//! One session's driver: a stream from the source or a spool, the session that decides
+//! (`crate::session`), and writers on threads of their own.
+//!
+//! ```text
+//! source ──stream──> this thread: merges, tells the source ──parts──> writers' threads ──> target
+//!                          ^──────────────── events ───────────────────────┘
+//! ```
+//!
+//! With a spool, messages come from the spool, and feedback goes to it.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use lockstep_client::Connection;
+use lockstep_service::clock;
+use lockstep_service::waker::{self, Sleeper};
+use lockstep_wire::stream::{FromStandby, Status};
+use lockstep_wire::{Lsn, Timeline};
+use tracing::warn;
+
+use crate::batch::Missing;
+use crate::catalog::{Catalog, Starts};
+use crate::continuity::Known;
+use crate::control::{Control, Event, Phase};
+use crate::error::{ApplyError, Result};
+use crate::failpoint;
+use crate::merge::Limits;
+use crate::pool::Pool;
+use crate::run::Settings;
+use crate::session::{Action, Begin, Ending, MOST_WAITING, Next, STATUS_EVERY, Session};
+use crate::source::Source;
+use crate::spool::{Arrived, Content, Feed};
+use crate::work::Job;
+use crate::writer::{self, Writer};
+
+/// Messages that are taken before events and the time are looked at again.
+const MESSAGES: usize = 64;
+
+/// Longest time that the source may take to end its stream.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Why a session has ended.
+pub(crate) struct Ended {
+    pub error: Option<ApplyError>,
+    /// If a change did not fit: the end of the last transaction of its batch.
+    pub failed_batch: Option<Lsn>,
+}
+
+/// A session and all that it reads from and writes to.
+pub(crate) struct Drive<'a> {
+    control: &'a Control,
+    settings: &'a Settings,
+    session: Session<Content>,
+    feed: Feed,
+    catalog: Catalog,
+    sleeper: Sleeper,
+    events: Receiver<Event>,
+    pool: Pool,
+    /// The source's timeline as the target knows it.
+    timeline: Option<Timeline>,
+}
+
+impl<'a> Drive<'a> {
+    /// Connects to both ends. Transactions up to `careful` are applied one by one.
+    pub fn open(
+        settings: &'a Settings,
+        control: &'a Control,
+        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+        careful: Lsn,
+    ) -> Result<Self> {
+        let name = &settings.application_name;
+        let (mut writers, stands) = writer::open(settings)?;
+        let catalog = Catalog::connect(&settings.target, name, starts)?;
+        let first = writers.first_mut();
+        let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
+        let known = first.known(stands)?;
+        failpoint::APPLY_OPENED.reach();
+        let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
+        let (sleeper, waker) = pair?;
+        let (event_sender, events) = mpsc::channel();
+        let (feed, timeline) = feed(settings, &known, stands, first, &event_sender)?;
+        control.set_session(Some((event_sender.clone(), waker.clone())));
+        let begin = Begin {
+            limits: Limits::of_memory(settings.memory, writers.len()),
+            memory: settings.memory,
+            writers: writers.len(),
+            stands,
+            careful,
+            is_spooled: matches!(feed, Feed::Spool(_)),
+        };
+        let backends = writers.iter().map(Writer::backend);
+        let backends = backends.chain([catalog.backend()]).collect();
+        let pool = Pool::start(
+            writers,
+            settings.writers + MOST_WAITING,
+            &event_sender,
+            &waker,
+        )?;
+        control.count(|stats| {
+            stats.phase = Phase::Applying;
+            stats.error = None;
+            stats.backends = backends;
+            stats.sessions += 1;
+            stats.applied = stands;
+            stats.flushed = stands;
+            stats.caught_up = false;
+        });
+        Ok(Self {
+            control,
+            settings,
+            session: Session::new(begin, Instant::now()),
+            feed,
+            catalog,
+            sleeper,
+            events,
+            pool,
+            timeline,
+        })
+    }
+
+    /// Applies until something else is wanted or something fails.
+    pub fn run(mut self) -> Ended {
+        let error = self.flow().unwrap_or_else(Some);
+        let failed_batch = error
+            .as_ref()
+            .and_then(|error| self.session.failed_batch(error));
+        let control = self.control;
+        control.set_session(None);
+        control.count(|stats| {
+            stats.backends = Vec::new();
+            stats.waits = None;
+        });
+        self.close();
+        if error.is_some() {
+            // The target may have lost what it had not on disk.
+            control.count(|stats| stats.applied = stats.applied.min(stats.flushed));
+        }
+        Ended {
+            error,
+            failed_batch,
+        }
+    }
+
+    /// Does what the session decides, until it ends.
+    fn flow(&mut self) -> Result<Option<ApplyError>> {
+        self.see_wanted()?;
+        loop {
+            self.hear()?;
+            self.act()?;
+            let next = self.session.next(Instant::now());
+            self.act()?;
+            match next {
+                Next::Again => {}
+                Next::Read => self.read()?,
+                Next::Wait(patience) | Next::WaitToRead(patience) => self.wait_event(patience)?,
+                Next::End(error) => return Ok(error),
+            }
+        }
+    }
+
+    /// Hands over what has arrived, up to a number of messages: events and the time are looked at between.
+    fn read(&mut self) -> Result<()> {
+        let now = Instant::now();
+        for _ in 0..MESSAGES {
+            if !self.session.reads() {
+                break;
+            }
+            match self.feed.next()? {
+                Arrived::Message(data) => {
+                    self.keep_timeline()?;
+                    self.session.take(data, &mut self.catalog, now)?;
+                    self.act()?;
+                }
+                Arrived::Covered(end) => {
+                    self.keep_timeline()?;
+                    self.session.covered(end);
+                }
+                Arrived::NotYet => return self.idle(),
+                Arrived::Ended => return Err(ApplyError::Ended),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more has arrived.
+    fn idle(&mut self) -> Result<()> {
+        if let (true, Feed::Spool(spool)) = (self.session.is_done(), &mut self.feed) {
+            if let Some(error) = spool.failure() {
+                return Err(error);
+            }
+        }
+        let next = self.session.idle(Instant::now());
+        self.act()?;
+        match (next, &mut self.feed) {
+            (Next::WaitToRead(rest), Feed::Source(stream)) => {
+                let ready = stream.wait(Some(self.sleeper.fd()), rest);
+                if ready.map_err(ApplyError::Source)?.woken {
+                    self.sleeper.drain();
+                }
+                Ok(())
+            }
+            (Next::WaitToRead(rest) | Next::Wait(rest), _) => self.wait_event(rest),
+            (Next::Again | Next::Read | Next::End(_), _) => Ok(()),
+        }
+    }
+
+    /// Hears all events that are there.
+    fn hear(&mut self) -> Result<()> {
+        loop {
+            match self.events.try_recv() {
+                Ok(event) => self.event(event)?,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Wanted => self.see_wanted(),
+            Event::Arrived => {
+                if let Feed::Spool(spool) = &self.feed {
+                    spool.heard();
+                }
+                Ok(())
+            }
+            Event::News(news) => {
+                self.session.news(news, Instant::now())?;
+                self.act()
+            }
+        }
+    }
+
+    fn see_wanted(&mut self) -> Result<()> {
+        let wanted = self.control.wanted();
+        let now = Instant::now();
+        self.session.see_wanted(wanted, &mut self.catalog, now)?;
+        self.act()
+    }
+
+    fn wait_event(&mut self, patience: Duration) -> Result<()> {
+        match self.events.recv_timeout(patience) {
+            Ok(event) => self.event(event),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(ApplyError::System("the writer has ended".to_owned()))
+            }
+        }
+    }
+
+    /// Does all that the session wants done at once.
+    fn act(&mut self) -> Result<()> {
+        while let Some(action) = self.session.action() {
+            match action {
+                Action::Hand(job) => self.hand(job)?,
+                Action::Tell(status) => self.tell(status)?,
+                Action::Warn(missing, end) => warn_of_missing(&missing, end),
+                shown => self.control.show(shown),
+            }
+        }
+        Ok(())
+    }
+
+    fn hand(&mut self, job: Job) -> Result<()> {
+        match self.pool.hand(job) {
+            true => Ok(()),
+            // The last event of the writers says why.
+            false => self.wait_event(STATUS_EVERY),
+        }
+    }
+
+    fn tell(&mut self, status: Status) -> Result<()> {
+        match &mut self.feed {
+            Feed::Source(stream) => {
+                failpoint::APPLY_UNTOLD.reach();
+                let status = Status {
+                    sent_at: clock::timestamp(),
+                    ..status
+                };
+                let told = stream.send(&FromStandby::Status(status));
+                told.map_err(ApplyError::Source)?;
+                failpoint::APPLY_TOLD.reach();
+                Ok(())
+            }
+            Feed::Spool(from) => {
+                from.spool
+                    .tell(status.applied, status.flushed, status.reply);
+                Ok(())
+            }
+        }
+    }
+
+    /// Before the target has anything of a timeline, it knows of the timeline.
+    fn keep_timeline(&mut self) -> Result<()> {
+        let Feed::Spool(spool) = &self.feed else {
+            return Ok(());
+        };
+        if let Some(timeline) = spool.timeline.filter(|now| self.timeline != Some(*now)) {
+            self.catalog
+                .keep_timeline(&self.settings.replica, timeline)?;
+            self.timeline = Some(timeline);
+        }
+        Ok(())
+    }
+
+    /// Ends both connections. What the writers have is finished if that is quick, and otherwise
+    /// rolled back: it will be sent again.
+    fn close(mut self) {
+        self.pool.close();
+        let mut ending = Ending::new(Instant::now());
+        while !self.pool.is_finished() {
+            let left = ending.patience(self.pool.has_failed(), Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => {
+                    let _ = self.event(event);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.pool.cancel();
+                    ending.cancelled(Instant::now());
+                }
+            }
+        }
+        self.pool.join();
+        failpoint::APPLY_ENDING.reach();
+        let _ = self.hear();
+        self.session.tell(false, Instant::now());
+        let _ = self.act();
+        // A source that is gone or busy need not be waited for: the connection is closed.
+        if let Feed::Source(stream) = self.feed {
+            let _ = stream.finish(FAREWELL);
+        }
+    }
+}
+
+/// A batch that skipped rows is a sign that the target is not what the source was.
+fn warn_of_missing(missing: &Missing, end: Lsn) {
+    if missing.is_empty() {
+        return;
+    }
+    let rows = missing.iter();
+    let rows: Vec<_> = rows
+        .map(|(table, rows)| format!("{rows} of {table}"))
+        .collect();
+    let rows = rows.join(", ");
+    warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
+}
+
+/// What a session reads, and the source's timeline as far as it is known.
+fn feed(
+    settings: &Settings,
+    known: &Known,
+    stands: Lsn,
+    first: &mut Writer,
+    events: &Sender<Event>,
+) -> Result<(Feed, Option<Timeline>)> {
+    if let Some(spool) = &settings.spool {
+        let read = spool.read(known, settings, events.clone())?;
+        return Ok((Feed::Spool(Box::new(read)), known.timeline));
+    }
+    let source = Source::ask(settings, known)?;
+    let timeline = source.timeline;
+    if known.timeline != Some(timeline) {
+        first.keep_timeline(timeline)?;
+    }
+    let stream = source.stream(settings, stands)?;
+    Ok((Feed::Source(stream), Some(timeline)))
+}

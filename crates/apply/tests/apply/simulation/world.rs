@@ -1,0 +1,774 @@
+//! One run: the real session, merger, order, turn and work, over a source and a target in memory.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use lockstep_apply::Control;
+use lockstep_apply::batch::{CommitPoint, Missing};
+use lockstep_apply::error::ApplyError;
+use lockstep_apply::fault::Fault;
+use lockstep_apply::merge::Limits;
+use lockstep_apply::session::{Action, Begin, MOST_WAITING, Next, Session};
+use lockstep_apply::turn::{Turn, Waited};
+use lockstep_apply::work::{Answer, Job, News, Stop, Todo, Which, Work};
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::Status;
+
+use super::source::{Transaction, Writer, keepalive, relations, wal_end};
+use super::target::{Catalog, Made, Target, deadlock};
+
+/// Steps after which a run is stuck.
+const MOST_STEPS: u32 = 200_000;
+
+/// What a run plants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    In(Fault),
+    /// A session begins where the origins stand, whatever the state keeps.
+    OriginAlone,
+}
+
+pub type Checked<T = ()> = Result<T, String>;
+
+/// What the session's driver hears of.
+enum Heard {
+    Wanted,
+    News(News),
+}
+
+#[derive(Default)]
+struct Desk {
+    work: Option<Work>,
+    /// Whose transaction its statement waits for.
+    blocked: Option<usize>,
+}
+
+/// What a run came by.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Seen {
+    pub commits: u64,
+    pub ahead: u64,
+    pub again: u64,
+    pub parts: u64,
+    pub crashes: u64,
+    pub conflicts: u64,
+    pub blocked: u64,
+    pub holds: u64,
+    pub deadlocks: u64,
+    pub in_the_way: u64,
+    pub spooled: u64,
+}
+
+impl Seen {
+    fn numbers(&self) -> [u64; 11] {
+        [
+            self.commits,
+            self.ahead,
+            self.again,
+            self.parts,
+            self.crashes,
+            self.conflicts,
+            self.blocked,
+            self.holds,
+            self.deadlocks,
+            self.in_the_way,
+            self.spooled,
+        ]
+    }
+
+    pub fn least(&self) -> u64 {
+        self.numbers().into_iter().min().unwrap_or(0)
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.commits += more.commits;
+        self.ahead += more.ahead;
+        self.again += more.again;
+        self.parts += more.parts;
+        self.crashes += more.crashes;
+        self.conflicts += more.conflicts;
+        self.blocked += more.blocked;
+        self.holds += more.holds;
+        self.deadlocks += more.deadlocks;
+        self.in_the_way += more.in_the_way;
+        self.spooled += more.spooled;
+    }
+}
+
+pub struct World {
+    rng: Rng,
+    plant: Option<Plant>,
+    history: Vec<Transaction>,
+    /// Transactions that have committed on the source so far.
+    committed: usize,
+    /// What the source was told.
+    confirmed: Lsn,
+    target: Target,
+    control: Control,
+    writers: usize,
+    limits: Limits,
+    memory: usize,
+    is_spooled: bool,
+    now: Instant,
+    careful: Lsn,
+    session: Option<Session<Vec<u8>>>,
+    catalog: Catalog,
+    desks: Vec<Desk>,
+    jobs: VecDeque<Job>,
+    /// The writer that has a transaction in parts.
+    in_parts: Option<usize>,
+    turn: Turn,
+    events: VecDeque<Heard>,
+    /// The next message: of which transaction, and which of it.
+    cursor: (usize, usize),
+    relations: VecDeque<Vec<u8>>,
+    hold: Option<Lsn>,
+    /// The commit of the newest transaction that had begun when the session saw what is wanted.
+    taken: Lsn,
+    told: Status,
+    pub seen: Seen,
+}
+
+impl World {
+    pub fn new(seed: u64, plant: Option<Plant>) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let transactions = rng.usize(8..30);
+        let mut source = Writer::new(&mut rng);
+        for _ in 0..transactions {
+            source.transaction();
+        }
+        let history = source.history;
+        let writers = rng.usize(1..5);
+        let memory = rng.usize(4_000..30_000);
+        let limits = Limits {
+            changes: rng.u64(1..12),
+            of_one: rng.u64(6..40),
+            transactions: rng.u64(1..10),
+            ..Limits::of_memory(memory, writers)
+        };
+        let is_spooled = rng.u32(0..3) == 0;
+        let now = Instant::now();
+        let mut target = Target::default();
+        target.open.resize_with(writers, || None);
+        Self {
+            plant,
+            history,
+            committed: 0,
+            confirmed: Lsn::INVALID,
+            target,
+            control: Control::default(),
+            writers,
+            limits,
+            memory,
+            is_spooled,
+            now,
+            careful: Lsn::INVALID,
+            session: None,
+            catalog: Catalog {
+                is_misshapen: false,
+            },
+            desks: Vec::new(),
+            jobs: VecDeque::new(),
+            in_parts: None,
+            turn: Turn::new(now),
+            events: VecDeque::new(),
+            cursor: (0, 0),
+            relations: VecDeque::new(),
+            hold: None,
+            taken: Lsn::INVALID,
+            told: Status::default(),
+            seen: Seen {
+                spooled: u64::from(is_spooled),
+                ..Seen::default()
+            },
+            rng,
+        }
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        match self.plant {
+            Some(Plant::In(fault)) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// Runs until the target has everything and the source knows.
+    pub fn run(&mut self) -> Checked {
+        for step in 0..MOST_STEPS {
+            let end = self.history.last().map_or(Lsn::INVALID, |last| last.end);
+            if self.confirmed >= end && self.hold.is_none() {
+                return self.is_right("at the end");
+            }
+            // In the second half nothing goes wrong any more, so that a run ends.
+            self.step(step < MOST_STEPS / 2)?;
+        }
+        Err(format!(
+            "stuck: {} of {} transactions, the target at {}, the source told {}",
+            self.committed,
+            self.history.len(),
+            self.target.committed.kept,
+            self.confirmed
+        ))
+    }
+
+    fn step(&mut self, trouble: bool) -> Checked {
+        self.now += Duration::from_micros(self.rng.u64(0..3_000));
+        if self.rng.u32(0..400) == 0 {
+            self.now += Duration::from_secs(6);
+        }
+        match self.rng.u32(0..100) {
+            0..=4 if self.committed < self.history.len() => self.committed += 1,
+            5 if trouble => self.trouble()?,
+            6 => self.holds(trouble)?,
+            7..=45 => self.session_step()?,
+            _ => {
+                let writer = self.rng.usize(0..self.writers);
+                self.writer_step(writer)?;
+            }
+        }
+        self.is_held()
+    }
+
+    /// Something goes wrong, or is mended.
+    fn trouble(&mut self) -> Checked {
+        match self.rng.u32(0..14) {
+            0 => {
+                self.seen.crashes += 1;
+                self.kill(true);
+            }
+            1 => self.kill(false),
+            2 => {
+                self.control.pause();
+                self.events.push_back(Heard::Wanted);
+            }
+            3 if self.target.stray.is_none() => {
+                let value = self.rng.u32(0..8).to_string();
+                let is_there = self.target.committed.rows.has_value(1, &value);
+                let is_open = self.target.open.iter().any(Option::is_some);
+                if !is_there && !is_open {
+                    self.target.stray = Some(value);
+                }
+            }
+            4 => self.catalog.is_misshapen = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn mend(&mut self) {
+        self.target.stray = None;
+        self.catalog.is_misshapen = false;
+    }
+
+    /// Process or target dies: transactions that are open are rolled back, or their COMMIT had been sent.
+    fn kill(&mut self, crash: bool) {
+        for writer in 0..self.desks.len() {
+            let Some(work) = &self.desks[writer].work else {
+                continue;
+            };
+            let Todo::Commit(commit) = work.next() else {
+                continue;
+            };
+            match self.rng.u32(0..3) {
+                0 => drop(self.target.commit(writer, commit, false)),
+                1 => self.target.origin = self.target.origin.max(commit.end),
+                _ => {}
+            }
+        }
+        let survive = self.rng.usize(0..=self.target.not_durable());
+        self.target.lost(crash, survive);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.session = None;
+        self.control.show(Action::Holds(None));
+        self.control.show(Action::Behind);
+        self.desks.clear();
+        self.jobs.clear();
+        self.events.clear();
+        self.in_parts = None;
+    }
+
+    /// Asks for a hold, or lets go.
+    fn holds(&mut self, trouble: bool) -> Checked {
+        match self.hold {
+            Some(_) if !trouble || self.rng.u32(0..20) == 0 => {
+                self.hold = None;
+                self.control.release();
+            }
+            None if trouble && self.rng.u32(0..8) == 0 => {
+                let kept = self.target.committed.kept;
+                let later: Vec<_> = (self.history.iter().map(|one| one.commit))
+                    .filter(|commit| *commit > kept)
+                    .take(6)
+                    .collect();
+                let Some(at) = self.rng.choice(later) else {
+                    return Ok(());
+                };
+                self.hold = Some(at);
+                self.control.hold_at(at);
+            }
+            _ => return Ok(()),
+        }
+        self.events.push_back(Heard::Wanted);
+        Ok(())
+    }
+
+    /// If the hold is acknowledged, the target has exactly what commits before it, or had more already.
+    fn is_held(&mut self) -> Checked {
+        let Some(at) = self.hold.filter(|at| self.control.is_held(*at)) else {
+            return Ok(());
+        };
+        self.seen.holds += 1;
+        self.hold = None;
+        self.control.release();
+        self.events.push_back(Heard::Wanted);
+        let before = self.history.iter().rfind(|one| one.commit < at);
+        let end = before.map_or(Lsn::INVALID, |one| one.end);
+        // What was under way when the hold was asked for may go beyond it.
+        if self.taken >= at || self.has(end) {
+            return Ok(());
+        }
+        Err(format!(
+            "held at {at}, and the target is at {}",
+            self.target.committed.kept
+        ))
+    }
+
+    /// The target is as the source was after the transaction that ends here.
+    fn has(&self, end: Lsn) -> bool {
+        let after = self.history.iter().rfind(|one| one.end <= end);
+        match after {
+            Some(one) => one.after == self.target.committed.rows,
+            None => self.target.committed.rows == Default::default(),
+        }
+    }
+
+    fn is_right(&self, when: &str) -> Checked {
+        let kept = self.target.committed.kept;
+        match self.has(kept) {
+            true => Ok(()),
+            false => Err(format!(
+                "{when} the target is not what the source was at {kept}: {:?}",
+                self.target.committed.rows
+            )),
+        }
+    }
+
+    /// The newest transaction of the source that ends at or before a position.
+    fn last_before(&self, at: Lsn) -> Lsn {
+        let before = self.history.iter().rfind(|one| one.end <= at);
+        before.map_or(Lsn::INVALID, |one| one.end)
+    }
+
+    fn open(&mut self) -> Checked {
+        self.target.open.iter_mut().for_each(|open| *open = None);
+        self.control.resume();
+        let stands = self.target.stands(self.plant == Some(Plant::OriginAlone));
+        if self.confirmed > stands {
+            return Err(format!(
+                "the source was told that {} is flushed, and the target stands at {stands}",
+                self.confirmed
+            ));
+        }
+        // Whatever the source was told: a target that is back tells anew.
+        self.told = Status::default();
+        let begin = Begin {
+            limits: self.limits,
+            memory: self.memory,
+            writers: self.writers,
+            stands,
+            careful: self.careful,
+            is_spooled: self.is_spooled,
+        };
+        self.session = Some(Session::new(begin, self.now).with_fault(self.fault()));
+        self.turn = Turn::new(self.now);
+        self.desks.resize_with(self.writers, Desk::default);
+        let next = self.history.iter().position(|one| one.commit >= stands);
+        self.cursor = (next.unwrap_or(self.history.len()), 0);
+        self.relations = relations().into();
+        self.events.push_back(Heard::Wanted);
+        Ok(())
+    }
+
+    fn session_step(&mut self) -> Checked {
+        if self.session.is_none() {
+            return self.open();
+        }
+        let result = self.drive();
+        self.act()?;
+        match result {
+            Ok(None) => Ok(()),
+            Ok(Some(Next::End(error))) => self.ended(error),
+            Ok(Some(_)) => Ok(()),
+            Err(error) => self.ended(Some(error)),
+        }
+    }
+
+    /// What the driver of a session does in a round.
+    fn drive(&mut self) -> Result<Option<Next>, ApplyError> {
+        for _ in 0..self.rng.usize(0..4) {
+            let Some(event) = self.events.pop_front() else {
+                break;
+            };
+            let Some(session) = &mut self.session else {
+                return Ok(None);
+            };
+            match event {
+                Heard::News(news) => session.news(news, self.now)?,
+                Heard::Wanted => {
+                    let wanted = self.control.wanted();
+                    let (number, place) = self.cursor;
+                    let begun = (number + usize::from(place > 0)).checked_sub(1);
+                    let begun = begun.map_or(Lsn::INVALID, |begun| self.history[begun].commit);
+                    self.taken = begun.max(self.target.committed.kept);
+                    session.see_wanted(wanted, &mut self.catalog, self.now)?;
+                }
+            }
+        }
+        let Some(session) = &mut self.session else {
+            return Ok(None);
+        };
+        let next = session.next(self.now);
+        if !matches!(next, Next::Read) {
+            return Ok(Some(next));
+        }
+        for _ in 0..self.rng.usize(1..12) {
+            let Some(session) = &self.session else {
+                return Ok(None);
+            };
+            if !session.reads() {
+                return Ok(None);
+            }
+            if session.handed() > 0 && session.memory() >= self.memory {
+                // Told as an error of a kind that nothing else makes.
+                let words = "read on over the limit of memory".to_owned();
+                return Err(ApplyError::Damaged(words));
+            }
+            let fed = self.feed()?;
+            let Some(session) = &mut self.session else {
+                return Ok(None);
+            };
+            if !fed {
+                return Ok(Some(session.idle(self.now)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Feeds the session one message, if there is one.
+    fn feed(&mut self) -> Result<bool, ApplyError> {
+        let Some(session) = &mut self.session else {
+            return Ok(false);
+        };
+        let (number, place) = self.cursor;
+        let (catalog, now) = (&mut self.catalog, self.now);
+        if let Some(relation) = self.relations.pop_front() {
+            session.take(relation, catalog, now)?;
+            return Ok(true);
+        }
+        if self.rng.u32(0..6) == 0 {
+            let end = match place {
+                0 if number < self.committed => self.history[number].commit,
+                _ => wal_end(self.committed),
+            };
+            match self.is_spooled {
+                true if place == 0 => session.covered(end),
+                true => {}
+                false => session.take(keepalive(end, self.rng.bool()), catalog, now)?,
+            }
+            return Ok(true);
+        }
+        if number >= self.committed {
+            return Ok(false);
+        }
+        let messages = &self.history[number].messages;
+        let message = messages[place].clone();
+        self.cursor = match place + 1 == messages.len() {
+            true => (number + 1, 0),
+            false => (number, place + 1),
+        };
+        session.take(message, catalog, now)?;
+        Ok(true)
+    }
+
+    /// Does what the session wants done.
+    fn act(&mut self) -> Checked {
+        while let Some(action) = self.session.as_mut().and_then(Session::action) {
+            match action {
+                Action::Hand(job) => {
+                    self.turn.hand(job.plan.number);
+                    self.seen.parts += u64::from(job.has_more());
+                    self.jobs.push_back(job);
+                    let busy = self.desks.iter().filter(|desk| desk.work.is_some());
+                    if self.jobs.len() + busy.count() > self.writers + MOST_WAITING {
+                        return Err("more jobs than writers and one".to_owned());
+                    }
+                }
+                Action::Tell(status) => self.tell(status)?,
+                Action::Warn(missing, end) => {
+                    return Err(format!("rows were missing up to {end}: {missing:?}"));
+                }
+                shown => self.control.show(shown),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, status: Status) -> Checked {
+        let (durable, kept) = (self.target.durable(), self.target.committed.kept);
+        if self.last_before(status.flushed) > durable {
+            return Err(format!(
+                "told {} flushed, durable is {durable}",
+                status.flushed
+            ));
+        }
+        // Transactions that change nothing are applied without a commit.
+        if self.last_before(status.applied) > kept && !self.has(status.applied) {
+            return Err(format!(
+                "told {} applied, committed is {kept}",
+                status.applied
+            ));
+        }
+        if status.flushed < self.told.flushed || status.applied < self.told.applied {
+            return Err(format!("told {status:?} after {:?}", self.told));
+        }
+        self.told = status;
+        self.confirmed = self.confirmed.max(status.flushed);
+        Ok(())
+    }
+
+    /// A session has ended. What stood in the way is taken away once nothing else can help.
+    fn ended(&mut self, error: Option<ApplyError>) -> Checked {
+        let failed = (self.session.as_ref()).zip(error.as_ref());
+        let failed = failed.and_then(|(session, error)| session.failed_batch(error));
+        self.finish()?;
+        self.close();
+        self.target.lost(false, 0);
+        match (failed, &error) {
+            (Some(end), Some(error)) => self.misfit(end, error),
+            (None, Some(error @ ApplyError::Damaged(_))) => Err(error.to_string()),
+            (None, Some(ApplyError::Target(_))) | (_, None) => Ok(()),
+            (_, Some(error)) => Err(error.to_string()),
+        }
+    }
+
+    /// The writers end what they have, or are cancelled.
+    fn finish(&mut self) -> Checked {
+        for _ in 0..self.rng.u32(0..60) {
+            let writer = self.rng.usize(0..self.writers);
+            self.writer_step(writer)?;
+        }
+        while let (Some(session), Some(event)) = (&mut self.session, self.events.pop_front()) {
+            if let Heard::News(news) = event {
+                let _ = session.news(news, self.now);
+            }
+        }
+        if let Some(session) = &mut self.session {
+            session.tell(false, self.now);
+        }
+        // What is still to be handed over, nobody takes.
+        self.act()
+    }
+
+    fn misfit(&mut self, end: Lsn, error: &ApplyError) -> Checked {
+        self.seen.conflicts += 1;
+        let nothing = self.target.stray.is_none() && !self.catalog.is_misshapen;
+        if nothing {
+            return Err(format!("nothing is in the way: {error}"));
+        }
+        if end > self.careful {
+            self.careful = end;
+            return Ok(());
+        }
+        self.seen.blocked += 1;
+        let number = (self.history.iter()).position(|one| one.end == end || one.commit == end);
+        let before = number.map_or(0, |number| number);
+        let stands = self.target.committed.kept;
+        let wanted = match before {
+            0 => Lsn::INVALID,
+            before => self.history[before - 1].end,
+        };
+        self.mend();
+        // Who pauses the replica meanwhile does not wait for what the writers have.
+        match self.has(wanted) || self.control.wanted().ends() {
+            true => Ok(()),
+            false => Err(format!("blocked at {end}, and the target is at {stands}")),
+        }
+    }
+
+    fn writer_step(&mut self, writer: usize) -> Checked {
+        let Some(desk) = self.desks.get_mut(writer) else {
+            return Ok(());
+        };
+        let Some(mut work) = desk.work.take() else {
+            self.begin(writer);
+            return Ok(());
+        };
+        let number = work.job().plan.number;
+        let todo = work.next();
+        if todo == Todo::Tell {
+            self.in_parts = work.job().has_more().then_some(writer);
+            self.events.push_back(Heard::News(work.news()));
+            self.turn.pass(number);
+            return Ok(());
+        }
+        let answer = self.todo(writer, &work, todo)?;
+        let Some(answer) = answer else {
+            self.desks[writer].work = Some(work);
+            return Ok(());
+        };
+        self.seen.again += u64::from(todo == Todo::RollBack);
+        match work.answer(answer) {
+            Ok(()) => self.desks[writer].work = Some(work),
+            Err(Stop::Over) => self.target.open[writer] = None,
+            Err(Stop::Failed(error)) => {
+                self.target.open[writer] = None;
+                if self.turn.fail() {
+                    self.events.push_back(Heard::News(News::Failed(error)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, writer: usize) {
+        if self.turn.has_failed() || self.in_parts.is_some_and(|other| other != writer) {
+            return;
+        }
+        // While a transaction comes in parts, the others get no jobs.
+        let others = self.desks.iter().filter_map(|desk| desk.work.as_ref());
+        if others.into_iter().any(|work| work.job().has_more()) {
+            return;
+        }
+        let Some(job) = self.jobs.pop_front() else {
+            return;
+        };
+        let number = job.plan.number;
+        self.turn.begin(number, writer as u32);
+        let is_first = self.turn.is_first(number);
+        self.seen.ahead += u64::from(!is_first && !job.plan.is_alone());
+        self.desks[writer].work = Some(Work::new(job, is_first).with_fault(self.fault()));
+    }
+
+    /// Does one thing of a job; None if it is not done yet.
+    fn todo(&mut self, writer: usize, work: &Work, todo: Todo) -> Checked<Option<Answer>> {
+        let plan = &work.job().plan;
+        let before = plan.number - 1;
+        let made = |missing| Some(Answer::Made { missing });
+        Ok(match todo {
+            Todo::WaitFor(other) => self.wait(writer, other),
+            Todo::WaitAhead => self.wait(writer, before),
+            Todo::WaitTurn => match self.turn.reached(before) {
+                Waited::Reached => Some(Answer::Reached),
+                Waited::NotYet => None,
+                Waited::Failed => Some(Answer::Over),
+            },
+            Todo::Apply(which) => match self.apply(writer, work, which) {
+                None => None,
+                Some(Ok(missing)) => made(missing),
+                Some(Err(error)) => Some(Answer::Failed(error)),
+            },
+            Todo::RollBack => {
+                self.target.open[writer] = None;
+                made(false)
+            }
+            Todo::CheckReach => Some(Answer::Known(self.rng.u32(0..10) > 0)),
+            Todo::AtOnce(_) if self.rng.bool() => Some(Answer::NotSmall),
+            Todo::AtOnce(commit) => match self.apply(writer, work, Which::All) {
+                None => None,
+                Some(Err(error)) => Some(Answer::Failed(error)),
+                Some(Ok(_)) => Some(self.commit(writer, plan.number, commit)?),
+            },
+            Todo::Commit(commit) => Some(self.commit(writer, plan.number, commit)?),
+            Todo::Move(end) => {
+                self.target.moved(end, true);
+                made(false)
+            }
+            Todo::Tell => None,
+        })
+    }
+
+    /// Makes changes; None while they wait for a lock.
+    fn apply(
+        &mut self,
+        writer: usize,
+        work: &Work,
+        which: Which,
+    ) -> Option<Result<bool, ApplyError>> {
+        let part = work.job().part()?;
+        self.desks[writer].blocked = None;
+        // Sessions of others take part in deadlocks, too.
+        if self.rng.u32(0..150) == 0 {
+            self.seen.deadlocks += 1;
+            return Some(Err(deadlock()));
+        }
+        match self.target.apply(writer, part, which, &work.job().plan) {
+            Made::All => {
+                let open = self.target.open[writer].as_ref();
+                Some(Ok(open.is_some_and(|open| open.missing > 0)))
+            }
+            Made::Refused(error) => Some(Err(error)),
+            Made::Blocked(other) => {
+                self.desks[writer].blocked = Some(other);
+                if self.waits_for(other, writer) {
+                    self.desks[writer].blocked = None;
+                    return Some(Err(deadlock()));
+                }
+                None
+            }
+        }
+    }
+
+    /// The statement of this writer waits for a lock of the other, directly or not.
+    fn waits_for(&self, writer: usize, other: usize) -> bool {
+        let mut at = writer;
+        for _ in 0..self.writers {
+            match self.desks.get(at).and_then(|desk| desk.blocked) {
+                Some(next) if next == other => return true,
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    fn wait(&mut self, writer: usize, number: u64) -> Option<Answer> {
+        match self.turn.reached(number) {
+            Waited::Reached => Some(Answer::Reached),
+            Waited::Failed => Some(Answer::Over),
+            Waited::NotYet if self.target.open[writer].is_none() => None,
+            Waited::NotYet => {
+                let first = self.turn.first_backend()? as usize;
+                // So is one behind whom somebody waits who lets nobody pass.
+                let queued = self.rng.u32(0..50) == 0;
+                let is_in_the_way = first != writer && (queued || self.waits_for(first, writer));
+                self.seen.in_the_way += u64::from(is_in_the_way);
+                is_in_the_way.then_some(Answer::InTheWay)
+            }
+        }
+    }
+
+    fn commit(&mut self, writer: usize, number: u64, commit: CommitPoint) -> Checked<Answer> {
+        let flush_every = Duration::from_millis(200);
+        let flushed = self.turn.is_to_flush(number, flush_every, self.now);
+        if commit.end <= self.target.committed.kept {
+            return Err(format!(
+                "{} commits after {}",
+                commit.end, self.target.committed.kept
+            ));
+        }
+        let missing = self.target.commit(writer, commit, flushed);
+        if missing > 0 {
+            return Err(format!("{missing} rows were missing up to {}", commit.end));
+        }
+        self.seen.commits += 1;
+        self.is_right("after a commit")?;
+        Ok(Answer::Committed {
+            flushed,
+            missing: Missing::new(),
+        })
+    }
+}
