@@ -22,7 +22,7 @@ pub struct ServerArgs {
         env = "PG",
         hide_env_values = true,
         default_value = "15",
-        display_order = LAST
+        display_order = LAST + 1
     )]
     pub pg: Major,
     /// Staged extension: where `make install DESTDIR=…` put it [default: build/pgMAJOR/stage]
@@ -31,7 +31,7 @@ pub struct ServerArgs {
         value_name = "FOLDER",
         env = "LOCKSTEP_EXTENSION_STAGE",
         hide_env_values = true,
-        display_order = LAST
+        display_order = LAST + 2
     )]
     pub extension_stage: Option<PathBuf>,
 }
