@@ -28,7 +28,7 @@ impl Steps {
         self.current = name.to_owned();
     }
 
-    /// It is over, with one line about what came of it.
+    /// Ends the step, with one line about what came of it.
     pub fn end(&mut self, result: &str) {
         self.done += 1;
         let each = self.started.elapsed() / u32::try_from(self.done).unwrap_or(u32::MAX);

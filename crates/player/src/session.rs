@@ -65,7 +65,7 @@ struct About {
     began: lockstep_lab::progress::Micros,
     said: Status,
     reached_end: Option<lockstep_lab::progress::Micros>,
-    /// How often the client has run `IDENTIFY_SYSTEM`.
+    /// Times that the client has run `IDENTIFY_SYSTEM`.
     asked: u32,
     /// A `START_REPLICATION` was refused.
     refused: bool,

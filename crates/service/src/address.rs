@@ -12,7 +12,7 @@ const LONGEST_SOCKET: usize = 107;
 pub struct HostPort {
     /// A name or a numeric address, IPv6 without brackets.
     pub host: String,
-    /// With 0 the system chooses a free port.
+    /// Port to listen on; for 0 the system chooses a free one.
     pub port: u16,
 }
 

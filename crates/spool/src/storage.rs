@@ -37,7 +37,7 @@ pub trait Storage: Send + Sync + 'static {
 
 /// One file. Several threads may use it at once.
 pub trait SpoolFile: Send + Sync + 'static {
-    /// Its length in bytes.
+    /// The file's length in bytes.
     fn length(&self) -> io::Result<u64>;
     /// Fills `into` with what is at `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;

@@ -16,7 +16,7 @@ use lockstep_wire::Lsn;
 
 use super::{ReplicaArgs, failed};
 
-/// How often the state is asked.
+/// Interval at which the state is asked.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// `lockstep replica start`

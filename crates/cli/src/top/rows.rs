@@ -308,7 +308,7 @@ fn words(cause: Cause) -> String {
 pub enum SortBy {
     /// Lost nodes first, then the longest lag.
     Lag,
-    /// By name; numbers in names are compared by value.
+    /// Names in order; numbers in names are compared by value.
     Name,
     /// The most bytes behind first.
     Bytes,

@@ -88,7 +88,7 @@ pub struct Outcomes {
     pub ended: Ended,
     /// WAL of a folder that was not read: the segment that is missing, and where WAL goes on.
     pub behind: Option<(String, Lsn)>,
-    /// It begins with the oldest WAL that the server has.
+    /// Whether the WAL begins with the oldest that the server has.
     pub from_oldest: bool,
     pub costs: Costs,
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 /// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How often the status is shown.
+/// Interval at which the status is shown.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
 /// `lockstep-lab wal play`

@@ -18,7 +18,7 @@ use serde_json::json;
 /// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often progress is shown: in place on a terminal, as lines elsewhere.
+/// Interval at which progress is shown: in place on a terminal, as lines elsewhere.
 const SHOW_IN_PLACE: Duration = Duration::from_secs(1);
 const SHOW_LINES: Duration = Duration::from_secs(10);
 

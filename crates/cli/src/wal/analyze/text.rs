@@ -79,7 +79,7 @@ pub fn why_ended(outcomes: &Outcomes) -> String {
     }
 }
 
-/// By which rules.
+/// The rules by which records were classed, in words.
 fn stage(report: &Report) -> &'static str {
     match report.rules.is_hot() {
         true => {
