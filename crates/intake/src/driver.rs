@@ -13,7 +13,6 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 
 use crate::error::IntakeError;
-use crate::fault::IntakeFault;
 use crate::overlap::Overlap;
 use crate::receiver::{Action, AppliedByReaders, Event, Receiver, Terms};
 
@@ -170,13 +169,6 @@ impl<H: Host> Driver<H> {
             error: None,
             full: None,
         }
-    }
-
-    /// The driver, with something wrong in its receiver; for tests.
-    #[must_use]
-    pub fn with_fault(mut self, fault: Option<IntakeFault>) -> Self {
-        self.receiver = self.receiver.with_fault(fault);
-        self
     }
 
     pub fn host(&self) -> &H {

@@ -532,9 +532,6 @@ impl Receiver {
         let units = self.assembler.take_units();
         let bytes = frames.len() as u64;
         let again = self.assembler.take_again();
-        if self.fault == Some(IntakeFault::ComparesNothing) {
-            self.comparing = None;
-        }
         if let Some((_, end)) = self.comparing {
             let all = self.assembler.seen() >= end;
             if all || !again.is_empty() {
@@ -613,7 +610,6 @@ impl Receiver {
     /// What is durable, as far as it is known to be the source's too.
     fn confirmable(&self, log: Standing) -> Lsn {
         match self.comparing {
-            Some(_) if self.fault == Some(IntakeFault::ConfirmsUncompared) => log.durable,
             Some((from, _)) => log.durable.min(from),
             None => log.durable,
         }
