@@ -21,6 +21,7 @@ pub mod watching;
 use clap::Subcommand;
 
 use crate::Result;
+use crate::args::RunArgs;
 use crate::audience::Audience;
 use crate::benchmark::Benchmark;
 use crate::host::Host;
@@ -33,6 +34,12 @@ macro_rules! benchmarks {
         pub enum BenchCommand {
             $($name($arguments),)*
         }
+
+        $(impl AsRef<RunArgs> for $arguments {
+            fn as_ref(&self) -> &RunArgs {
+                &self.run
+            }
+        })*
 
         impl BenchCommand {
             /// Runs the benchmark.
