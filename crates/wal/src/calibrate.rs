@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::class::{Rules, Stage};
 use crate::costs::{self, Costs, MOST_FILE};
-use crate::fit::{Known, fit};
+use crate::fit::{MeasuredSample, fit};
 use crate::folder::{Range, Run};
 use crate::sample::{Sample, Sampler};
 use crate::walk::{self, Ended, Until};
@@ -168,13 +168,13 @@ impl Measured {
         }
     }
 
-    fn known<'a>(&self, sample: &'a Sample) -> Known<'a> {
+    fn known<'a>(&self, sample: &'a Sample) -> MeasuredSample<'a> {
         let Speed {
             seconds,
             look_ahead,
             speedup,
         } = self.speed();
-        Known {
+        MeasuredSample {
             sample,
             seconds,
             look_ahead,

@@ -10,7 +10,7 @@ use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::{amount, output};
@@ -210,7 +210,7 @@ pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {
 }
 
 fn set_paused(target: &Conninfo, name: &str, paused: bool) -> Result<bool, ReplicaError> {
-    match State::find(target)? {
+    match ReplicaState::find(target)? {
         Some(mut state) => state.set_paused(name, paused),
         None => Ok(false),
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Applied, Phase, Replica, State};
+use lockstep_replica::state::{Applied, Phase, Replica, ReplicaState};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Standing, standing};
 use lockstep_service::exit::Failure;
@@ -57,7 +57,7 @@ fn start(
     source: Option<&Conninfo>,
     wait: Duration,
 ) -> Result<Option<Lsn>, ReplicaError> {
-    let Some(mut state) = State::find(target)? else {
+    let Some(mut state) = ReplicaState::find(target)? else {
         return Ok(None);
     };
     let Some(replica) = state.replica(name)? else {

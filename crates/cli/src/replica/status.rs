@@ -9,7 +9,7 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
+    Applied, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
@@ -109,7 +109,7 @@ fn ask(
     name: Option<&str>,
     source: Option<&Conninfo>,
 ) -> Result<Vec<Known>, ReplicaError> {
-    let Some(mut state) = State::see(target)? else {
+    let Some(mut state) = ReplicaState::see(target)? else {
         return Ok(Vec::new());
     };
     let distrust = state.distrust()?;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_player::{
-    self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
+    self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionState,
+    SessionStatus,
 };
 use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{figures, lines};
@@ -196,7 +197,7 @@ impl View {
         let sessions: Vec<String> = status
             .sessions
             .iter()
-            .filter(|session| matches!(session.state, State::Streaming | State::Lost))
+            .filter(|session| matches!(session.state, SessionState::Streaming | SessionState::Lost))
             .map(|session| {
                 format!(
                     "{} {}: {:.1} MB to send, {:.1} MB to replay",

@@ -36,7 +36,7 @@ use crate::publication::subset::Subset;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::state::failpoint;
 use crate::state::system_id;
-use crate::state::{Phase, Progress, Replica, State, TableState};
+use crate::state::{Phase, Progress, Replica, ReplicaState, TableState};
 
 /// What the user asks for.
 #[derive(Debug, Clone)]
@@ -89,7 +89,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     if options.jobs == 0 {
         return Err(ReplicaError::Usage("at least one job is needed".to_owned()));
     }
-    let begun = match State::find(&options.target)? {
+    let begun = match ReplicaState::find(&options.target)? {
         Some(mut state) => state.replica(&options.name)?,
         None => None,
     };
@@ -98,7 +98,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         Some(replica) => replica,
         None => begin(options, watcher)?,
     };
-    let mut state = State::open(&options.target)?;
+    let mut state = ReplicaState::open(&options.target)?;
     state.lock_or_say(&options.name)?;
     // Another call may have gone on before the lock was ours.
     let replica = state.replica(&replica.name)?.unwrap_or(replica);
@@ -171,7 +171,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
-    State::open(&options.target)?.begin(&replica, is_empty)?;
+    ReplicaState::open(&options.target)?.begin(&replica, is_empty)?;
     failpoint::CREATE_BEGUN.reach();
     Ok(replica)
 }
@@ -219,7 +219,7 @@ struct Run<'a> {
     programs: Programs,
     excluded: Excluded,
     replica: Replica,
-    state: State,
+    state: ReplicaState,
     exporter: Option<Exporter>,
     /// This call has made the preflight, and nothing since.
     is_checked: bool,

@@ -13,7 +13,7 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::{Replica, State};
+use lockstep_replica::state::{Replica, ReplicaState};
 use lockstep_replica::verify::named::{Replicated, replica as verify};
 use lockstep_wire::Lsn;
 
@@ -41,7 +41,7 @@ impl Spooled {
         let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
         sql(&source).execute(table).unwrap();
         create(&options(&source, &target), &mut Told::default()).unwrap();
-        let mut state = State::open(&conninfo(&target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
         let replica = state.replica("r").unwrap().unwrap();
         Self {
             source,
@@ -218,7 +218,7 @@ fn while_the_target_is_away_the_source_need_not_keep_wal() {
             let spool = stats.spool.as_ref().unwrap();
             spool.from >= end
         }));
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
             spool.is_some_and(|spool| spool.limit == LARGE && spool.from >= end)
@@ -423,7 +423,7 @@ fn a_transaction_larger_than_the_spool_is_said_and_a_larger_spool_takes_it() {
         this.insert(1, 20_000);
         let words = full(control);
         assert!(words.contains("raise spool_limit"), "{words}");
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
             spool.is_some_and(|spool| spool.full.is_some_and(|full| full.contains("spool_limit")))
@@ -641,7 +641,7 @@ fn a_source_that_was_set_back_and_has_written_on_is_noticed() {
 fn only_the_origin_says_where_a_target_stands() {
     let mut spooled = Spooled::new();
     let pause = |this: &Spooled, control: &Control, paused: bool| {
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         state.set_paused("r", paused).unwrap();
         control.wait_for(LONG, |stats| (stats.phase == Phase::Paused) == paused);
     };
