@@ -9,17 +9,18 @@
 //! With a spool, messages come from the spool, and feedback goes to it.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use lockstep_client::Connection;
+use lockstep_intake::continuity::FollowedSource;
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
-use lockstep_wire::stream::{FromStandby, Status, Timestamp};
+use lockstep_wire::stream::{FromStandby, Status};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use crate::batch::Missing;
 use crate::catalog::{Catalog, Starts};
-use crate::continuity::Known;
 use crate::control::{Control, Event, Phase};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
@@ -57,13 +58,6 @@ pub(crate) struct Drive<'a> {
     pool: Pool,
     /// The source's timeline as the target knows it.
     timeline: Option<Timeline>,
-}
-
-/// The time for messages.
-pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let micros = since.map_or(0, |since| since.as_micros());
-    Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
 impl<'a> Drive<'a> {
@@ -279,7 +273,7 @@ impl<'a> Drive<'a> {
             Feed::Source(stream) => {
                 failpoint::APPLY_UNTOLD.reach();
                 let status = Status {
-                    sent_at: now(),
+                    sent_at: clock::timestamp(),
                     ..status
                 };
                 let told = stream.send(&FromStandby::Status(status));
@@ -354,17 +348,23 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
 /// What a session reads, and the source's timeline as far as it is known.
 fn feed(
     settings: &Settings,
-    known: &Known,
+    known: &FollowedSource,
     stands: Lsn,
     first: &mut Writer,
     events: &Sender<Event>,
 ) -> Result<(Feed, Option<Timeline>)> {
     if let Some(spool) = &settings.spool {
-        let read = spool.read(known, settings, events.clone())?;
+        let (owner, shown) = (
+            settings.owner(known.system.clone()),
+            settings.source_shown(),
+        );
+        let read = spool.read(known, owner, &shown, events.clone())?;
         return Ok((Feed::Spool(Box::new(read)), known.timeline));
     }
-    let source = Source::ask(settings, known)?;
-    let timeline = source.timeline;
+    let moved = |now| known.timeline.is_some_and(|before| before != now);
+    let mut source = Source::ask(settings, moved)?.continues(settings, known)?;
+    source.check_published(settings)?;
+    let timeline = source.found.identity.timeline;
     if known.timeline != Some(timeline) {
         first.keep_timeline(timeline)?;
     }

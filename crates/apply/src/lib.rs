@@ -38,7 +38,7 @@
 //! | [`runs`] | changes of a table without one; no I/O |
 //! | [`batch`] | what is to be done for some transactions; no I/O |
 //! | [`merge`] | from messages to batches; no I/O |
-//! | [`continuity`] | whether the source can go on where the target stands; no I/O |
+//! | [`continuity`] | why the source cannot go on where the replica stands, in words; no I/O |
 //! | [`positions`] | what the source is told; no I/O |
 //! | [`reach`] | which changes meet on the target; no I/O |
 //! | [`order`] | what a batch waits for; no I/O |

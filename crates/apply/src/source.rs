@@ -4,9 +4,10 @@ use std::fmt;
 
 use lockstep_client::quote::publication_names;
 use lockstep_client::{Connection, Purpose, Stream, field};
+use lockstep_intake::continuity::{FollowedSource, SourceFound};
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::continuity::{Found, Known, gap};
+use crate::continuity::{Holder, gap};
 use crate::error::{ApplyError, Result};
 use crate::run::Settings;
 
@@ -16,33 +17,41 @@ pub trait Published: fmt::Debug + Send + Sync {
     fn altered(&self, source: &mut Connection) -> lockstep_client::Result<Option<String>>;
 }
 
-/// A source that can go on.
+/// A source that was asked where it stands.
 pub(crate) struct Source {
     connection: Connection,
-    pub timeline: Timeline,
+    pub found: SourceFound,
 }
 
 impl Source {
-    /// Connects. An error if the source cannot go on where `known` stands, or if its publication is not as
-    /// it should be.
-    pub fn ask(settings: &Settings, known: &Known) -> Result<Self> {
+    /// Connects, and asks the source what it says of itself and the slot. Its history is asked for if
+    /// `wanted` says so of its timeline.
+    pub fn ask(settings: &Settings, wanted: impl Fn(Timeline) -> bool) -> Result<Self> {
         let name = &settings.application_name;
         let connection = Connection::connect(&settings.source, Purpose::Replication, name);
         let mut connection = connection.map_err(ApplyError::Source)?;
-        let found = find(&mut connection, &settings.slot, known).map_err(ApplyError::Source)?;
-        if let Some(gap) = gap(known, &found, &settings.slot) {
-            return Err(ApplyError::Gap(gap));
+        let found = find(&mut connection, &settings.slot, wanted).map_err(ApplyError::Source)?;
+        Ok(Self { connection, found })
+    }
+
+    /// The same source, which goes on where the target stands.
+    pub fn continues(self, settings: &Settings, known: &FollowedSource) -> Result<Self> {
+        match gap(known, &self.found, &settings.slot, Holder::Target) {
+            Some(words) => Err(ApplyError::Gap(words)),
+            None => Ok(self),
         }
-        if let Some(expected) = &settings.published {
-            let altered = expected.altered(&mut connection);
-            if let Some(words) = altered.map_err(ApplyError::Source)? {
-                return Err(ApplyError::Publication(words));
-            }
+    }
+
+    /// Checks that the publication is as it should be.
+    pub fn check_published(&mut self, settings: &Settings) -> Result<()> {
+        let Some(expected) = &settings.published else {
+            return Ok(());
+        };
+        let altered = expected.altered(&mut self.connection);
+        match altered.map_err(ApplyError::Source)? {
+            Some(words) => Err(ApplyError::Publication(words)),
+            None => Ok(()),
         }
-        Ok(Self {
-            connection,
-            timeline: found.timeline,
-        })
     }
 
     /// Everything that commits after `from`, or after what the slot confirms if that is later.
@@ -58,22 +67,21 @@ impl Source {
 }
 
 /// What the source says of itself and the slot, before it streams.
-fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::Result<Found> {
+fn find(
+    source: &mut Connection,
+    slot: &str,
+    wanted: impl Fn(Timeline) -> bool,
+) -> lockstep_client::Result<SourceFound> {
     let identity = source.identify()?;
     let is_standby: bool = field(&source.query_one("SELECT pg_is_in_recovery()")?, 0)?;
-    let switches = match known.timeline {
-        Some(before) if before != identity.timeline => {
-            source.timeline_history(identity.timeline)?
-        }
-        _ => Vec::new(),
+    let history = match wanted(identity.timeline) {
+        true => source.timeline_history(identity.timeline)?,
+        false => Vec::new(),
     };
-    let slot = source.slot(slot)?;
-    Ok(Found {
-        system: identity.system.to_string(),
-        timeline: identity.timeline,
-        switches,
-        end: Some(identity.end).filter(|_| !is_standby),
-        confirmed: slot.as_ref().map(|slot| slot.confirmed),
-        invalid: slot.and_then(|slot| slot.invalidation),
+    Ok(SourceFound {
+        history,
+        slot: source.slot(slot)?,
+        is_standby,
+        identity,
     })
 }

@@ -18,13 +18,13 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
+use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
 use given::{Given, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
 use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
-use crate::continuity::{self, Known};
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
 use crate::net::Update;
@@ -384,19 +384,20 @@ impl Writer {
     }
 
     /// What the target knows of the source. `stands` is where its origin stands.
-    pub fn known(&mut self, stands: Lsn) -> Result<Known> {
+    pub fn known(&mut self, stands: Lsn) -> Result<FollowedSource> {
         let replica = &self.replica;
         let stand =
             target_state::stand(&mut self.connection, replica).map_err(ApplyError::Target)?;
         let stand = stand.ok_or_else(|| {
             ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
         })?;
-        Ok(Known {
+        Ok(FollowedSource {
             // Not what apply says that it had committed: that may have been lost in a crash.
-            lsn: stands.max(stand.start),
+            received: stands.max(stand.start),
             timeline: stand.timeline,
+            history: None,
             system: Some(stand.system_id),
-            holder: continuity::TARGET,
+            slot: None,
         })
     }
 

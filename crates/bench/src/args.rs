@@ -1,11 +1,16 @@
 //! Arguments that the demo and several benchmarks have.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Arg, Args};
+use clap::{Arg, Args, value_parser};
 use lockstep_lab::package::Major;
 
 use crate::trial::Variant;
+
+/// Place in help of options that come after a benchmark's own, and before `--help`.
+const LAST: usize = 900;
 
 /// Which servers to use.
 #[derive(Debug, Clone, Args)]
@@ -16,7 +21,8 @@ pub struct ServerArgs {
         value_name = "MAJOR",
         env = "PG",
         hide_env_values = true,
-        default_value = "15"
+        default_value = "15",
+        display_order = LAST + 1
     )]
     pub pg: Major,
     /// Staged extension: where `make install DESTDIR=…` put it [default: build/pgMAJOR/stage]
@@ -24,7 +30,8 @@ pub struct ServerArgs {
         long,
         value_name = "FOLDER",
         env = "LOCKSTEP_EXTENSION_STAGE",
-        hide_env_values = true
+        hide_env_values = true,
+        display_order = LAST + 2
     )]
     pub extension_stage: Option<PathBuf>,
 }
@@ -38,14 +45,78 @@ impl ServerArgs {
     }
 }
 
-/// Where a benchmark runs, and where its results go.
+/// How often a benchmark measures, where it runs, and where its results go.
 #[derive(Debug, Clone, Args)]
-pub struct PlaceArgs {
-    // Each benchmark says which files it writes: see `writes`.
-    #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
+pub struct RunArgs {
+    // Help and default are the benchmark's: see `rounds`.
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 1, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    // Help is the benchmark's: see `writes`.
+    #[arg(long, value_name = "FOLDER", default_value = "bench/results", display_order = LAST)]
     pub results: PathBuf,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// The options that every benchmark's command begins with.
+impl Display for RunArgs {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "--pg {} --rounds {}", self.server.pg, self.rounds)
+    }
+}
+
+/// How long a benchmark measures.
+#[derive(Debug, Clone, Args)]
+pub struct SecondsArgs {
+    // Help, default and least are the benchmark's: see `seconds`.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "BENCH_SECONDS",
+        hide_env_values = true,
+        default_value_t = 1
+    )]
+    pub seconds: u32,
+}
+
+impl SecondsArgs {
+    pub fn length(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+/// Which of stock and Lockstep a benchmark runs.
+#[derive(Debug, Clone, Args)]
+pub struct VariantsArgs {
+    /// Variants to run, separated by commas
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
+    pub variants: Vec<Variant>,
+}
+
+impl VariantsArgs {
+    pub fn has(&self, variant: Variant) -> bool {
+        self.variants.contains(&variant)
+    }
+}
+
+impl Display for VariantsArgs {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&joined(self.variants.iter().map(|variant| variant.name())))
+    }
+}
+
+/// Help and default of `--rounds`.
+pub fn rounds(help: &'static str, default: &'static str) -> impl Fn(Arg) -> Arg {
+    move |arg| arg.help(help).default_value(default)
+}
+
+/// Help, default and smallest value of `--seconds`.
+pub fn seconds(help: &'static str, default: &'static str, least: i64) -> impl Fn(Arg) -> Arg {
+    let range = value_parser!(u32).range(least..=3600);
+    move |arg| {
+        let arg = arg.help(help).default_value(default);
+        arg.value_parser(range.clone())
+    }
 }
 
 /// Help of `--results`, for a benchmark that writes `files`.

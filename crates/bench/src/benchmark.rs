@@ -5,10 +5,10 @@ use std::path::Path;
 
 use clap::Args;
 use lockstep_lab::cluster::Lab;
-use lockstep_service::text;
+use lockstep_service::words::lines;
 
 use crate::Result;
-use crate::args::PlaceArgs;
+use crate::args::RunArgs;
 use crate::audience::{Ahead, Audience};
 use crate::results::{Figures, Headline, ResultRow, Results, SeriesRow};
 use crate::table::{Column, Group, Named, table};
@@ -53,9 +53,9 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// A measurement of several variants in one or more cases. It is implemented by its arguments,
-/// and a line in [`crate::benchmarks`] makes it a command.
-pub trait Benchmark: Args {
+/// A measurement of several variants in one or more cases. Its arguments implement it, with a
+/// field `run`, and a line in [`crate::benchmarks`] makes it a command.
+pub trait Benchmark: Args + AsRef<RunArgs> {
     /// Name of the command and of the results file.
     const NAME: &'static str;
     const ORDER: Order = Order::CaseByCase;
@@ -67,7 +67,6 @@ pub trait Benchmark: Args {
     /// Servers, recordings and the like, which stay from one turn to the next.
     type Scene;
 
-    fn place(&self) -> &PlaceArgs;
     /// The command's options, with defaults spelled out.
     fn options(&self) -> String;
     /// Megabytes of free space that a run may need.
@@ -82,7 +81,6 @@ pub trait Benchmark: Args {
         false
     }
 
-    fn rounds(&self) -> u32;
     /// The cases to run, in order.
     fn cases(&self) -> Vec<Self::Case>;
     /// The name of a case in results, where cases of the same name are one case.
@@ -110,7 +108,7 @@ pub trait Benchmark: Args {
                 round,
             })
         };
-        let (cases, rounds) = (self.cases(), 1..=self.rounds());
+        let (cases, rounds) = (self.cases(), 1..=self.as_ref().rounds);
         match Self::ORDER {
             Order::SideBySide => rounds
                 .flat_map(|round| cases.iter().flat_map(move |case| turns(case, round)))
@@ -214,7 +212,7 @@ pub trait Benchmark: Args {
         let columns = self.columns();
         let mut lines = match columns.is_empty() {
             true => vec![],
-            false => text::table(&table(&columns, &self.groups(results))),
+            false => lines::table(&table(&columns, &self.groups(results))),
         };
         lines.extend(self.remarks(results));
         lines

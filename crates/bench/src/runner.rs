@@ -5,6 +5,7 @@ use std::fs;
 
 use lockstep_lab::machine;
 
+use crate::args::RunArgs;
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::host::{Host, absolute};
@@ -14,7 +15,7 @@ use crate::{BenchError, Result};
 
 /// Runs a benchmark from the first server to the last line of its result.
 pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience) -> Result<()> {
-    let place = benchmark.place();
+    let place: &RunArgs = benchmark.as_ref();
     // A file that cannot be used is found out now rather than after a long run.
     let path = Results::<B::Figures>::place(&place.results, B::NAME)?;
     if benchmark.needs_product() {

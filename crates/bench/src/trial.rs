@@ -12,7 +12,7 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
 use lockstep_lab::{LabError, Role};
-use lockstep_service::text::{count, ms, slope};
+use lockstep_service::words::figures::{count, ms, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use lockstep_service::exit::USAGE;
-use lockstep_service::output;
+use lockstep_service::words::output;
 
 use args::{Cli, Command, PROGRAM};
 

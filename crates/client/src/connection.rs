@@ -9,7 +9,7 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::conninfo::Conninfo;
+use crate::conninfo::{Conninfo, Purpose, Server};
 use crate::error::{Refusal, Step};
 use crate::libpq::{Answer, Canceller, Handle, Kind, Request};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
@@ -23,14 +23,6 @@ pub struct Table {
     /// Names of the columns, in order.
     pub columns: Vec<String>,
     pub rows: Rows,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// Queries.
-    Sql,
-    /// Logical replication (`replication=database`), and queries.
-    Replication,
 }
 
 /// The settings that a subscriber makes for its own connection: values of a stream are then
@@ -65,35 +57,6 @@ pub struct Identity {
     pub end: Lsn,
     /// The database of this connection.
     pub database: Option<String>,
-}
-
-/// What a program needs to connect to the same server without libpq.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
-    /// The host in use if the conninfo names several; the socket's folder if it begins with `/`.
-    pub host: String,
-    /// The address in use; None for a Unix socket.
-    pub hostaddr: Option<String>,
-    /// The port, also in the socket's name.
-    pub port: u16,
-    pub database: String,
-    pub user: String,
-    /// True if this connection is encrypted.
-    pub tls: bool,
-    /// When to use TLS, `prefer` by default.
-    pub sslmode: String,
-    /// The file with the certificate authorities to trust, or `system`.
-    pub sslrootcert: Option<String>,
-    /// The file that lists revoked certificates.
-    pub sslcrl: Option<String>,
-    /// The file with the client's certificate.
-    pub sslcert: Option<String>,
-    /// The file with the client's key.
-    pub sslkey: Option<String>,
-    /// Send the host's name when TLS begins.
-    pub sslsni: bool,
-    /// The lowest version of TLS to accept, e.g. `TLSv1.2`.
-    pub ssl_min_protocol_version: Option<String>,
 }
 
 impl Connection {

@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use crate::connection::{Purpose, Server};
 use crate::libpq::{self, Setting};
 use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
 
@@ -17,6 +16,44 @@ const NOWHERE: &str = "-";
 
 /// A password file that is not there. An empty name would mean the default.
 const NO_FILE: &str = "/nonexistent/.pgpass";
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Queries.
+    Sql,
+    /// Logical replication (`replication=database`), and queries.
+    Replication,
+}
+
+/// What a program needs to connect to the same server without libpq.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// The host in use if the conninfo names several; the socket's folder if it begins with `/`.
+    pub host: String,
+    /// The address in use; None for a Unix socket.
+    pub hostaddr: Option<String>,
+    /// The port, also in the socket's name.
+    pub port: u16,
+    pub database: String,
+    pub user: String,
+    /// True if this connection is encrypted.
+    pub tls: bool,
+    /// When to use TLS, `prefer` by default.
+    pub sslmode: String,
+    /// The file with the certificate authorities to trust, or `system`.
+    pub sslrootcert: Option<String>,
+    /// The file that lists revoked certificates.
+    pub sslcrl: Option<String>,
+    /// The file with the client's certificate.
+    pub sslcert: Option<String>,
+    /// The file with the client's key.
+    pub sslkey: Option<String>,
+    /// Send the host's name when TLS begins.
+    pub sslsni: bool,
+    /// The lowest version of TLS to accept, e.g. `TLSv1.2`.
+    pub ssl_min_protocol_version: Option<String>,
+}
 
 /// What a user said about a connection: a URI or `keyword=value` pairs. Options that it leaves
 /// out come from the service file, the `PG*` variables and libpq's defaults, as in every

@@ -24,6 +24,27 @@ use lockstep_client::history::{Left, left};
 use lockstep_client::{Identity, SlotState, Switch};
 use lockstep_wire::{Lsn, Timeline};
 
+/// A history as files have it.
+pub fn written_history(history: &[Switch]) -> Vec<(u32, String)> {
+    history
+        .iter()
+        .map(|switch| (switch.timeline.get(), switch.at.to_string()))
+        .collect()
+}
+
+/// A history from a file; None if it makes no sense.
+pub fn read_history(written: &[(u32, String)]) -> Option<Vec<Switch>> {
+    written
+        .iter()
+        .map(|(timeline, at)| {
+            Some(Switch {
+                timeline: Timeline::new(*timeline)?,
+                at: at.parse().ok()?,
+            })
+        })
+        .collect()
+}
+
 /// What is known of the source that was followed so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedSource {

@@ -13,7 +13,6 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 
 use crate::error::IntakeError;
-use crate::fault::IntakeFault;
 use crate::overlap::Overlap;
 use crate::receiver::{Action, AppliedByReaders, Event, Receiver, Terms};
 
@@ -108,6 +107,10 @@ pub trait Host {
     fn log(&self) -> Option<Arc<Log<Self::Storage>>>;
     /// [`Event::Stop`] or [`Event::Spare`], if the host wants that now.
     fn wants(&mut self) -> Option<Event>;
+    /// Whether a stream may begin: asked only of a host that halts.
+    fn may_begin(&self) -> bool {
+        true
+    }
     /// Connects, checks that the source continues the log, and starts the stream: where it begins.
     fn connect(&mut self) -> Result<(Self::Stream, Lsn), Self::Error>;
     /// What those who read the log have applied.
@@ -168,13 +171,6 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    /// The driver, with something wrong in its receiver; for tests.
-    #[must_use]
-    pub fn with_fault(mut self, fault: Option<IntakeFault>) -> Self {
-        self.receiver = self.receiver.with_fault(fault);
-        self
-    }
-
     pub fn host(&self) -> &H {
         &self.host
     }
@@ -229,7 +225,13 @@ impl<H: Host> Driver<H> {
 
     fn perform(&mut self, action: Action) -> Result<Event, H::Error> {
         match action {
-            Action::Halt => self.host.rest(Duration::MAX / 4, Rest::Halted),
+            Action::Halt => {
+                self.host.rest(Duration::MAX / 4, Rest::Halted);
+                return Ok(match self.host.may_begin() {
+                    true => Event::Done,
+                    false => Event::Nothing,
+                });
+            }
             Action::Connect => return Ok(Event::Connected(self.connect()?)),
             Action::Receive => {
                 self.note_applied();

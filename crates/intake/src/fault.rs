@@ -8,8 +8,4 @@ pub enum IntakeFault {
     ConfirmsReceived,
     /// The receiver says that all that is durable is applied.
     AppliedIsFlushed,
-    /// The receiver takes what is sent again for what the log has.
-    ComparesNothing,
-    /// The receiver confirms all that is durable before what is sent again was held against the log.
-    ConfirmsUncompared,
 }

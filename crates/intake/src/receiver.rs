@@ -116,7 +116,7 @@ pub struct AppliedByReaders {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing until the host lets the stream go on.
+    /// Do nothing until the host lets the stream go on; [`Event::Nothing`] if it does not yet.
     Halt,
     /// Connect, check the source, begin a session of the log and start the stream where the slot
     /// stands: [`Event::Connected`].
@@ -435,6 +435,7 @@ impl Receiver {
 
     fn answered(&mut self, event: Event, log: Standing, now: Instant) {
         self.state = match (self.state, event) {
+            (State::Halted, Event::Nothing) => State::Halted,
             (State::Halted, _) => {
                 self.pause = self.terms.retry[0];
                 State::Connecting
@@ -531,9 +532,6 @@ impl Receiver {
         let units = self.assembler.take_units();
         let bytes = frames.len() as u64;
         let again = self.assembler.take_again();
-        if self.fault == Some(IntakeFault::ComparesNothing) {
-            self.comparing = None;
-        }
         if let Some((_, end)) = self.comparing {
             let all = self.assembler.seen() >= end;
             if all || !again.is_empty() {
@@ -612,7 +610,6 @@ impl Receiver {
     /// What is durable, as far as it is known to be the source's too.
     fn confirmable(&self, log: Standing) -> Lsn {
         match self.comparing {
-            Some(_) if self.fault == Some(IntakeFault::ConfirmsUncompared) => log.durable,
             Some((from, _)) => log.durable.min(from),
             None => log.durable,
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
 use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
-use lockstep_service::output::Output;
+use lockstep_service::words::output::Output;
 
 use crate::args::{Bench, PROGRAM};
 use crate::exit::SIGNAL_BASE;

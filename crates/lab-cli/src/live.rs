@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_bench::audience::{Phase, Trials};
 use lockstep_bench::trial::{Stage, Tick};
-use lockstep_service::output::Output;
-use lockstep_service::text;
+use lockstep_service::words::figures;
+use lockstep_service::words::output::Output;
 
 /// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -174,7 +174,7 @@ impl Live {
 
     fn show(&mut self, status: &str, now: bool) {
         let left = self.left();
-        let remaining = format!("about {} left", text::duration(left.as_secs()));
+        let remaining = format!("about {} left", figures::duration(left.as_secs()));
         match &self.view {
             View::Bars { total, lines, .. } => {
                 let elapsed = self.started.elapsed().as_secs_f64();
@@ -222,9 +222,10 @@ impl Live {
         self.load_done = done;
         let status = format!(
             "lag {:>7}  primary {:>6} tps  reads {:>6}/s  {what} {} of {} s",
-            tick.lag_ms.map_or_else(|| "-".to_owned(), text::ms),
-            tick.primary_tps.map_or_else(|| "-".to_owned(), text::count),
-            tick.read_tps.map_or_else(|| "-".to_owned(), text::count),
+            tick.lag_ms.map_or_else(|| "-".to_owned(), figures::ms),
+            tick.primary_tps
+                .map_or_else(|| "-".to_owned(), figures::count),
+            tick.read_tps.map_or_else(|| "-".to_owned(), figures::count),
             tick.elapsed.as_secs(),
             total.as_secs(),
         );

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use lockstep_lab::guard;
-use lockstep_service::output;
+use lockstep_service::words::output;
 
 use args::{Cli, Command, PROGRAM};
 

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use lockstep_service::output;
-use lockstep_service::text;
+use lockstep_service::words::{figures, output};
 
 /// Says what runs and how long the rest may take.
 pub struct Steps {
@@ -29,7 +28,7 @@ impl Steps {
         self.current = name.to_owned();
     }
 
-    /// It is over, with one line about what came of it.
+    /// Ends the step, with one line about what came of it.
     pub fn end(&mut self, result: &str) {
         self.done += 1;
         let each = self.started.elapsed() / u32::try_from(self.done).unwrap_or(u32::MAX);
@@ -39,7 +38,7 @@ impl Steps {
             self.done,
             self.total,
             self.current,
-            text::duration(left.as_secs())
+            figures::duration(left.as_secs())
         ));
     }
 }

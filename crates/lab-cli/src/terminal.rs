@@ -2,7 +2,7 @@
 
 use lockstep_bench::audience::{Ahead, Audience};
 use lockstep_bench::trial::{Stage, Tick};
-use lockstep_service::output::{self, Output};
+use lockstep_service::words::output::{self, Output};
 
 use crate::live::Live;
 use crate::steps::Steps;

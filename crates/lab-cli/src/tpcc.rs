@@ -10,8 +10,8 @@ use lockstep_bench::tpcc::{
 };
 use lockstep_lab::package::{Major, Package};
 use lockstep_service::exit::Failure;
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 
 use crate::args::PROGRAM;
@@ -151,7 +151,7 @@ fn load(args: &LoadArgs) -> Result<()> {
         "loaded {} into schema {} in {}",
         warehouses(args.warehouses),
         tpcc::SCHEMA,
-        text::duration(started.elapsed().as_secs())
+        figures::duration(started.elapsed().as_secs())
     ));
     Ok(())
 }
@@ -159,7 +159,7 @@ fn load(args: &LoadArgs) -> Result<()> {
 fn warehouses(n: u32) -> String {
     match n {
         1 => "1 warehouse".to_owned(),
-        n => format!("{} warehouses", text::count(f64::from(n))),
+        n => format!("{} warehouses", figures::count(f64::from(n))),
     }
 }
 
@@ -227,7 +227,7 @@ impl Run {
     }
 
     fn lines(&self) -> Vec<String> {
-        let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::ms);
+        let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), figures::ms);
         let mut rows = vec![
             [
                 "transaction",
@@ -243,34 +243,34 @@ impl Run {
         for kind in &self.kinds {
             rows.push(vec![
                 kind.name.to_owned(),
-                text::count(kind.transactions as f64),
-                text::count(kind.tpm),
+                figures::count(kind.transactions as f64),
+                figures::count(kind.tpm),
                 ms(kind.latency_ms),
                 ms(kind.latency_stddev_ms),
-                text::count(kind.failed as f64),
+                figures::count(kind.failed as f64),
             ]);
         }
         let mut lines = vec![format!(
             "TPC-C, {}, {} clients, {}",
             warehouses(self.warehouses),
             self.clients,
-            text::duration(u64::from(self.seconds))
+            figures::duration(u64::from(self.seconds))
         )];
-        lines.extend(text::table(&rows));
+        lines.extend(lines::table(&rows));
         let asked = self.tpm_asked.map_or_else(String::new, |tpm| {
-            format!(" of {} asked for", text::count(f64::from(tpm)))
+            format!(" of {} asked for", figures::count(f64::from(tpm)))
         });
         lines.push(format!(
             "{} transactions a minute{asked}, {} New-Orders a minute (tpmC); {} failed, {} retried",
-            text::count(self.tpm),
-            text::count(self.new_orders_per_min),
-            text::count(self.failed as f64),
-            text::count(self.retried as f64),
+            figures::count(self.tpm),
+            figures::count(self.new_orders_per_min),
+            figures::count(self.failed as f64),
+            figures::count(self.retried as f64),
         ));
         if let Some(lag) = self.schedule_lag_ms {
             lines.push(format!(
                 "transactions started {} after their time on average; latencies include that",
-                text::ms(lag)
+                figures::ms(lag)
             ));
         }
         lines.push(
@@ -291,7 +291,7 @@ fn run_transactions(args: &RunArgs) -> Result<()> {
     let bar = bar(u64::from(args.seconds));
     let result = tpcc::run(&tools, &args.connection.conninfo, &options, |progress| {
         bar.inc(1);
-        let tpm = text::count(progress.tps * 60.0);
+        let tpm = figures::count(progress.tps * 60.0);
         bar.set_message(format!("{tpm} a minute"));
     });
     bar.finish_and_clear();
@@ -346,7 +346,7 @@ fn check(args: &CheckArgs) -> Result<()> {
 fn line(condition: &Condition) -> String {
     let verdict = match condition.violations {
         0 => "holds".to_owned(),
-        n => format!("VIOLATED by {}", text::count(n as f64)),
+        n => format!("VIOLATED by {}", figures::count(n as f64)),
     };
     format!("{:8} {}: {verdict}", condition.clause, condition.name)
 }

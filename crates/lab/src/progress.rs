@@ -1,5 +1,6 @@
 //! pgbench's progress lines, and the throughput that follows from them.
 
+use lockstep_service::clock::unix_us;
 use lockstep_wire::Lsn;
 
 /// Microseconds since 1970, by the machine's clock.
@@ -8,7 +9,7 @@ pub struct Micros(pub i64);
 
 impl Micros {
     pub fn now() -> Micros {
-        std::time::SystemTime::now().into()
+        Micros(unix_us())
     }
 
     pub fn seconds_since(self, earlier: Micros) -> f64 {
@@ -21,15 +22,6 @@ impl Micros {
 
     pub fn plus_seconds(self, seconds: f64) -> Micros {
         Micros(self.0 + (seconds * 1e6) as i64)
-    }
-}
-
-impl From<std::time::SystemTime> for Micros {
-    fn from(time: std::time::SystemTime) -> Self {
-        let since = time
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 }
 

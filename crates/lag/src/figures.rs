@@ -1,45 +1,8 @@
-//! Figures: shares and medians, and amounts in words.
+//! Shares and medians.
 
 use std::time::Duration;
 
-/// Bytes, in the unit that suits.
-pub fn bytes(count: f64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    if count < 1024.0 {
-        return format!("{count:.0} bytes");
-    }
-    let mut value = count / 1024.0;
-    let mut unit = UNITS.iter();
-    let mut name = unit.next().copied().unwrap_or_default();
-    for next in unit {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        name = next;
-    }
-    match value < 9.95 {
-        true => format!("{value:.1} {name}"),
-        false => format!("{value:.0} {name}"),
-    }
-}
-
-/// Milliseconds, in the unit that suits.
-pub fn seconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms if ms < 120_000.0 => format!("{:.1} s", ms / 1000.0),
-        ms if ms < 7_200_000.0 => format!("{:.0} min", ms / 60_000.0),
-        ms => format!("{:.0} h", ms / 3_600_000.0),
-    }
-}
-
-/// A share from 0 to 1 as a percentage.
-pub fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
-}
-
-/// 0 if the whole is 0 or not finite.
+/// A part's share of the whole; 0 if the whole is 0 or not finite.
 pub fn ratio(part: f64, whole: f64) -> f64 {
     match whole > 0.0 && part.is_finite() && whole.is_finite() {
         true => part / whole,
@@ -47,7 +10,7 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
     }
 }
 
-/// 0 if there are none.
+/// The median; 0 if there are no numbers.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)

@@ -10,7 +10,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`figures`] | shares and medians, and amounts in words |
+//! | [`figures`] | shares and medians |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`position`] | positions in JSON, and the bytes between them |
 //! | [`node`] | which servers, in which role, and what is wrong with them |

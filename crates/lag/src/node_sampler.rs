@@ -1,9 +1,10 @@
 //! One connection to a node that takes samples. It only reads.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
+use lockstep_service::clock::unix_us;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -247,7 +248,7 @@ impl NodeSampler {
             match self.server.tables(&question) {
                 Ok(answers) => {
                     let answered = Instant::now();
-                    let clock = wall_clock_us() - micros(answered - asked) / 2;
+                    let clock = unix_us() - micros(answered - asked) / 2;
                     let mut sample = self.read(answers, clock)?;
                     sample.tables = Arc::clone(&self.tables);
                     sample.wal_folder = self.wal_folder;
@@ -632,13 +633,6 @@ fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
             .take(MOST_WORDS)
             .collect(),
     })
-}
-
-/// Microseconds since 1970, by the clock of this machine.
-fn wall_clock_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, micros)
 }
 
 fn micros(duration: Duration) -> i64 {

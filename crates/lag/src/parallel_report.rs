@@ -1,8 +1,9 @@
 //! Replay by several processes on a standby over a window, and one line about it.
 
+use lockstep_service::words::figures::{bytes, percent};
 use serde::Serialize;
 
-use crate::figures::{bytes, percent, ratio};
+use crate::figures::ratio;
 use crate::parallel_replay::{ParallelReplay, cut};
 use crate::window::NodeWindow;
 

@@ -7,10 +7,10 @@
 //! killed writes nothing more.
 
 use lockstep_client::plain::NOT_PLAIN;
+use lockstep_service::words::figures::percent;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::figures::percent;
 use crate::position;
 use crate::states::{ApplyState, CopyPhase, ReplicaHolder, SlotType};
 use crate::views::Slot;

@@ -51,7 +51,7 @@ impl ClientPrograms {
         }
     }
 
-    /// The same programs of another major.
+    /// These programs of another major.
     pub fn with_package(&self, package: Package) -> Self {
         Self {
             package,

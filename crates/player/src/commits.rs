@@ -16,7 +16,7 @@ pub(crate) struct Commits {
     /// How many have been read, and where the newest ends.
     count: u64,
     at: Lsn,
-    /// Of the recording.
+    /// End of the recording.
     end: Lsn,
 }
 

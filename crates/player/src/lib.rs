@@ -50,4 +50,4 @@ pub use player::{Player, PlayerOptions};
 pub use record::{Recorder, record, stop_on_signals};
 pub use recording::Recording;
 pub use standby_of::{prepare_standby_of, standby_of};
-pub use status::{PlayerStatus, SessionStatus, State};
+pub use status::{PlayerStatus, SessionState, SessionStatus};

@@ -22,7 +22,7 @@ use crate::Result;
 /// How long the player may be silent before the receiver gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often the receiver reports its position.
+/// Interval at which the receiver reports its position.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// What to receive.

@@ -32,7 +32,7 @@ const MOST_OVER: usize = 256;
 
 const MOST_NOTICES: usize = 100;
 
-/// How often [`Player::await_done`] checks.
+/// Interval at which [`Player::await_done`] checks.
 const POLL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone)]

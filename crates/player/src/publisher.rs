@@ -18,7 +18,7 @@ use super::pace::{Due, Schedule};
 use super::{Pace, Recording};
 use lockstep_wal::segment::{PAGE, SegmentReader};
 
-/// How often the position moves.
+/// Interval at which the position moves.
 const TICK: Duration = Duration::from_millis(1);
 
 /// A sample is kept every 2 ticks, and at each move.

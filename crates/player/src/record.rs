@@ -34,10 +34,10 @@ use crate::Result;
 use lockstep_wal::segment;
 use lockstep_wal::segment::SegmentSize;
 
-/// How often to check whether a program has ended.
+/// Interval of checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How often the source is told that it may remove WAL.
+/// Interval at which the source is told that it may remove WAL.
 const ADVANCE_EVERY: Duration = Duration::from_secs(2);
 
 /// Exit code of the process when a second Ctrl-C ends it.

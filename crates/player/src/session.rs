@@ -18,7 +18,7 @@ use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
 use super::player::{MOST_SESSIONS, Shared};
 use super::publisher::locked;
-use super::status::{SessionStatus, State};
+use super::status::{SessionState, SessionStatus};
 use super::streaming;
 use lockstep_wal::segment::history_name;
 
@@ -59,13 +59,13 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct About {
     application_name: String,
-    state: State,
+    state: SessionState,
     /// Where the newest stream began; None before the first.
     start: Option<Lsn>,
     began: lockstep_lab::progress::Micros,
     said: Status,
     reached_end: Option<lockstep_lab::progress::Micros>,
-    /// How often the client has run `IDENTIFY_SYSTEM`.
+    /// Times that the client has run `IDENTIFY_SYSTEM`.
     asked: u32,
     /// A `START_REPLICATION` was refused.
     refused: bool,
@@ -77,7 +77,7 @@ impl Session {
             number,
             about: Mutex::new(About {
                 application_name: String::new(),
-                state: State::Asking,
+                state: SessionState::Asking,
                 start: None,
                 began: Micros::now(),
                 said: Status::default(),
@@ -115,7 +115,9 @@ impl Session {
     /// Where the stream began, if the session streams now.
     pub fn streaming_from(&self) -> Option<Lsn> {
         let about = locked(&self.about);
-        about.start.filter(|_| about.state == State::Streaming)
+        about
+            .start
+            .filter(|_| about.state == SessionState::Streaming)
     }
 
     /// Takes note of the positions that the standby reports.
@@ -147,12 +149,12 @@ impl Session {
         self.ending.store(false, Ordering::SeqCst);
         self.heard.store(Micros::now().0, Ordering::Relaxed);
         let mut about = locked(&self.about);
-        about.state = State::Streaming;
+        about.state = SessionState::Streaming;
         about.start = Some(start);
         about.began = Micros::now();
     }
 
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: SessionState) {
         locked(&self.about).state = state;
     }
 
@@ -176,13 +178,13 @@ pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bo
     let result = Talk::begin(shared, session, stream, full);
     let talked = match result {
         Ok(Some(mut talk)) => talk.commands(),
-        Ok(None) => Ok(State::Left),
+        Ok(None) => Ok(SessionState::Left),
         Err(error) => Err(error),
     };
     session.set_state(match talked {
         Ok(state) => state,
-        Err(_) if session.terminated.load(Ordering::SeqCst) => State::Left,
-        Err(_) => State::Lost,
+        Err(_) if session.terminated.load(Ordering::SeqCst) => SessionState::Left,
+        Err(_) => SessionState::Lost,
     });
     if shared.publisher.is_closing() {
         return;
@@ -318,13 +320,13 @@ impl<'a> Talk<'a> {
     }
 
     /// Answers commands until the client leaves.
-    fn commands(&mut self) -> io::Result<State> {
+    fn commands(&mut self) -> io::Result<SessionState> {
         loop {
             let command = match self.incoming.next()? {
-                None => return Ok(State::Lost),
+                None => return Ok(SessionState::Lost),
                 Some(frame) => match Frontend::parse(frame).map_err(invalid)? {
                     Frontend::Query(text) => Command::parse(text),
-                    Frontend::Terminate => return Ok(State::Left),
+                    Frontend::Terminate => return Ok(SessionState::Left),
                     // Late messages of a stream that has ended.
                     Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => continue,
                 },
@@ -553,7 +555,7 @@ impl<'a> Talk<'a> {
             locked(&self.shared.slots).release(slot, self.session.number, sent);
         }
         streamed?;
-        self.session.set_state(State::Asking);
+        self.session.set_state(SessionState::Asking);
         // A walsender sends both tags, and some clients wait for the second.
         self.outgoing
             .put(&Backend::CommandComplete("START_STREAMING"));

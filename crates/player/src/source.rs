@@ -17,7 +17,7 @@ use lockstep_wal::segment::SegmentSize;
 /// How long the slot may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to look for the slot.
+/// Interval of looks for the slot.
 const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use lockstep_wire::Lsn;
 
 /// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum SessionState {
     /// The client is connected and does not stream: it has not begun yet, or its stream has
     /// ended. Entered at the start and when a stream ends; left when a stream begins or the
     /// session ends.
@@ -20,7 +20,7 @@ pub enum State {
     Lost,
 }
 
-impl State {
+impl SessionState {
     /// The state as one word, for people and machines.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ pub struct SessionStatus {
     pub number: u64,
     /// The standby's `application_name`.
     pub application_name: String,
-    pub state: State,
+    pub state: SessionState,
     /// Where the newest stream began.
     pub start: Lsn,
     /// End of the WAL that was handed to the network.
@@ -93,12 +93,13 @@ impl PlayerStatus {
         for session in &self.sessions {
             let same = newest.entry(&session.application_name).or_default();
             // Two standbys may have the same name, so a session that still streams is kept.
-            same.retain(|before| matches!(before.state, State::Streaming));
+            same.retain(|before| matches!(before.state, SessionState::Streaming));
             same.push(session);
         }
         let all = || newest.values().flatten();
         let wants = |session: &&&SessionStatus| {
-            !session.has(self.end) && matches!(session.state, State::Streaming | State::Lost)
+            !session.has(self.end)
+                && matches!(session.state, SessionState::Streaming | SessionState::Lost)
         };
         all().any(|session| session.has(self.end)) && !all().any(|session| wants(&session))
     }
@@ -115,7 +116,7 @@ impl PlayerStatus {
 mod tests {
     use super::*;
 
-    fn session(number: u64, name: &str, state: State, applied: u64) -> SessionStatus {
+    fn session(number: u64, name: &str, state: SessionState, applied: u64) -> SessionStatus {
         SessionStatus {
             number,
             application_name: name.to_owned(),
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_play_is_over_when_all_who_want_the_end_have_it() {
-        use State::{Left, Lost, Streaming};
+        use SessionState::{Left, Lost, Streaming};
         assert!(!done(vec![]));
         assert!(!done(vec![session(1, "a", Streaming, 99)]));
         assert!(done(vec![session(1, "a", Streaming, 100)]));
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_does_not_replay_is_judged_by_what_it_wrote() {
-        let mut receiver = session(1, "a", State::Streaming, 0);
+        let mut receiver = session(1, "a", SessionState::Streaming, 0);
         receiver.written = Lsn::from(100);
         assert!(receiver.has(Lsn::from(100)));
         receiver.applied = Lsn::from(1);

@@ -29,7 +29,7 @@ const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;
 /// `wal_receiver_timeout`.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// How often a standby that was sent all WAL is asked how far it has replayed.
+/// Interval at which a standby that was sent all WAL is asked how far it has replayed.
 const ASK_AT_END: Duration = Duration::from_millis(200);
 
 /// Streams until the standby or the player ends it. After an error the connection is closed.

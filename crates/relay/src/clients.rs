@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use lockstep_service::clock;
 use lockstep_wire::backend::Report;
 use tokio::sync::watch;
 
-use crate::clock;
 use crate::lock::lock;
 use crate::session::{Canceled, Facts, Secret, Terminated};
 use crate::stats::{ClientStat, ClientState};
@@ -37,7 +37,7 @@ impl Clients {
             state: ClientState::PassedThrough,
             slot: String::new(),
             role_oid: None,
-            since_unix_us: clock::unix_micros(),
+            since_unix_us: clock::unix_us(),
         };
         let (terminate, terminated) = watch::channel(None);
         let client = Client {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
-use lockstep_intake::continuity::{FollowedSource, SlotKind};
+use lockstep_intake::continuity::{FollowedSource, SlotKind, read_history, written_history};
 use lockstep_spool::{FileStorage, Log};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
@@ -246,7 +246,7 @@ impl Group {
         FollowedSource {
             system: Some(SystemId::from(kept.system).to_string()),
             timeline: Some(Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST)),
-            history: kept.history.as_deref().and_then(file::history),
+            history: kept.history.as_deref().and_then(read_history),
             received: self.log.received(),
             slot: Some(SlotKind {
                 plugin: kept.plugin.clone(),
@@ -280,7 +280,7 @@ impl Group {
     /// The primary is on this timeline, which has this history, from now on.
     pub fn follow(&self, timeline: Timeline, history: &[Switch]) -> Result<()> {
         let mut kept = lock(&self.kept);
-        let history = Some(file::written(history));
+        let history = Some(written_history(history));
         if kept.timeline == timeline.get() && kept.history == history {
             return Ok(());
         }

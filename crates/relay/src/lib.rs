@@ -13,7 +13,6 @@
 //! | module | what |
 //! |---|---|
 //! | `lock` | locks that outlive a panic |
-//! | `clock` | the wall clock, for what is sent and shown |
 //! | `said` | what was said last, so that the log has it once |
 //! | [`stats`] | what the relay counts |
 //! | [`fault`] | what only tests make: faults to be found |
@@ -57,7 +56,6 @@
 
 pub mod adoption;
 pub mod clients;
-mod clock;
 pub mod config;
 pub mod console;
 pub mod continuity;

@@ -11,13 +11,13 @@ use lockstep_intake::continuity::SourceFound;
 use lockstep_intake::driver::{Driver, Host, News, Rest};
 use lockstep_intake::error::IntakeError;
 use lockstep_intake::receiver::{AppliedByReaders, Event, Refusal, Terms, Trusted};
+use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper, Waker};
 use lockstep_spool::{FileStorage, Log};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{info, warn};
 
-use crate::clock;
 use crate::continuity::{continues, differs};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
@@ -307,7 +307,7 @@ impl Host for GroupHost {
     }
 
     fn wall_clock(&self) -> Timestamp {
-        clock::now()
+        clock::timestamp()
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection};
+use lockstep_service::clock;
 use lockstep_spool::Limits;
 use lockstep_wire::backend::Report;
 use nix::fcntl::{Flock, FlockArg};
@@ -16,7 +17,6 @@ use tracing::{error, info, warn};
 
 use crate::adoption::{self, Drop, Event};
 use crate::clients::Clients;
-use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
 use crate::group::{
@@ -119,7 +119,7 @@ impl Relay {
                 config.console_database.clone(),
                 config.logical_decoding_work_mem,
             )),
-            slots: Arc::new(SlotBook::open(&config.spool, clock::unix_micros())?),
+            slots: Arc::new(SlotBook::open(&config.spool, clock::unix_us())?),
             policy: InForce::new(policy(&config)),
             failover: config.failover,
             broken: Broken::default(),
@@ -552,7 +552,7 @@ impl Source for Relay {
     }
 
     fn reset(&self, slot: Option<&str>) -> Reset {
-        let now = clock::unix_micros();
+        let now = clock::unix_us();
         let Some(name) = slot else {
             self.slots().all().iter().for_each(|slot| slot.reset(now));
             return Reset::Done;

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection};
+use lockstep_service::clock;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
@@ -42,7 +43,6 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::adoption::{self, Action, Adoption, Drop, Event, Verdict};
-use crate::clock;
 use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
@@ -711,7 +711,7 @@ impl Relay {
                         group: group.name().to_owned(),
                         next: None,
                     };
-                    let (database, now) = (&group.key().database, clock::unix_micros());
+                    let (database, now) = (&group.key().database, clock::unix_us());
                     let reaches =
                         || adoption::reaches(group.start(), group.log().oldest(), confirmed);
                     match book.add(name, database, route, confirmed, now, reaches)? {

@@ -48,21 +48,21 @@ pub struct Made {
 
 /// A slot on the primary that has the name of a relay's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SlotFound {
     pub name: String,
     /// A process of the primary uses it.
     pub active: bool,
 }
 
 /// The slots on the primary that have names of relays' slots.
-pub fn list(upstream: &mut Connection) -> Result<Vec<Found>> {
+pub fn list(upstream: &mut Connection) -> Result<Vec<SlotFound>> {
     let rows = upstream.query(&format!(
         "SELECT slot_name, active FROM pg_catalog.pg_replication_slots \
          WHERE pg_catalog.starts_with(slot_name::text, '{SLOT_PREFIX}') ORDER BY slot_name"
     ))?;
     let found = rows.into_iter().map(|row| {
         let mut row = row.into_iter().flatten();
-        Found {
+        SlotFound {
             name: row.next().unwrap_or_default(),
             active: row.next().as_deref() == Some("t"),
         }
@@ -135,7 +135,7 @@ pub fn check_database(upstream: &mut Connection, slot: &str, database: &str) -> 
 
 /// A slot that another spool has for a group of this name and that nobody uses. One that is in
 /// use belongs to a relay that runs beside this one.
-fn another_spools<'a>(there: &'a [Found], identity: &Identity, group: &str) -> Option<&'a str> {
+fn another_spools<'a>(there: &'a [SlotFound], identity: &Identity, group: &str) -> Option<&'a str> {
     let mut others = there
         .iter()
         .filter(|slot| !slot.active && identity.is_anothers(&slot.name, group));
@@ -167,7 +167,7 @@ mod tests {
     fn the_slot_of_another_spool_stops_a_new_group_unless_a_relay_uses_it() {
         let folder = tempfile::tempdir().unwrap();
         let (ours, _) = Identity::of(folder.path()).unwrap();
-        let found = |name: &str, active| Found {
+        let found = |name: &str, active| SlotFound {
             name: name.to_owned(),
             active,
         };

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use lockstep_lag::monitor::unix_ms;
+use lockstep_service::clock::unix_ms;
 use lockstep_service::exposition::TEXT_FORMAT;
 use lockstep_service::http::server::plain;
 

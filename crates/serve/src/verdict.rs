@@ -1,10 +1,10 @@
 //! A state in one sentence.
 
-use lockstep_lag::figures::seconds;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Role, link};
+use lockstep_service::words::figures::seconds;
 use serde::Serialize;
 
 /// Most replicas that the sentence names.

@@ -12,7 +12,7 @@ const LONGEST_SOCKET: usize = 107;
 pub struct HostPort {
     /// A name or a numeric address, IPv6 without brackets.
     pub host: String,
-    /// With 0 the system chooses a free port.
+    /// Port to listen on; for 0 the system chooses a free one.
     pub port: u16,
 }
 
@@ -22,7 +22,7 @@ impl HostPort {
         let wrong = || {
             format!(
                 "{} is no address: write host:port, such as 127.0.0.1:6543 or [::1]:6543",
-                crate::quoted(text)
+                crate::words::quoted(text)
             )
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
@@ -84,7 +84,7 @@ impl Listen {
         let wrong = || {
             format!(
                 "{} is no place for a Unix socket: write folder:port, such as /run/lockstep:6543",
-                crate::quoted(text)
+                crate::words::quoted(text)
             )
         };
         let (folder, port) = text.rsplit_once(':').ok_or_else(wrong)?;

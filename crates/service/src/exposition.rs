@@ -24,7 +24,7 @@ impl Exposition {
         }
     }
 
-    /// The same, and all samples get this label.
+    /// Adds a label that all samples get.
     pub fn with_label(mut self, name: &str, value: &str) -> Self {
         self.always = Some(label(name, value));
         self

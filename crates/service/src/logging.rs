@@ -6,7 +6,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::quoted;
+use crate::words::quoted;
 
 /// How logs are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// By its name in the configuration.
+    /// The one with this name in the configuration.
     pub fn parse(text: &str) -> Result<Self, String> {
         [Self::Text, Self::Json]
             .into_iter()
@@ -26,7 +26,7 @@ impl LogFormat {
             .ok_or_else(|| format!("{} is not allowed: text or json", quoted(text)))
     }
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -51,7 +51,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// By its name in the configuration.
+    /// The one with this name in the configuration.
     pub fn parse(text: &str) -> Result<Self, String> {
         [
             Self::Error,
@@ -70,7 +70,7 @@ impl LogLevel {
         })
     }
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -15,7 +15,7 @@ pub struct Failpoint(&'static str);
 /// What happens where.
 struct Planted {
     at: Failpoint,
-    /// So many times more it is reached without anything happening.
+    /// Times that the failpoint is still reached without anything happening.
     left: AtomicU32,
     act: Box<dyn Fn() + Send + Sync>,
 }

@@ -15,7 +15,7 @@ use super::segment::SegmentHeader;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Whole,
-    /// Its header cannot be read.
+    /// The segment's header cannot be read.
     Damaged,
     /// There is no such file.
     Missing,

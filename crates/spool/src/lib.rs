@@ -106,7 +106,7 @@ pub struct End {
     pub position: LogPosition,
     /// End of the last whole unit, or what was covered after it.
     pub received: Lsn,
-    /// How often an unfinished unit was dropped.
+    /// Unfinished units that were dropped so far.
     pub generation: u64,
 }
 

@@ -19,7 +19,7 @@ const WINDOW: u64 = MOST_RECORD as u64;
 /// Why a record could not be read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    /// It is not what was written.
+    /// The bytes are not what was written.
     Damage(&'static str),
     /// The segment was written by another version.
     Version(u32),
@@ -96,7 +96,7 @@ impl<F: SpoolFile> Segment<F> {
         &self.file
     }
 
-    /// Its first bytes.
+    /// The file's first bytes.
     pub fn header(&self) -> std::result::Result<SegmentHeader, Unreadable> {
         let mut bytes = [0; SEGMENT_HEADER];
         self.file.read_at(0, &mut bytes)?;

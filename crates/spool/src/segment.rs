@@ -86,7 +86,7 @@ pub(super) struct SegmentHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoHeader {
     Damaged(&'static str),
-    /// It is one of another version of this format. Every version keeps this header's
+    /// The header is one of another version of this format. Every version keeps this header's
     /// length, its first twelve bytes and its checksum.
     Version(u32),
 }
@@ -150,7 +150,7 @@ pub(super) fn file_name(sequence: u64, position: LogPosition) -> String {
     format!("{sequence:08x}-{:016x}{SUFFIX}", u64::from(position))
 }
 
-/// The same while it is being prepared.
+/// Name of a segment's file while it is being prepared.
 pub(super) fn unfinished_name(sequence: u64, position: LogPosition) -> String {
     file_name(sequence, position) + UNFINISHED
 }
@@ -237,12 +237,12 @@ pub(super) struct Marks {
     pub schema: bool,
     /// An upstream session begins with it.
     pub session: bool,
-    /// Its last frame goes on after it.
+    /// Whether the last frame goes on after this record.
     pub more: bool,
 }
 
 impl Marks {
-    /// Those of frames with these, followed by frames with `next`.
+    /// Marks of frames with these marks, followed by frames with `next`.
     pub fn then(self, next: Self) -> Self {
         let valid = |lsn: Lsn, other: Lsn| match lsn.is_valid() {
             true => lsn,

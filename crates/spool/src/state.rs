@@ -30,7 +30,7 @@ pub(super) struct TailSegment<F> {
     /// Position of its first frame.
     pub position: LogPosition,
     pub file: Arc<F>,
-    /// It has its final name. Only the first of the tail may.
+    /// Whether the file has its final name. Only the first of the tail may.
     pub named: bool,
 }
 

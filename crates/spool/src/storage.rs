@@ -37,7 +37,7 @@ pub trait Storage: Send + Sync + 'static {
 
 /// One file. Several threads may use it at once.
 pub trait SpoolFile: Send + Sync + 'static {
-    /// Its length in bytes.
+    /// The file's length in bytes.
     fn length(&self) -> io::Result<u64>;
     /// Fills `into` with what is at `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
@@ -54,7 +54,7 @@ const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
 /// A folder of a real file system.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
 
 impl Folder {

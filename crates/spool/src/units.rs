@@ -30,7 +30,7 @@ pub(super) struct State {
 pub(super) struct Draft {
     pub kind: RecordKind,
     pub marks: Marks,
-    /// Its bytes of what is appended.
+    /// The record's bytes of what is appended.
     pub range: Range<usize>,
 }
 
@@ -262,7 +262,7 @@ mod tests {
         frame(&[b"M\0".as_slice(), &end.to_be_bytes(), &vec![0; bytes]].concat())
     }
 
-    /// Of each record: kind, length, first and last key, last end, `o`pen and `m`ore.
+    /// What each record is: kind, length, first and last key, last end, `o`pen and `m`ore.
     fn shape(plan: &Plan) -> Vec<(RecordKind, usize, [u64; 3], String)> {
         let drafts = plan.drafts.iter().map(|draft| {
             let marks = draft.marks;

@@ -86,17 +86,17 @@ pub struct Report {
     pub held: BTreeMap<Cause, Held>,
     /// Records that end a run-ahead: all behind them wait.
     pub barriers: u64,
-    /// Of redo alone, whoever executes it, with memory asked for early.
+    /// Critical path of redo alone, whoever executes it, with memory asked for early.
     pub critical: Chain,
     pub redo_ns: f64,
     /// What one process takes in stock PostgreSQL, simulated, in seconds.
     pub alone_seconds: f64,
-    /// The same with Lockstep and no helpers, which looks ahead.
+    /// What one process takes in Lockstep without helpers, which looks ahead, in seconds.
     pub look_ahead_seconds: f64,
     /// What the startup process takes with any number of helpers: reading, dispatch, its own redo.
     pub own_seconds: f64,
     pub outcomes: Vec<Outcome>,
-    /// How often each part of a cost occurs.
+    /// Occurrences of each part of a cost.
     pub parts: Parts,
 }
 

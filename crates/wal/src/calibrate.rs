@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::class::{Rules, Stage};
 use crate::costs::{self, Costs, MOST_FILE};
-use crate::fit::{Known, fit};
+use crate::fit::{MeasuredSample, fit};
 use crate::folder::{Range, Run};
 use crate::sample::{Sample, Sampler};
 use crate::walk::{self, Ended, Until};
@@ -48,7 +48,7 @@ pub struct Measured {
     pub held_out: bool,
 }
 
-/// The same recovery with helpers.
+/// A recovery measured with helpers.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parallel {
@@ -66,7 +66,7 @@ fn lsn<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Lsn, D::Erro
 pub struct Speed {
     /// One process of stock PostgreSQL.
     pub seconds: f64,
-    /// Its time divided by that of one process that looks ahead, and by that with helpers; as far as
+    /// The case's time divided by that of one process that looks ahead, and by that with helpers; as far as
     /// these were measured.
     pub look_ahead: Option<f64>,
     pub speedup: Option<f64>,
@@ -80,9 +80,9 @@ pub struct Comparison {
     pub hot_standby: bool,
     pub helpers: Option<usize>,
     pub measured: Speed,
-    /// With the table that was found.
+    /// Speed in a simulation with the table that was found.
     pub simulated: Speed,
-    /// With a table made without this recovery. None: too few others.
+    /// Speed in a simulation with a table made without this recovery. None: too few others.
     pub without: Option<Speed>,
 }
 
@@ -168,13 +168,13 @@ impl Measured {
         }
     }
 
-    fn known<'a>(&self, sample: &'a Sample) -> Known<'a> {
+    fn known<'a>(&self, sample: &'a Sample) -> MeasuredSample<'a> {
         let Speed {
             seconds,
             look_ahead,
             speedup,
         } = self.speed();
-        Known {
+        MeasuredSample {
             sample,
             seconds,
             look_ahead,

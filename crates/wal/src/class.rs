@@ -50,7 +50,7 @@ pub enum Stage {
     HotStandby,
 }
 
-/// By which rules records are classed.
+/// The rules by which records are classed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     pub stage: Stage,
@@ -87,13 +87,13 @@ pub enum Class {
 /// Why a record is not for helpers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// Its kind is replayed at its turn.
+    /// Records of this kind are replayed at their turn.
     Kind,
     /// A block of it does not exist, or may be new.
     Missing,
-    /// It changes the visibility map.
+    /// The record changes the visibility map.
     Map,
-    /// It has too many blocks, or there is no room for it in the queue.
+    /// The record has too many blocks, or there is no room for it in the queue.
     Large,
     /// Barrier: files, relations, locks.
     Ddl,
@@ -332,7 +332,7 @@ fn only_prunes(record: &Record, major: u32) -> bool {
     }
 }
 
-/// May an item of a B-tree that the same transaction inserts later point to a tuple of this record?
+/// Whether an item of a B-tree that the same transaction inserts later may point to a tuple of this record.
 pub fn adds_heap_tuples(record: &Record) -> bool {
     match record.header.manager {
         manager::HEAP => true,
@@ -341,7 +341,7 @@ pub fn adds_heap_tuples(record: &Record) -> bool {
     }
 }
 
-/// May redo record the free space of block 0? Asked of records that may run ahead.
+/// Whether redo may record the free space of block 0. Asked of records that may run ahead.
 pub fn may_change_free_space_map(record: &Record) -> bool {
     let operation = record.operation() & 0x70;
     match record.header.manager {

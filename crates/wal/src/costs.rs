@@ -26,7 +26,7 @@ pub const MOST_FILE: u64 = 1 << 20;
 /// How many parts there are.
 pub const PARTS: usize = 11;
 
-/// How often each part of a cost occurs.
+/// Occurrences of each part of a cost.
 pub type Parts = [f64; PARTS];
 
 /// The parts of a record's cost.
@@ -64,7 +64,7 @@ pub struct Costs {
     pub machine: String,
     /// When.
     pub measured: String,
-    /// Of which PostgreSQL.
+    /// The PostgreSQL that was measured.
     pub postgresql: String,
     pub record_ns: f64,
     pub byte_ns: f64,
@@ -99,7 +99,7 @@ pub struct PipelineCosts {
     pub helper_block_ns: f64,
     /// From the end of a record until the process that waits for it goes on.
     pub wait_ns: f64,
-    /// The same if that process sleeps; and how long it looks before it does.
+    /// The cost of that wait if that process sleeps; and how long it looks before it does.
     pub wake_ns: f64,
     pub spin_ns: f64,
     /// What it takes to wake a process.
@@ -235,7 +235,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// By [`Part`].
+    /// Nanoseconds by [`Part`].
     pub fn parts(&self) -> Parts {
         [
             self.record_ns,
@@ -283,7 +283,7 @@ impl Costs {
         }
     }
 
-    /// With three digits, which is more than measurements tell.
+    /// These costs rounded to three digits, which is more than measurements tell.
     pub fn rounded(self) -> Self {
         let parts = self.parts().map(three_digits);
         let pipeline = self.pipeline.rounded();

@@ -31,7 +31,7 @@ pub enum WalError {
     /// What it sent is no WAL that can be read.
     #[error("the server sent no WAL that can be read: {0}")]
     Sent(String),
-    /// It removes WAL faster than that is read.
+    /// The server removes WAL faster than that is read.
     #[error(
         "the server removes its newest WAL before it can be read ({0}): raise wal_keep_size there, or \
          read its pg_wal folder"

@@ -23,7 +23,7 @@ const MOST_DOUBLINGS: f64 = 4.0;
 
 /// What was measured of some WAL.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct MeasuredSample<'a> {
     pub sample: &'a Sample,
     /// One process of stock PostgreSQL.
     pub seconds: f64,
@@ -34,7 +34,7 @@ pub struct Known<'a> {
 }
 
 /// A table near `before` with which what is known is predicted best.
-pub fn fit(before: &Costs, known: &[Known]) -> Costs {
+pub fn fit(before: &Costs, known: &[MeasuredSample]) -> Costs {
     let times: Vec<_> = known
         .iter()
         .map(|one| (one.sample.parts, one.seconds * 1e9))
@@ -56,7 +56,7 @@ fn at(costs: &Costs, [doublings, hidden]: Point) -> Costs {
 }
 
 /// Steps along each axis, smaller and smaller ones, for as long as they lead down.
-fn fit_pipeline(costs: &Costs, known: &[Known]) -> Costs {
+fn fit_pipeline(costs: &Costs, known: &[MeasuredSample]) -> Costs {
     let begin = [0.0, costs.pipeline.hidden];
     let distance = |point: Point| {
         let prior = ((point[0] * 2_f64.ln()).powi(2) + (point[1] - begin[1]).powi(2)) * PRIOR;
@@ -91,7 +91,7 @@ fn fit_pipeline(costs: &Costs, known: &[Known]) -> Costs {
 }
 
 /// Squares of the logarithms by which simulated speedups are off, summed.
-fn off_speedups(costs: &Costs, known: &[Known]) -> f64 {
+fn off_speedups(costs: &Costs, known: &[MeasuredSample]) -> f64 {
     let mut sum = 0.0;
     for one in known {
         let look_ahead = one.look_ahead.map(|speedup| {

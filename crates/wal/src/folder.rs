@@ -402,7 +402,7 @@ fn header_at(path: &Path, offset: u64) -> io::Result<Option<(PageHeader, u64)>> 
 
 /// What one file says of the WAL that it holds.
 enum Says {
-    /// Its second page is of the same version and of its place, or not.
+    /// Identity and size in the header, and whether the second page is of the same version and of its place.
     Identity(Identity, u32, bool),
     /// The size that it says is not its own.
     CutOff(WalError),
@@ -524,7 +524,7 @@ fn has_own_page(path: &Path, at: u64, size: u64) -> bool {
     })
 }
 
-/// It belongs there, or cannot be read, which the reader finds out.
+/// Whether a file belongs there, or cannot be read, which the reader finds out.
 fn may_belong(path: &Path, at: u64, identity: &Identity) -> bool {
     belongs(path, at, identity).unwrap_or(true)
 }

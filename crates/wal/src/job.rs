@@ -65,7 +65,7 @@ pub struct Planner {
     last: Vec<u64>,
     /// The last job that added tuples, by its transaction's slot.
     heap: Vec<u64>,
-    /// Of each block the number of its last visit, by a hash of its name.
+    /// Number of each block's last visit, by a hash of the block's name.
     visited: Vec<u32>,
     visits: u32,
     number: u64,

@@ -16,17 +16,23 @@
 //! sources. What records cost comes from a table (`costs.json`), which [`calibrate`] fits to measured
 //! replays, from `estimates.json` on.
 //!
+//! Modules use only those above them:
+//!
 //! | module | what |
 //! |---|---|
+//! | [`error`] | what can go wrong |
+//! | [`limits`] | the pipeline's limits |
+//! | [`names`] | names of resource managers and record types |
 //! | [`segment`] | names of segments' files, headers of pages |
 //! | [`record`] | a record's bytes to values |
+//! | [`class`] | which records Lockstep replays in parallel |
+//! | [`costs`] | what a record costs, as it was measured on a machine |
 //! | [`reader`] | records from pages, one after the other |
 //! | [`folder`] | which segments of a folder belong together, and their pages |
-//! | [`costs`] | what a record costs, as it was measured on a machine |
-//! | [`calibrate`], [`fit`], [`sample`] | these costs from measured recoveries |
-//! | [`job`], [`simulate`], [`limits`] | records as the pipeline sees them; the pipeline with a clock of its own; its limits |
+//! | [`memory`], [`stream`] | WAL that is held in memory; WAL from a server that runs |
+//! | [`job`], [`simulate`] | records as the pipeline sees them; the pipeline with a clock of its own |
 //! | [`analysis`], [`walk`] | all of it together; reading into it, and where WAL ends |
-//! | [`error`] | what can go wrong |
+//! | [`sample`], [`fit`], [`calibrate`] | costs from measured recoveries |
 #![cfg_attr(
     test,
     allow(

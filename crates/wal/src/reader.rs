@@ -54,7 +54,7 @@ pub trait Pages {
     }
 }
 
-/// Of which WAL pages must be.
+/// The WAL that pages must be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     pub magic: u16,
@@ -123,7 +123,7 @@ pub struct Reader<P> {
     before: Before,
     next: Lsn,
     record: Vec<u8>,
-    /// Of the record that is read, and of the page that is.
+    /// Position of the record that is read, and of the page that is.
     at: Lsn,
 }
 

@@ -127,7 +127,7 @@ pub struct Header {
 /// What is known of the record before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// It begins here.
+    /// The record before begins here.
     At(Lsn),
     /// Nothing, so any earlier position is right.
     Unknown,

@@ -20,7 +20,7 @@ const MOST_JOBS: usize = 1_000_000;
 #[derive(Debug)]
 pub struct Sample {
     rules: Rules,
-    /// Of all records.
+    /// Parts of the costs of all records.
     pub parts: Parts,
     batches: Vec<Vec<Job>>,
 }
@@ -31,7 +31,7 @@ pub struct Sampler {
     sample: Sample,
     planner: Planner,
     size: SegmentSize,
-    /// Of so many segments one is kept.
+    /// Segments of which one is kept.
     every: u64,
     segment: u64,
     segment_end: Lsn,

@@ -21,7 +21,7 @@ const APPLICATION: &str = "lockstep wal analyze";
 /// SQLSTATE of a segment that the server has removed.
 const REMOVED: &str = "58P01";
 
-/// How often WAL that the server has just listed may be gone before less is asked for.
+/// Most times that WAL which the server has just listed may be gone before less is asked for.
 const TRIES: u32 = 3;
 
 /// Longest sleep before the clock is looked at.
@@ -36,7 +36,7 @@ pub const MOST_BYTES: u64 = 4 << 30;
 /// How much to read.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// So many of the newest bytes, in whole segments at the beginning.
+    /// The newest bytes to read, in whole segments at the beginning.
     pub bytes: u64,
     /// Then what is written meanwhile, for so long.
     pub longer: Duration,
@@ -48,7 +48,7 @@ pub struct Streamed {
     pub timeline: Timeline,
     pub major: u32,
     pub identity: Identity,
-    /// It begins where the oldest WAL of the server does.
+    /// Whether this WAL begins where the oldest WAL of the server does.
     pub from_oldest: bool,
     wal: WalInMemory,
 }

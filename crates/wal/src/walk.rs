@@ -10,7 +10,7 @@ use crate::reader::{Pages, Reader, Reason, Stop, floor};
 use crate::record::Record;
 use crate::{Result, WalError};
 
-/// How often a place that is not right is found the same before it is damage.
+/// Looks that find a place that is not right the same before it is damage.
 const MOST_SAME: u32 = 3;
 
 /// Most looks at one record that changes meanwhile: each of its pages is written once.
@@ -46,7 +46,7 @@ pub fn read<P: Pages>(
     read_into(reader, until, &mut |record| analysis.add(record))
 }
 
-/// The same for whoever takes the records.
+/// Like `read`, for whoever takes the records.
 pub fn read_into<P: Pages>(
     reader: &mut Reader<P>,
     until: Until,
@@ -99,7 +99,7 @@ fn is_left_empty<P: Pages>(reader: &Reader<P>, start: Lsn, stop: &Stop) -> bool 
     stop.reason == Reason::NoPage && stop.page != segment && stop.page == floor(start)
 }
 
-/// How often one place has been looked at.
+/// Looks at one place.
 ///
 /// A server may write WAL, and recycle it, while it is read. It writes in order, and renames a segment
 /// before it writes into it as another. So a page that is not right is damage only if it is the same when it
@@ -107,9 +107,9 @@ fn is_left_empty<P: Pages>(reader: &Reader<P>, start: Lsn, stop: &Stop) -> bool 
 #[derive(Debug, Default)]
 struct Looks {
     last: Option<Stop>,
-    /// How often it was the same.
+    /// Looks in a row that found it the same.
     same: u32,
-    /// How often reading stopped at the same record.
+    /// Times that reading stopped at the same record.
     all: u32,
 }
 

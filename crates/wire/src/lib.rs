@@ -5,16 +5,20 @@
 //! hands the bytes over. Nothing here panics or allocates more than the bytes given,
 //! whatever they are: every length inside a message is checked against the message.
 //!
+//! Modules use only those above them:
+//!
 //! | module | what |
 //! |---|---|
+//! | [`error`] | what can go wrong |
 //! | [`lsn`] | positions, timelines, system identifiers |
+//! | `cursor` | values from the bytes of a message, each checked against its end |
 //! | [`frame`] | a message's tag and length |
-//! | [`startup`] | what a client sends first |
-//! | [`frontend`], [`backend`] | messages of either side afterwards |
+//! | [`standby_names`] | whom a primary waits for |
 //! | [`command`] | replication commands, as text |
 //! | [`identifiers`] | names as the server reads them in settings and options |
 //! | [`publication_names`] | the list of names in a command's option of that name |
-//! | [`standby_names`] | whom a primary waits for |
+//! | [`startup`] | what a client sends first |
+//! | [`frontend`], [`backend`] | messages of either side afterwards |
 //! | [`stream`] | what goes through the copy of streaming |
 //! | [`logical`] | the messages that logical streaming carries |
 //! | [`batch`] | several of them in one, as output plugin `lockstep` sends them |

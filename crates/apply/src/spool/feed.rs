@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lockstep_client::{CopyData, Next, Stream};
-use lockstep_spool::{Folder, Log, LogError, Read, Reader};
+use lockstep_spool::{Folder, Log, LogError, Read, Reader, Storage};
 use lockstep_wire::logical::frames::{self, FRAME_HEADER};
 use lockstep_wire::stream::XLOG_DATA_HEADER;
 use lockstep_wire::{Lsn, Timeline, WireError};
@@ -69,10 +69,10 @@ impl Feed {
 }
 
 /// Reads a spool.
-pub(crate) struct FromSpool {
-    pub spool: Spool,
-    log: Arc<Log<Folder>>,
-    reader: Reader<Folder>,
+pub(crate) struct FromSpool<S: Storage = Folder> {
+    pub spool: Spool<S>,
+    log: Arc<Log<S>>,
+    reader: Reader<S>,
     /// Where the target stood.
     began: Lsn,
     /// Frames that were read and not handed out, and the bytes of one that is not whole.
@@ -85,10 +85,10 @@ pub(crate) struct FromSpool {
     pub timeline: Option<Timeline>,
 }
 
-impl FromSpool {
+impl<S: Storage> FromSpool<S> {
     pub(super) fn new(
-        spool: Spool,
-        log: Arc<Log<Folder>>,
+        spool: Spool<S>,
+        log: Arc<Log<S>>,
         began: Lsn,
     ) -> std::result::Result<Self, LogError> {
         Ok(Self {
@@ -195,7 +195,7 @@ impl FromSpool {
     }
 }
 
-impl Drop for FromSpool {
+impl<S: Storage> Drop for FromSpool<S> {
     fn drop(&mut self) {
         let mut state = self.spool.state();
         state.reader = None;

@@ -5,6 +5,8 @@
 
 use std::io;
 
+use lockstep_client::Switch;
+use lockstep_intake::continuity::{read_history, written_history};
 use lockstep_spool::Storage;
 use lockstep_spool::kept::{checked, read_text, replace, unchecked};
 use lockstep_wire::Timeline;
@@ -35,6 +37,8 @@ pub struct Identity {
     pub source: String,
     /// The source's timeline at the end of what is in the segments.
     pub timeline: Option<Timeline>,
+    /// Timelines that this one came from, and where each ended. None: it was not noted, as in 0.2.
+    pub history: Option<Vec<Switch>>,
     /// There are segments.
     pub begun: bool,
 }
@@ -56,6 +60,7 @@ impl Identity {
             "origin": origin,
             "source": self.source,
             "timeline": self.timeline.map(Timeline::get),
+            "history": self.history.as_deref().map(written_history),
             "begun": self.begun,
         });
         checked(&value.to_string())
@@ -76,7 +81,10 @@ impl Identity {
         });
         let timeline = field("timeline").as_u64();
         let timeline = timeline.and_then(|number| Timeline::new(u32::try_from(number).ok()?));
+        let history: Option<Vec<(u32, String)>> =
+            serde_json::from_value(field("history").clone()).map_err(|_| wrong("history"))?;
         Ok(Self {
+            history: history.as_deref().and_then(read_history),
             owner: Owner {
                 replica: text("replica")?,
                 system: field("system").as_str().map(str::to_owned),
@@ -116,7 +124,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let storage = Folder::new(folder.path());
         assert_eq!(read(&storage), Ok(None));
-        for (system, timeline) in [(Some("7".to_owned()), Timeline::new(3)), (None, None)] {
+        let history = vec![Switch {
+            timeline: Timeline::FIRST,
+            at: 64.into(),
+        }];
+        for (system, timeline, history) in [
+            (Some("7".to_owned()), Timeline::new(3), Some(history)),
+            (None, None, None),
+        ] {
             let identity = Identity {
                 owner: Owner {
                     replica: "r".to_owned(),
@@ -127,11 +142,18 @@ mod tests {
                 },
                 source: "host=/a".to_owned(),
                 timeline,
+                history,
                 begun: true,
             };
             identity.write(&storage).unwrap();
             assert_eq!(read(&storage), Ok(Some(identity)));
         }
+        // As 0.2 has it.
+        let older = json!({"replica": "r", "system": "7", "slot": "s", "publications": ["p"],
+            "origin": "o", "source": "host=/a", "timeline": 3, "begun": true});
+        replace(&storage, FILE, &checked(&older.to_string())).unwrap();
+        let found = read(&storage).unwrap().unwrap();
+        assert_eq!((found.timeline, found.history), (Timeline::new(3), None));
         let path = folder.path().join(FILE);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("\"s\"", "\"t\"")).unwrap();

@@ -7,12 +7,15 @@
 //!    └─────────────────┴ applied: committed on the target <───────────────────┘
 //! ```
 //!
-//! The log is that of the relay (crate `spool`). What must stay true:
+//! The log (crate `spool`) and what receives it (crate `intake`) are those of the relay; [`host`] is what
+//! differs. What must stay true:
 //! - **Flushed is durable here.** The source is told that something is flushed only once the log has
 //!   it on disk. So the slot never confirms more than the log holds, and the stream goes on at the
 //!   log's end.
-//! - **The log has no gap.** The intake starts a stream only where the log ends, and only if the slot
-//!   does not begin later: what lies in between would be missing without a trace.
+//! - **The log has no gap.** The stream is asked for from where the slot stands, which must not be
+//!   beyond the log's end: what lies in between would be missing without a trace.
+//! - **The log is the source's.** What the source sends again must be what the log has, as far as the
+//!   log still has it. Until that is known nothing is stored or confirmed.
 //! - **The target decides where reading begins**: at its origin's position, which every segment that
 //!   may be needed outlives. One that stands before the log's beginning was set back, which is an
 //!   error. One that stands beyond its end needs nothing of it: the log is begun anew there.
@@ -22,32 +25,31 @@
 //! Locks: one mutex for all of [`State`], held over I/O while the log is made, cut or opened
 //! for reading, and while it is written whose it is.
 
-use std::fs;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockstep_intake::continuity::FollowedSource;
 use lockstep_service::waker::Waker;
 use lockstep_spool::{FileStorage, Folder, Limits, Log, LogError, Storage};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
-use super::continuity::Known;
 use super::control::Event;
 use super::error::{ApplyError, Result};
-use super::run::Settings;
 use crate::failpoint;
 
 pub mod identity;
 
 mod feed;
-mod intake;
+mod host;
 
 pub(crate) use feed::{Arrived, Content, Feed, FromSpool};
+pub use host::take_in;
 pub use identity::{Identity, Owner};
-pub use intake::take_in;
 
 /// Least size of a spool.
 pub const LEAST_LIMIT: u64 = 1 << 20;
@@ -82,30 +84,33 @@ pub struct SpoolStats {
     pub full: Option<String>,
 }
 
-type FolderLog = Log<Folder>;
-
 /// A handle on a replica's spool; clones are the same. One process has it at a time.
-#[derive(Debug, Clone)]
-pub struct Spool(Arc<Inner>);
+#[derive(Clone)]
+pub struct Spool<S: Storage = Folder>(Arc<Inner<S>>);
 
-#[derive(Debug)]
-struct Inner {
+impl<S: Storage> fmt::Debug for Spool<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Spool").field(&self.0.config).finish()
+    }
+}
+
+struct Inner<S: Storage> {
     config: SpoolConfig,
-    state: Mutex<State>,
+    storage: S,
+    state: Mutex<State<S>>,
     changed: Condvar,
     /// The source's timeline at the log's end; 0 if it is not known.
     timeline: AtomicU32,
-    /// Holds the folder's lock.
-    _lock: FileStorage,
+    /// Holds the folder's lock. A simulation has none.
+    _lock: Option<FileStorage>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+struct State<S: Storage> {
     identity: Option<Identity>,
-    log: Option<Arc<FolderLog>>,
+    log: Option<Arc<Log<S>>>,
     /// The segment that was cut when the log was opened, as its end was not whole.
     cut: Option<PathBuf>,
-    /// The intake has started a stream where this log ends.
+    /// A stream into this log was begun.
     joined: bool,
     /// The target has said where it stands.
     anchored: bool,
@@ -115,16 +120,23 @@ struct State {
     /// The source is to be asked for an answer.
     ask: bool,
     stop: bool,
-    /// The intake has stopped until the log is begun anew or looked at again, and why: what stands in
-    /// the log can still be applied.
+    /// Nothing is taken in until the log is begun anew or looked at again: what stands in the log can still
+    /// be applied.
     halted: bool,
     /// What begins here or later cannot be read, and why.
     damage: Option<(Lsn, String)>,
+    /// Why, until a reader ends with it.
     refused: Option<ApplyError>,
     intake: Option<Waker>,
     /// Who reads, and whether it was told of news that it has not looked at.
     reader: Option<Sender<Event>>,
     reader_told: bool,
+}
+
+impl<S: Storage> State<S> {
+    fn has(&self, log: &Arc<Log<S>>) -> bool {
+        self.log.as_ref().is_some_and(|now| Arc::ptr_eq(now, log))
+    }
 }
 
 fn spool_error(words: String) -> ApplyError {
@@ -152,7 +164,14 @@ impl Spool {
                 _ => format!("the spool {shown} cannot be used: {error}"),
             })
         })?;
-        let storage = Folder::new(folder);
+        Self::over(Folder::new(folder), config, Some(lock))
+    }
+}
+
+impl<S: Storage + Clone> Spool<S> {
+    /// Opens what a storage holds, which nobody else uses.
+    fn over(storage: S, config: &SpoolConfig, lock: Option<FileStorage>) -> Result<Self> {
+        let folder = &config.folder;
         let damaged = |why| {
             let file = folder.join(identity::FILE);
             spool_error(format!(
@@ -164,27 +183,41 @@ impl Spool {
         let identity = identity::read(&storage).map_err(damaged)?;
         let (log, cut) = match &identity {
             Some(identity) if !identity.begun => {
-                wipe(folder)?;
+                wipe(&storage, folder)?;
                 (None, None)
             }
-            _ => open_log(config, identity.as_ref())?,
+            _ => open_log(&storage, config, identity.as_ref())?,
         };
         let timeline = identity.as_ref().and_then(|identity| identity.timeline);
         Ok(Self(Arc::new(Inner {
             config: config.clone(),
+            storage,
             state: Mutex::new(State {
                 identity,
                 log,
                 cut,
-                ..State::default()
+                joined: false,
+                anchored: false,
+                applied: Lsn::INVALID,
+                flushed: Lsn::INVALID,
+                ask: false,
+                stop: false,
+                halted: false,
+                damage: None,
+                refused: None,
+                intake: None,
+                reader: None,
+                reader_told: false,
             }),
             changed: Condvar::new(),
             timeline: AtomicU32::new(timeline.map_or(0, Timeline::get)),
             _lock: lock,
         })))
     }
+}
 
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<S: Storage> Spool<S> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,7 +264,7 @@ impl Spool {
     }
 
     fn keep(&self, identity: &Identity) -> Result<()> {
-        let written = identity.write(&Folder::new(self.folder()));
+        let written = identity.write(&self.0.storage);
         written.map_err(|error| {
             let file = self.folder().join(identity::FILE);
             spool_error(format!(
@@ -245,21 +278,21 @@ impl Spool {
     /// needs nothing of it. `news` hears of what arrives.
     pub(crate) fn read(
         &self,
-        known: &Known,
-        settings: &Settings,
+        known: &FollowedSource,
+        owner: Owner,
+        source: &str,
         news: Sender<Event>,
-    ) -> Result<FromSpool> {
-        let (owner, source) = (
-            settings.owner(known.system.clone()),
-            settings.source_shown(),
-        );
-        self.belongs_to(&owner, &source)?;
+    ) -> Result<FromSpool<S>>
+    where
+        S: Clone,
+    {
+        self.belongs_to(&owner, source)?;
         let mut state = self.state();
         let log = match &state.log {
-            Some(log) if state.joined || known.lsn <= log.received() => Arc::clone(log),
+            Some(log) if state.joined || known.received <= log.received() => Arc::clone(log),
             _ => self.begin(&mut state, known, owner, source)?,
         };
-        let read = FromSpool::new(self.clone(), log, known.lsn).map_err(|error| match error {
+        let read = FromSpool::new(self.clone(), log, known.received).map_err(|error| match error {
             LogError::Gone { from, oldest } => spool_error(format!(
                 "the spool {} begins at {oldest}, and the target has only what the source had at \
                  {from}: the target was set back, or files of the spool were removed; {}",
@@ -270,7 +303,7 @@ impl Spool {
         })?;
         state.anchored = true;
         // Also one that was set back: what it needs again is kept from now on.
-        (state.applied, state.flushed) = (known.lsn, known.lsn);
+        (state.applied, state.flushed) = (known.received, known.received);
         // What was refused while the target was away may be right now.
         if !state.joined {
             state.halted = false;
@@ -286,16 +319,20 @@ impl Spool {
     /// Begins the log where the target stands.
     fn begin(
         &self,
-        state: &mut State,
-        known: &Known,
+        state: &mut State<S>,
+        known: &FollowedSource,
         owner: Owner,
-        source: String,
-    ) -> Result<Arc<FolderLog>> {
+        source: &str,
+    ) -> Result<Arc<Log<S>>>
+    where
+        S: Clone,
+    {
         let folder = self.folder();
         let mut identity = Identity {
             owner,
-            source,
+            source: source.to_owned(),
             timeline: known.timeline,
+            history: known.history.clone(),
             begun: false,
         };
         // A crash in between begins anew.
@@ -305,11 +342,12 @@ impl Spool {
         state.damage = None;
         if let Some(old) = state.log.take() {
             let end = old.received();
-            info!(folder = %folder.display(), %end, stands = %known.lsn, "the target needs nothing of \
+            info!(folder = %folder.display(), %end, stands = %known.received, "the target needs nothing of \
                   the spool, which begins anew");
         }
-        wipe(folder)?;
-        let log = Log::create(Folder::new(folder), limits(&self.0.config), known.lsn);
+        wipe(&self.0.storage, folder)?;
+        let storage = self.0.storage.clone();
+        let log = Log::create(storage, limits(&self.0.config), known.received);
         let log = Arc::new(log.map_err(|error| self.error(error))?);
         failpoint::SPOOL_MADE.reach();
         identity.begun = true;
@@ -379,7 +417,7 @@ impl Spool {
     }
 
     /// Waits until `ready` is true of the state, or `patience` has passed.
-    fn wait(&self, patience: Duration, ready: impl Fn(&State) -> bool) {
+    fn wait(&self, patience: Duration, ready: impl Fn(&State<S>) -> bool) {
         let state = self.state();
         let waited = (self.0.changed).wait_timeout_while(state, patience, |state| !ready(state));
         drop(waited);
@@ -430,7 +468,7 @@ impl Spool {
             } => format!(
                 "spool file {} is damaged or missing ({what}): changes after {from} cannot be read, \
                  and the source has not kept them; {}",
-                segment_file(folder, *segment).display(),
+                segment_file(&self.0.storage, folder, *segment).display(),
                 again(folder)
             ),
             LogError::Gone { .. } => {
@@ -466,12 +504,16 @@ fn is_something_else(folder: &Path) -> bool {
 }
 
 /// The log, and the segment whose end was cut off. Nothing where there is none.
-type Opened = (Option<Arc<FolderLog>>, Option<PathBuf>);
+type Opened<S> = (Option<Arc<Log<S>>>, Option<PathBuf>);
 
-fn open_log(config: &SpoolConfig, identity: Option<&Identity>) -> Result<Opened> {
+fn open_log<S: Storage + Clone>(
+    storage: &S,
+    config: &SpoolConfig,
+    identity: Option<&Identity>,
+) -> Result<Opened<S>> {
     let folder = &config.folder;
     let shown = folder.display();
-    let (log, recovered) = match Log::open(Folder::new(folder), limits(config)) {
+    let (log, recovered) = match Log::open(storage.clone(), limits(config)) {
         Ok(opened) => opened,
         Err(LogError::NoLog) if identity.is_none() => return Ok((None, None)),
         Err(LogError::NoLog) => {
@@ -482,7 +524,7 @@ fn open_log(config: &SpoolConfig, identity: Option<&Identity>) -> Result<Opened>
             )));
         }
         Err(LogError::Corrupt { segment, what, .. }) => {
-            let file = segment_file(folder, segment);
+            let file = segment_file(storage, folder, segment);
             return Err(spool_error(format!(
                 "spool file {} is damaged or missing ({what}); {}",
                 file.display(),
@@ -501,19 +543,19 @@ fn open_log(config: &SpoolConfig, identity: Option<&Identity>) -> Result<Opened>
     }
     let mut cut = None;
     if recovered.dropped_bytes > 0 {
-        cut = newest_segment(folder);
+        cut = newest_segment(storage, folder);
         info!(folder = %shown, bytes = recovered.dropped_bytes, end = %recovered.durable,
               "the spool's end was not whole and is received again");
     }
     for hole in &recovered.holes {
-        let file = segment_file(folder, hole.segment);
+        let file = segment_file(storage, folder, hole.segment);
         warn!(file = %file.display(), what = hole.what, from = %hole.from, "the spool is damaged");
     }
     Ok((Some(Arc::new(log)), cut))
 }
 
-fn newest_segment(folder: &Path) -> Option<PathBuf> {
-    let names = Folder::new(folder).list().ok()?;
+fn newest_segment<S: Storage>(storage: &S, folder: &Path) -> Option<PathBuf> {
+    let names = storage.list().ok()?;
     let newest = names
         .into_iter()
         .filter(|name| name.ends_with(".spool"))
@@ -522,20 +564,19 @@ fn newest_segment(folder: &Path) -> Option<PathBuf> {
 }
 
 /// A segment's file, or its name's beginning if it is gone.
-fn segment_file(folder: &Path, segment: u64) -> PathBuf {
+fn segment_file<S: Storage>(storage: &S, folder: &Path, segment: u64) -> PathBuf {
     let begins = format!("{segment:08x}-");
-    let names = Folder::new(folder).list().unwrap_or_default();
+    let names = storage.list().unwrap_or_default();
     let found = names.into_iter().find(|name| name.starts_with(&begins));
     folder.join(found.unwrap_or_else(|| format!("{begins}….spool")))
 }
 
 /// Removes all segments.
-fn wipe(folder: &Path) -> Result<()> {
+fn wipe<S: Storage>(storage: &S, folder: &Path) -> Result<()> {
     let removed = || -> std::io::Result<()> {
-        let storage = Folder::new(folder);
         for name in storage.list()? {
             if name.contains(SEGMENTS) {
-                fs::remove_file(folder.join(name))?;
+                storage.remove(&name)?;
             }
         }
         storage.sync()

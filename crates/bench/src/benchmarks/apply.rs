@@ -3,12 +3,12 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths};
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost;
 use crate::Result;
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::fault::slow_calls::SlowCalls;
@@ -47,11 +47,13 @@ const WANTED_OF_FOUR: f64 = 2.5;
 /// do meanwhile. Case slow-target, in which each read of the target takes 1 ms longer, is left out where
 /// strace is not installed.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("apply.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each variant", "3")),
+    mut_arg("results", writes("apply.json"))
+)]
 pub struct ApplyArgs {
-    /// Rounds of each variant
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Changes of the backlog
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1_000..=100_000_000))]
     pub rows: u32,
@@ -68,8 +70,6 @@ pub struct ApplyArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 impl std::fmt::Display for Writes {
@@ -170,19 +170,14 @@ impl Benchmark for ApplyArgs {
     /// The primary.
     type Scene = Server;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         let variants = match &self.variants[..] {
             [] => String::new(),
             named => format!(" --variants {}", joined(named)),
         };
         format!(
-            "--pg {} --rounds {} --rows {} --cases {}{variants} --clients {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
+            "{} --rows {} --cases {}{variants} --clients {} --scale {}",
+            self.run,
             self.rows,
             joined(self.cases()),
             self.clients,
@@ -198,10 +193,6 @@ impl Benchmark for ApplyArgs {
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<Writes> {

@@ -1,14 +1,12 @@
 //! `lockstep-lab bench commit`: how long a small transaction's COMMIT takes on a primary whose synchronous
 //! standby is a standby, a subscription or a replica of Lockstep.
 
-use std::time::Duration;
-
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::Level;
-use lockstep_service::text::{count, hundredths, ms};
+use lockstep_service::words::figures::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::Awaited;
@@ -40,22 +38,22 @@ const TUNED: [ReplicaKind; 2] = [ReplicaKind::StockTuned, ReplicaKind::StockDela
 /// synchronous_commit = on and wal_writer_delay = 10ms, stock-delay one with wal_writer_delay = 1ms only;
 /// lockstep is `lockstep replica run`.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("commit.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case and variant", "3")),
+    mut_arg("seconds", seconds("Seconds measured in each", "10", 1)),
+    mut_arg("results", writes("commit.json"))
+)]
 pub struct CommitArgs {
-    /// Rounds of each case and variant
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds measured in each
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Sessions that commit at the same time, separated by commas: one case each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 16], value_parser = value_parser!(u32).range(1..=90))]
     pub committers: Vec<u32>,
     /// Replicas to run, separated by commas
     #[arg(long, value_enum, value_name = "REPLICAS", value_delimiter = ',', default_values_t = ReplicaKind::ALL)]
     pub replicas: Vec<ReplicaKind>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 impl Named for ReplicaKind {
@@ -115,16 +113,11 @@ impl Benchmark for CommitArgs {
     /// The servers of the turn before.
     type Scene = Option<Pair>;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --committers {} --replicas {}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            "{} --seconds {} --committers {} --replicas {}",
+            self.run,
+            self.time.seconds,
             joined(&self.committers),
             joined(&self.replicas)
         )
@@ -140,10 +133,6 @@ impl Benchmark for CommitArgs {
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -178,7 +167,7 @@ impl Benchmark for CommitArgs {
     /// begins with the last replica.
     fn plan(&self) -> Vec<TurnOf<Self>> {
         let mut plan = Vec::new();
-        for round in 1..=self.rounds {
+        for round in 1..=self.run.rounds {
             let mut replicas = self.replicas.clone();
             if round % 2 == 0 {
                 replicas.reverse();
@@ -218,10 +207,10 @@ impl Benchmark for CommitArgs {
         let Case {
             level, committers, ..
         } = turn.case;
-        let length = Duration::from_secs(self.seconds.into());
+        let length = self.time.length();
         let took = pair.commits(site.lab, level, committers, length)?;
         pair.check()?;
-        figures(&took, self.seconds)
+        figures(&took, self.time.seconds)
     }
 
     fn line(&self, figures: &CommitFigures) -> String {

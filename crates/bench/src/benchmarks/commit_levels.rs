@@ -4,10 +4,10 @@
 use clap::{Args, value_parser};
 use lockstep_lag::Role;
 use lockstep_lag::commit_probe::{Pace, Plan, probe_commits};
-use lockstep_service::text::tenths;
+use lockstep_service::words::figures::tenths;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, writes};
+use crate::args::{RunArgs, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::{Awaited, Bed, Flushing};
@@ -31,16 +31,16 @@ const REMEDIED: f64 = 1.2;
 /// synchronous_commit = on, which doctor proposes, and with wal_writer_delay = 10ms. All other
 /// settings are PostgreSQL's own. Rows of other majors stay in the file.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("commit-levels.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each variant", "3")),
+    mut_arg("results", writes("commit-levels.json"))
+)]
 pub struct CommitLevelsArgs {
-    /// Rounds of each variant
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Commits at each level in a round, a third as many apart; the one in the middle counts
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = value_parser!(u32).range(1..=1000))]
     pub commits: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// How the replica flushes; `stock` is PostgreSQL's own default.
@@ -83,15 +83,8 @@ impl Benchmark for CommitLevelsArgs {
     type Figures = CommitFigures;
     type Scene = CommitScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
-        format!(
-            "--pg {} --rounds {} --commits {}",
-            self.place.server.pg, self.rounds, self.commits
-        )
+        format!("{} --commits {}", self.run, self.commits)
     }
 
     fn space_mb(&self) -> u64 {
@@ -100,10 +93,6 @@ impl Benchmark for CommitLevelsArgs {
 
     fn needs_extension(&self) -> bool {
         false
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<Self::Case> {
@@ -118,7 +107,7 @@ impl Benchmark for CommitLevelsArgs {
             Pace::InARow => "in a row",
             Pace::Apart => "apart",
         };
-        format!("pg{} {kind}, {pace}", self.place.server.pg)
+        format!("pg{} {kind}, {pace}", self.run.server.pg)
     }
 
     fn variants(&self, &(awaited, _): &Self::Case) -> Vec<Flushing> {
@@ -135,7 +124,7 @@ impl Benchmark for CommitLevelsArgs {
     /// Both paces one after the other, as the servers are set up for the rest.
     fn plan(&self) -> Vec<TurnOf<Self>> {
         let mut plan = Vec::new();
-        for round in 1..=self.rounds {
+        for round in 1..=self.run.rounds {
             for awaited in REPLICAS {
                 for variant in self.variants(&(awaited, Pace::InARow)) {
                     plan.extend(PACES.map(|pace| Turn {
@@ -180,7 +169,7 @@ impl Benchmark for CommitLevelsArgs {
         };
         let [remote_write_ms, on_ms, remote_apply_ms] = times(&scene.bed, awaited, pace, commits)?;
         Ok(CommitFigures {
-            pg: self.place.server.pg.get(),
+            pg: self.run.server.pg.get(),
             commits,
             remote_write_ms,
             on_ms,
@@ -289,9 +278,8 @@ fn times(bed: &Bed, awaited: Awaited, pace: Pace, commits: u32) -> Result<[f64; 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ServerArgs;
+    use crate::benchmarks::parsed;
     use crate::results::ResultRow;
-    use std::path::PathBuf;
 
     fn row(pg: u32, variant: &str, on_ms: f64, remote_apply_ms: f64) -> ResultRow<CommitFigures> {
         ResultRow {
@@ -311,17 +299,7 @@ mod tests {
     }
 
     fn args() -> CommitLevelsArgs {
-        CommitLevelsArgs {
-            rounds: 1,
-            commits: 1,
-            place: PlaceArgs {
-                results: PathBuf::new(),
-                server: ServerArgs {
-                    pg: "15".parse().unwrap(),
-                    extension_stage: None,
-                },
-            },
-        }
+        parsed("--pg 15 --rounds 1 --commits 1")
     }
 
     #[test]

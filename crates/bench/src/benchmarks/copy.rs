@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_service::text::{hundredths, tenths};
+use lockstep_service::words::figures::{hundredths, tenths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::copying::Took;
@@ -41,11 +41,13 @@ const TIMES_DUMP: f64 = 1.5;
 /// rows that are thrown away, target-alone takes rows from memory; the slower of both bounds any
 /// copy. pgcopydb is left out where it is not installed.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("copy.json")))]
+#[command(
+    mut_arg("rounds", rounds("Copies by each variant", "3")),
+    mut_arg("results", writes("copy.json"))
+)]
 pub struct CopyArgs {
-    /// Copies by each variant
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Megabytes of rows, in the binary format
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = value_parser!(u32).range(1..=100_000))]
     pub megabytes: u32,
@@ -55,8 +57,6 @@ pub struct CopyArgs {
     /// The program pgcopydb
     #[arg(long, value_name = "PROGRAM", default_value = PGCOPYDB)]
     pub pgcopydb: PathBuf,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// What is copied.
@@ -193,15 +193,10 @@ impl Benchmark for CopyArgs {
     type Figures = CopyFigures;
     type Scene = Servers;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --megabytes {} --cases {}",
-            self.place.server.pg,
-            self.rounds,
+            "{} --megabytes {} --cases {}",
+            self.run,
             self.megabytes,
             joined(&self.cases)
         )
@@ -217,10 +212,6 @@ impl Benchmark for CopyArgs {
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<CopyCase> {

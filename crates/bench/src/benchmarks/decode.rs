@@ -2,10 +2,10 @@
 
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
-use lockstep_service::text::{count, hundredths};
+use lockstep_service::words::figures::{count, hundredths};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::decode::{self, Changes, Plugin, RELAY_WORK_MEM, Stretch};
@@ -24,11 +24,13 @@ const SPACE_MB: u64 = 6_000;
 /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
 /// the same WAL; pg_recvlogical throws away what it receives.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("decode.json")))]
+#[command(
+    mut_arg("rounds", rounds("Passes of each variant over each case", "5")),
+    mut_arg("results", writes("decode.json"))
+)]
 pub struct DecodeArgs {
-    /// Passes of each variant over each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Transactions of tpcb; insert has twice, giant ten times as many rows
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u32).range(100..=10_000_000))]
     pub transactions: u32,
@@ -38,8 +40,6 @@ pub struct DecodeArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// How WAL is decoded.
@@ -105,15 +105,10 @@ impl Benchmark for DecodeArgs {
     type Figures = DecodeFigures;
     type Scene = DecodeScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --transactions {} --cases {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
+            "{} --transactions {} --cases {} --scale {}",
+            self.run,
             self.transactions,
             joined(self.cases.iter().map(|case| case.name())),
             self.scale
@@ -122,10 +117,6 @@ impl Benchmark for DecodeArgs {
 
     fn space_mb(&self) -> u64 {
         SPACE_MB
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<Changes> {

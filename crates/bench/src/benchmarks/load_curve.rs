@@ -6,10 +6,12 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::workload::Workload;
 use lockstep_player::Pace;
-use lockstep_service::text::{count, hundredths, ms, percent, slope, tenths};
+use lockstep_service::words::figures::{count, hundredths, ms, of_hundred, percent, slope, tenths};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, set_options, setting, writes};
+use crate::args::{
+    RunArgs, SecondsArgs, VariantsArgs, joined, rounds, seconds, set_options, setting, writes,
+};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Plot, Site, TurnOf};
 use crate::plot::lines::{self, Axis, Line, Panel};
@@ -56,14 +58,16 @@ const LEAST_SECONDS: f64 = 4.0;
 /// finds first. Without options it takes some 25 minutes. Writes load-curve.json and a plot for
 /// each case into the results folder.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("load-curve.json and the plots")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each rate", "1")),
+    mut_arg("seconds", seconds("Seconds measured at each rate", "10", 2)),
+    mut_arg("results", writes("load-curve.json and the plots"))
+)]
 pub struct LoadCurveArgs {
-    /// Rounds of each rate
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 1, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds measured at each rate
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 10, value_parser = value_parser!(u32).range(2..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Rates offered in all cases but light, as parts of what stock replays at most (idle, readers)
     /// or of its highest bounded rate without readers (the other cases) [default: 4 or 5 rates
     /// from 0.4 to 1.45, by the case]
@@ -75,9 +79,8 @@ pub struct LoadCurveArgs {
     /// Cases to run, separated by commas
     #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = CurveCase::ALL)]
     pub cases: Vec<CurveCase>,
-    /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
-    pub variants: Vec<Variant>,
+    #[command(flatten)]
+    pub compared: VariantsArgs,
     /// Readers in the cases that have some; each sums 3,000 rows at a time
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
     pub readers: u32,
@@ -106,8 +109,6 @@ pub struct LoadCurveArgs {
     /// lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -191,10 +192,6 @@ impl Benchmark for LoadCurveArgs {
     type Figures = CurveFigures;
     type Scene = CurveScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         let rates = match self.rates.as_slice() {
             [] => String::new(),
@@ -203,13 +200,12 @@ impl Benchmark for LoadCurveArgs {
         let unit = self.unit.map(|unit| format!(" --unit {unit}"));
         let unit = unit.unwrap_or_default();
         format!(
-            "--pg {} --rounds {} --seconds {}{rates}{unit} --cases {} --variants {} --readers {} \
+            "{} --seconds {}{rates}{unit} --cases {} --variants {} --readers {} \
              --scale {} --warehouses {} --lead-in {} --record-seconds {}{}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            self.run,
+            self.time.seconds,
             joined(self.cases.iter().map(|case| case.name())),
-            joined(self.variants.iter().map(|variant| variant.name())),
+            self.compared,
             self.readers,
             self.scale,
             self.warehouses,
@@ -224,11 +220,7 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn needs_extension(&self) -> bool {
-        self.variants.contains(&Variant::Lockstep)
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
+        self.compared.has(Variant::Lockstep)
     }
 
     fn cases(&self) -> Vec<Self::Case> {
@@ -247,7 +239,7 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn variants(&self, _case: &Self::Case) -> Vec<Variant> {
-        self.variants.clone()
+        self.compared.variants.clone()
     }
 
     fn ahead(&self, plan: &[TurnOf<Self>]) -> Ahead {
@@ -304,7 +296,7 @@ impl Benchmark for LoadCurveArgs {
         let (case, part) = turn.case;
         let spec = RoundSpec {
             pace: scene.pace(turn.case)?,
-            until: Until::Over(Duration::from_secs(u64::from(self.seconds))),
+            until: Until::Over(self.time.length()),
             ..self.spec(scene.recorded()?, case, turn.variant)
         };
         let outcome = round::run(site.lab, turn.variant.name(), &spec)?;
@@ -325,7 +317,7 @@ impl Benchmark for LoadCurveArgs {
             ms(figures.lag_p50_ms),
             ms(figures.lag_p99_ms),
             slope(figures.lag_slope_ms_per_s),
-            percent(100.0 * figures.startup_share()),
+            percent(figures.startup_share()),
             reads.unwrap_or_default()
         )
     }
@@ -360,8 +352,8 @@ impl Benchmark for LoadCurveArgs {
         let title = format!(
             "Lag against offered WAL, {}, {who}, {} s a rate, PostgreSQL {}",
             case.work().name(),
-            self.seconds,
-            self.place.server.pg
+            self.time.seconds,
+            self.run.server.pg
         );
         Some(Plot {
             file: format!("{}-{}.svg", Self::NAME, case.name()),
@@ -400,14 +392,14 @@ impl Benchmark for LoadCurveArgs {
             median(
                 "startup CPU",
                 |row| Some(100.0 * row.startup_share()),
-                percent,
+                of_hundred,
             ),
             median(
                 "waits",
                 |row| row.waited_share().map(|part| 100.0 * part),
-                percent,
+                of_hundred,
             ),
-            median("player CPU", CurveFigures::player_share, percent),
+            median("player CPU", CurveFigures::player_share, of_hundred),
         ]
     }
 
@@ -439,7 +431,7 @@ impl LoadCurveArgs {
             bytes: u64::MAX,
             longest: Duration::from_secs(u64::from(self.record_seconds)),
         };
-        let name = format!("pg{}-curve-{}", self.place.server.pg, work.name());
+        let name = format!("pg{}-curve-{}", self.run.server.pg, work.name());
         let folder = self.recordings.as_deref();
         let recorded = shelf::recording(site.lab, folder, &name, work, size, amount, audience)?;
         let (work, steady) = (work.name(), count(recorded.steady_megabytes()));
@@ -493,7 +485,7 @@ impl LoadCurveArgs {
         audience: &mut dyn Audience,
     ) -> Result<f64> {
         let name = case.name();
-        let seconds = self.seconds.min(LONGEST_TRIAL);
+        let seconds = self.time.seconds.min(LONGEST_TRIAL);
         let mut trial = |rate: f64| {
             suffices(recorded, rate)?;
             let spec = RoundSpec {
@@ -625,8 +617,8 @@ fn knee(results: &Results<CurveFigures>, case: CurveCase) -> Option<String> {
          and waits {} for a core{doubt}",
         case.name(),
         row.offered_mb_per_s,
-        percent(100.0 * busy),
-        percent(100.0 * waits)
+        percent(busy),
+        percent(waits)
     ))
 }
 

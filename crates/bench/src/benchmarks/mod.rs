@@ -21,6 +21,7 @@ pub mod watching;
 use clap::Subcommand;
 
 use crate::Result;
+use crate::args::RunArgs;
 use crate::audience::Audience;
 use crate::benchmark::Benchmark;
 use crate::host::Host;
@@ -33,6 +34,12 @@ macro_rules! benchmarks {
         pub enum BenchCommand {
             $($name($arguments),)*
         }
+
+        $(impl AsRef<RunArgs> for $arguments {
+            fn as_ref(&self) -> &RunArgs {
+                &self.run
+            }
+        })*
 
         impl BenchCommand {
             /// Runs the benchmark.
@@ -199,9 +206,13 @@ mod tests {
     fn recorded_results_stay_as_they_are_when_read_and_written() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
         let files = written_again(&folder);
-        // Every file of results is a benchmark's, but doctor's, which a test writes, and one of a run in a
-        // cgroup.
-        let others = ["doctor-matrix.json", "priority-in-cgroup.json"];
+        // Every file of results is a benchmark's, but the demo's, doctor's, which a test writes, and one
+        // of a run in a cgroup.
+        let others = [
+            "demo-aa.json",
+            "doctor-matrix.json",
+            "priority-in-cgroup.json",
+        ];
         let there = std::fs::read_dir(&folder).unwrap();
         let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let there =

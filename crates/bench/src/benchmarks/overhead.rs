@@ -16,7 +16,7 @@ use lockstep_lab::server::Server;
 use lockstep_lab::workload::Load;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::replay_lag;
@@ -53,14 +53,16 @@ const SPACE_MB: u64 = 3_000;
 /// but for case pipelined no more readers than fit their core; the throttle is turned on and off
 /// every few seconds while they go on.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("overhead.json")))]
+#[command(
+    mut_arg("rounds", |arg| rounds("Pairs of pieces, one with the throttle off and one with it on", "40")(arg).value_parser(value_parser!(u32).range(1..=1000))),
+    mut_arg("seconds", seconds("Seconds of each piece", "3", 2)),
+    mut_arg("results", writes("overhead.json"))
+)]
 pub struct OverheadArgs {
-    /// Pairs of pieces, one with the throttle off and one with it on
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Seconds of each piece
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(2..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Cases to run, separated by commas
     #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = OverheadCase::ALL)]
     pub cases: Vec<OverheadCase>,
@@ -71,8 +73,6 @@ pub struct OverheadArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// How the clients look rows up.
@@ -162,16 +162,11 @@ impl Benchmark for OverheadArgs {
     type Figures = OverheadFigures;
     type Scene = OverheadScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --cases {} --readers {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            "{} --seconds {} --cases {} --readers {} --scale {}",
+            self.run,
+            self.time.seconds,
             joined(self.cases.iter().map(|case| case.name())),
             self.readers,
             self.scale
@@ -180,10 +175,6 @@ impl Benchmark for OverheadArgs {
 
     fn space_mb(&self) -> u64 {
         SPACE_MB
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<OverheadCase> {
@@ -262,7 +253,7 @@ impl Benchmark for OverheadArgs {
         thread::sleep(SETTLING);
         let before = waits(standby)?;
         let from = Micros::now();
-        thread::sleep(Duration::from_secs(u64::from(self.seconds)));
+        thread::sleep(self.time.length());
         let to = Micros::now();
         // pgbench reports the piece's end with its next line.
         thread::sleep(SETTLING);

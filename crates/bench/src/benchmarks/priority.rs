@@ -6,16 +6,20 @@ use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::Workload;
-use lockstep_service::text::{self, count, ms, percent, slope};
+use lockstep_service::words;
+use lockstep_service::words::figures::{count, ms, of_hundred, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::args::{PlaceArgs, joined, set_options, setting, settings_text, writes};
+use crate::args::{
+    RunArgs, SecondsArgs, VariantsArgs, joined, rounds, seconds, set_options, setting,
+    settings_text, writes,
+};
 use crate::audience::{Ahead, Audience, Phase, Trials};
 use crate::benchmark::{Benchmark, Plot, Site, Turn, TurnOf};
 use crate::plot::{lines, trials};
 use crate::results::{Headline, Results, SeriesRow, megabytes, ratio, rounded};
-use crate::table::{Column, Group, Named, column, median, table};
+use crate::table::{Column, Group, column, median, table};
 use crate::trial::{self, Account, Outcome, Size, TrialFigures, TrialSpec, Variant};
 
 /// The case that the headline is about.
@@ -41,14 +45,19 @@ const SHARING: [PriorityCase; 2] = [PriorityCase::Aggregate, PriorityCase::Throt
 /// Cases not run keep their rows. fsync, full_page_writes, synchronous_commit and
 /// hot_standby_feedback are on; clients use the simple query protocol.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("priority.json and the plots")))]
+#[command(
+    mut_arg(
+        "rounds",
+        rounds("Rounds of each case but aggregate-10min, which has one", "3")
+    ),
+    mut_arg("seconds", seconds("Seconds measured in each round", "60", 1)),
+    mut_arg("results", writes("priority.json and the plots"))
+)]
 pub struct PriorityArgs {
-    /// Rounds of each case but aggregate-10min, which has one
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds measured in each round
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 60, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Seconds under full load before the measurement begins
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = value_parser!(u32).range(0..=600))]
     pub warmup: u32,
@@ -58,9 +67,8 @@ pub struct PriorityArgs {
     /// Cases to run, separated by commas
     #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = PriorityCase::ALL)]
     pub cases: Vec<PriorityCase>,
-    /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
-    pub variants: Vec<Variant>,
+    #[command(flatten)]
+    pub compared: VariantsArgs,
     /// Clients that write to the primary
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
     pub writers: u32,
@@ -73,8 +81,6 @@ pub struct PriorityArgs {
     /// A setting for the Lockstep standby, for experiments; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// What readers do, and what of Lockstep is on.
@@ -171,21 +177,16 @@ impl Benchmark for PriorityArgs {
     type Figures = PriorityFigures;
     type Scene = PriorityScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --warmup {} --long-seconds {} \
+            "{} --seconds {} --warmup {} --long-seconds {} \
              --cases {} --variants {} --writers {} --readers {} --scale {}{}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            self.run,
+            self.time.seconds,
             self.warmup,
             self.measured(PriorityCase::Aggregate10min),
             joined(self.cases.iter().map(|case| case.name())),
-            joined(self.variants.iter().map(|variant| variant.name())),
+            self.compared,
             self.writers,
             self.readers,
             self.scale,
@@ -201,11 +202,7 @@ impl Benchmark for PriorityArgs {
     }
 
     fn needs_extension(&self) -> bool {
-        self.variants.contains(&Variant::Lockstep)
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
+        self.compared.has(Variant::Lockstep)
     }
 
     fn cases(&self) -> Vec<PriorityCase> {
@@ -217,7 +214,7 @@ impl Benchmark for PriorityArgs {
     }
 
     fn variants(&self, _case: &PriorityCase) -> Vec<Variant> {
-        self.variants.clone()
+        self.compared.variants.clone()
     }
 
     /// Cases that share their stock rounds go together.
@@ -226,10 +223,10 @@ impl Benchmark for PriorityArgs {
         for group in self.case_groups() {
             let rounds = match group.as_slice() {
                 [PriorityCase::Aggregate10min] => 1,
-                _ => self.rounds,
+                _ => self.run.rounds,
             };
             for round in 1..=rounds {
-                for &variant in &self.variants {
+                for &variant in &self.compared.variants {
                     let cases = match variant {
                         Variant::Stock => group.get(..1).unwrap_or_default(),
                         Variant::Lockstep => &group,
@@ -356,27 +353,28 @@ impl Benchmark for PriorityArgs {
         _results: &Results<PriorityFigures>,
     ) -> Option<Plot> {
         let outcomes = self.outcomes(scene, case);
-        let pairs = || {
-            outcomes
-                .iter()
-                .map(|(turn, outcome)| (turn.variant, outcome))
+        let named = || {
+            outcomes.iter().map(|(turn, outcome)| {
+                let variant = turn.variant;
+                (variant.title(), trials::color(variant), outcome)
+            })
         };
-        let mut panels = trials::panels(pairs());
+        let mut panels = trials::panels(named());
         if case == PriorityCase::Aggregate10min.name() {
             panels.push(trials::series_panel(
                 "Dead rows on the primary",
-                pairs(),
+                named(),
                 |point| point.bloat.dead_rows as f64,
             ));
             panels.push(trials::series_panel(
                 "Size of the tables and their indexes, MB",
-                pairs(),
+                named(),
                 |point| megabytes(point.bloat.relation_bytes as f64),
             ));
         }
         let title = format!(
             "{case}: {} writers, {} readers, PostgreSQL {}",
-            self.writers, self.readers, self.place.server.pg
+            self.writers, self.readers, self.run.server.pg
         );
         Some(Plot {
             file: format!("{}-{case}.svg", Self::NAME),
@@ -411,24 +409,24 @@ impl Benchmark for PriorityArgs {
             median(
                 "startup CPU",
                 |f| Some(100.0 * f.trial.startup_cpu_s / f.trial.seconds.max(0.001)),
-                percent,
+                of_hundred,
             ),
             median(
                 "walreceiver",
                 |f| share(f, |account| account.walreceiver_cpu_s),
-                percent,
+                of_hundred,
             ),
             median(
                 "Lockstep's workers",
                 |f| share(f, |account| account.lockstep_cpu_s),
-                percent,
+                of_hundred,
             ),
             median(
                 "readers",
                 |f| share(f, |account| account.readers_cpu_s),
-                percent,
+                of_hundred,
             ),
-            median("idle", |f| share(f, |account| account.idle_s), percent),
+            median("idle", |f| share(f, |account| account.idle_s), of_hundred),
             median(
                 "CPU of a read",
                 |f| f.trial.account.map(|account| account.read_cpu_ms),
@@ -444,9 +442,12 @@ impl Benchmark for PriorityArgs {
     /// Every row, then medians over rounds with their ratios.
     fn report(&self, results: &Results<PriorityFigures>) -> Vec<String> {
         let mut lines = vec![String::new()];
-        lines.extend(text::table(&table(&self.columns(), &self.groups(results))));
+        lines.extend(words::lines::table(&table(
+            &self.columns(),
+            &self.groups(results),
+        )));
         lines.push(String::new());
-        lines.extend(text::table(&median_table(results)));
+        lines.extend(words::lines::table(&median_table(results)));
         lines.push(String::new());
         lines.extend(results.headline.iter().map(|headline| {
             let ratio = headline.ratio.map(|ratio| format!(", {ratio} times"));
@@ -474,8 +475,10 @@ impl PriorityArgs {
     /// Seconds that are measured in each round of a case.
     fn measured(&self, case: PriorityCase) -> u32 {
         match case {
-            PriorityCase::Aggregate10min => self.long_seconds.unwrap_or(self.seconds * LONG_FACTOR),
-            _ => self.seconds,
+            PriorityCase::Aggregate10min => {
+                self.long_seconds.unwrap_or(self.time.seconds * LONG_FACTOR)
+            }
+            _ => self.time.seconds,
         }
     }
 

@@ -4,12 +4,12 @@
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths, thousandths};
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
 use crate::Result;
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::relay::catch_up::{self, CatchUpSpec};
@@ -30,11 +30,13 @@ const MB_PER_THOUSAND: u64 = 3;
 /// the backlog when the subscriber starts. A subscription's server may use both cores: the
 /// primary has nothing to do meanwhile but to send.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("relay-catchup.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case", "3")),
+    mut_arg("results", writes("relay-catchup.json"))
+)]
 pub struct RelayCatchupArgs {
-    /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Transactions of the backlog
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = value_parser!(u32).range(100..=100_000_000))]
     pub transactions: u32,
@@ -47,8 +49,6 @@ pub struct RelayCatchupArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// Who catches up, and how.
@@ -152,15 +152,10 @@ impl Benchmark for RelayCatchupArgs {
     /// The primary.
     type Scene = Server;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --transactions {} --cases {} --clients {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
+            "{} --transactions {} --cases {} --clients {} --scale {}",
+            self.run,
             self.transactions,
             joined(self.cases.iter().map(|case| case.name())),
             self.clients,
@@ -176,10 +171,6 @@ impl Benchmark for RelayCatchupArgs {
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<CatchupCase> {

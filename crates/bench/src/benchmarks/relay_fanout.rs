@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths, ms};
+use lockstep_service::words::figures::{count, hundredths, ms};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
 use crate::Result;
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, SecondsArgs, VariantsArgs, joined, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::fanout::{self, FanoutSpec, SubscriberKind};
@@ -32,14 +32,17 @@ const SPACE_MB_BASE: u64 = 8_000;
 /// subscribers throw away what they receive; real ones are subscriptions in databases of one
 /// server. Lag is from commit to arrival, or to being applied.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("relay-fanout.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case", "3")),
+    mut_arg("seconds", seconds("Seconds measured in each round", "20", 1)),
+    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("results", writes("relay-fanout.json"))
+)]
 pub struct RelayFanoutArgs {
-    /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds measured in each round
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 20, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Seconds under load before the measurement begins
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u32).range(0..=600))]
     pub warmup: u32,
@@ -49,9 +52,8 @@ pub struct RelayFanoutArgs {
     /// Kinds of subscribers, separated by commas
     #[arg(long, value_enum, value_name = "KINDS", value_delimiter = ',', default_values_t = [SubscriberKind::Null, SubscriberKind::Real])]
     pub kinds: Vec<SubscriberKind>,
-    /// Variants to run, separated by commas: stock has a slot for each subscriber
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
-    pub variants: Vec<Variant>,
+    #[command(flatten)]
+    pub compared: VariantsArgs,
     /// The relay's cache
     #[arg(long, value_name = "SIZE", default_value = "16MB")]
     pub logical_wal_cache: String,
@@ -61,8 +63,6 @@ pub struct RelayFanoutArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// One round.
@@ -102,21 +102,16 @@ impl Benchmark for RelayFanoutArgs {
     /// The primary.
     type Scene = Server;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --warmup {} --subscribers {} \
+            "{} --seconds {} --warmup {} --subscribers {} \
              --kinds {} --variants {} --logical-wal-cache {} --clients {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            self.run,
+            self.time.seconds,
             self.warmup,
             joined(&self.subscribers),
             joined(self.kinds.iter().map(|kind| kind.name())),
-            joined(self.variants.iter().map(|variant| variant.name())),
+            self.compared,
             self.logical_wal_cache,
             self.clients,
             self.scale
@@ -130,10 +125,6 @@ impl Benchmark for RelayFanoutArgs {
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     /// The primary alone comes first.
@@ -161,7 +152,7 @@ impl Benchmark for RelayFanoutArgs {
     fn variants(&self, case: &FanoutCase) -> Vec<Variant> {
         match case.subscribers {
             0 => vec![Variant::Stock],
-            _ => self.variants.clone(),
+            _ => self.compared.variants.clone(),
         }
     }
 
@@ -184,7 +175,7 @@ impl Benchmark for RelayFanoutArgs {
             scale: self.scale,
             clients: self.clients,
             warmup: Duration::from_secs(u64::from(self.warmup)),
-            measured: Duration::from_secs(u64::from(self.seconds)),
+            measured: self.time.length(),
         };
         let outcome = fanout::run(site.lab, primary, &spec)?;
         let seconds = outcome.spent.seconds.max(0.001);

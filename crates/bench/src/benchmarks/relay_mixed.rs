@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::MB_PER_SCALE;
-use lockstep_service::text::{count, hundredths, ms, tenths};
+use lockstep_service::words::figures::{count, hundredths, ms, tenths};
 use serde::{Deserialize, Serialize};
 
 use super::relay_cost::{self, Cost};
 use crate::Result;
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, SecondsArgs, VariantsArgs, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::mixed::{self, MixedSpec};
@@ -31,20 +31,22 @@ const SPACE_MB_PER_SECOND: u64 = 600;
 ///
 /// Writes relay-mixed.json into the results folder, a case for each size of the relay's cache.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("relay-mixed.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case", "3")),
+    mut_arg("seconds", seconds("Seconds of writes in each round; consumers then catch up", "30", 1)),
+    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("results", writes("relay-mixed.json"))
+)]
 pub struct RelayMixedArgs {
-    /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds of writes in each round; consumers then catch up
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 30, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Sizes of the relay's cache, separated by commas: a case each
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values_t = ["0", "16MB", "2GB"].map(str::to_owned))]
     pub caches: Vec<String>,
-    /// Variants to run, separated by commas: stock has a slot for each subscriber
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
-    pub variants: Vec<Variant>,
+    #[command(flatten)]
+    pub compared: VariantsArgs,
     /// Subscribers; they count what they receive and throw it away
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
     pub subscribers: u32,
@@ -60,8 +62,6 @@ pub struct RelayMixedArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// One round.
@@ -93,19 +93,14 @@ impl Benchmark for RelayMixedArgs {
     /// The primary.
     type Scene = Server;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --caches {} --variants {} \
+            "{} --seconds {} --caches {} --variants {} \
              --subscribers {} --large-rows {} --large-every {} --clients {} --scale {}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
+            self.run,
+            self.time.seconds,
             self.caches.join(","),
-            joined(self.variants.iter().map(|variant| variant.name())),
+            self.compared,
             self.subscribers,
             self.large_rows,
             self.large_every,
@@ -117,15 +112,11 @@ impl Benchmark for RelayMixedArgs {
     fn space_mb(&self) -> u64 {
         SPACE_MB_BASE
             + MB_PER_SCALE * u64::from(self.scale) * 2
-            + SPACE_MB_PER_SECOND * u64::from(self.seconds)
+            + SPACE_MB_PER_SECOND * u64::from(self.time.seconds)
     }
 
     fn needs_product(&self) -> bool {
         true
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<String> {
@@ -137,7 +128,7 @@ impl Benchmark for RelayMixedArgs {
     }
 
     fn variants(&self, _cache: &String) -> Vec<Variant> {
-        self.variants.clone()
+        self.compared.variants.clone()
     }
 
     fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<Server> {
@@ -158,7 +149,7 @@ impl Benchmark for RelayMixedArgs {
             clients: self.clients,
             large_rows: self.large_rows,
             large_every: Duration::from_millis(u64::from(self.large_every)),
-            written: Duration::from_secs(u64::from(self.seconds)),
+            written: self.time.length(),
         };
         let outcome = mixed::run(site.lab, primary, &spec)?;
         let lag = |percent| rounded(outcome.delays.percentile_ms(percent).unwrap_or(0.0));

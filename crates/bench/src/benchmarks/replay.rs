@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lab::usage::Usage;
 use lockstep_player::Pace;
-use lockstep_service::text::{count, hundredths, thousandths};
+use lockstep_service::words::figures::{count, hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, set_options, setting, writes};
+use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, set_options, setting, writes};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Order, Plot, Site, TurnOf};
 use crate::plot::bars::{self, Series};
@@ -60,17 +60,22 @@ const COPIES_OF_WAL: u64 = 3;
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("replay.json and the plot")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case, at most", "12")),
+    mut_arg(
+        "seconds",
+        seconds("Seconds for which each kind of writes is recorded, at most", "240", 1)
+    ),
+    mut_arg("results", writes("replay.json and the plot"))
+)]
 pub struct ReplayArgs {
-    /// Rounds of each case, at most
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 12, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Seconds of stock replay, summed over rounds, after which a case has enough rounds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u32).range(1..=3600))]
     pub stock_seconds: u32,
-    /// Seconds for which each kind of writes is recorded, at most
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 240, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Megabytes of WAL after which recording stops sooner [default: 800 to 2400, by the kind]
     #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub megabytes: Option<u64>,
@@ -106,8 +111,6 @@ pub struct ReplayArgs {
     /// and lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// One replay of one recording.
@@ -156,10 +159,6 @@ impl Benchmark for ReplayArgs {
     type Figures = ReplayFigures;
     type Scene = ReplayScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         let list = |option: &str, names: String| match names.is_empty() {
             true => String::new(),
@@ -170,12 +169,11 @@ impl Benchmark for ReplayArgs {
             false => "",
         };
         format!(
-            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
+            "{} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
              --scale {} --warehouses {} --rows {} --writers {}{}",
-            self.place.server.pg,
-            self.rounds,
+            self.run,
             self.stock_seconds,
-            self.seconds,
+            self.time.seconds,
             list("megabytes", joined(self.megabytes)),
             self.crash_megabytes,
             list("writes", joined(self.writes.iter().map(|work| work.name()))),
@@ -201,10 +199,6 @@ impl Benchmark for ReplayArgs {
 
     fn needs_extension(&self) -> bool {
         self.variants.is_empty() || self.variants.contains(&ReplayVariant::Lockstep)
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<ReplayCase> {
@@ -348,7 +342,7 @@ impl Benchmark for ReplayArgs {
         };
         let title = format!(
             "WAL replayed by one server, MB/s, PostgreSQL {}",
-            self.place.server.pg
+            self.run.server.pg
         );
         let cases: Vec<String> = groups.iter().map(|g| g.first().case.clone()).collect();
         let series = [Variant::Stock, Variant::Lockstep].map(series);
@@ -426,7 +420,7 @@ impl ReplayArgs {
 
     /// The name under which something is kept.
     fn kept_name(&self, what: &str) -> String {
-        format!("pg{}-{what}", self.place.server.pg)
+        format!("pg{}-{what}", self.run.server.pg)
     }
 
     /// A recording that was kept, or a new one.
@@ -441,7 +435,7 @@ impl ReplayArgs {
         let amount = Amount {
             lead_in: None,
             bytes: self.wal_megabytes(work, memory) * 1_000_000,
-            longest: Duration::from_secs(u64::from(self.seconds)),
+            longest: self.time.length(),
         };
         let folder = self.recordings.as_deref();
         shelf::recording(site.lab, folder, name, work, self.size, amount, audience)

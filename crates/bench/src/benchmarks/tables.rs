@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, value_parser};
-use lockstep_service::text::{hundredths, thousandths};
+use lockstep_service::words::figures::{hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::args::{PlaceArgs, writes};
+use crate::args::{RunArgs, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
@@ -34,19 +34,19 @@ const MOST_MS: f64 = 0.3;
 ///
 /// Writes tables.json into the results folder. pgcopydb is left out where it is not installed.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("tables.json")))]
+#[command(
+    mut_arg("rounds", rounds("Copies by each variant", "3")),
+    mut_arg("results", writes("tables.json"))
+)]
 pub struct TablesArgs {
-    /// Copies by each variant
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Tables, each with a primary key
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=10_000))]
     pub tables: u32,
     /// The program pgcopydb
     #[arg(long, value_name = "PROGRAM", default_value = PGCOPYDB)]
     pub pgcopydb: PathBuf,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// One copy of all tables.
@@ -70,15 +70,8 @@ impl Benchmark for TablesArgs {
     type Figures = TablesFigures;
     type Scene = Servers;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
-        format!(
-            "--pg {} --rounds {} --tables {}",
-            self.place.server.pg, self.rounds, self.tables
-        )
+        format!("{} --tables {}", self.run, self.tables)
     }
 
     fn space_mb(&self) -> u64 {
@@ -87,10 +80,6 @@ impl Benchmark for TablesArgs {
 
     fn needs_extension(&self) -> bool {
         false
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<&'static str> {

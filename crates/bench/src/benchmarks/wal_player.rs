@@ -10,10 +10,10 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Settings;
 use lockstep_player::null_receiver::{self, Received, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
-use lockstep_service::text::{count, tenths};
+use lockstep_service::words::figures::{count, tenths};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, writes};
+use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, writes};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::results::{Headline, Results, megabytes, rounded};
@@ -38,22 +38,25 @@ const ROWS: u32 = 40_000;
 /// socket, player and receiver on a core each. A play that is shorter than a round is repeated
 /// over new connections. Writes wal-player.json into the results folder.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("wal-player.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds of each case", "3")),
+    mut_arg(
+        "seconds",
+        seconds("Seconds of each round; a play that is shorter is repeated", "10", 1)
+    ),
+    mut_arg("results", writes("wal-player.json"))
+)]
 pub struct WalPlayerArgs {
-    /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds of each round; a play that is shorter is repeated
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Megabytes of WAL to record
     #[arg(long, value_name = "MB", default_value_t = 400, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub megabytes: u64,
     /// Rates to keep, in MB/s, separated by commas
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_values_t = [10, 50, 200], value_parser = value_parser!(u32).range(1..=10_000))]
     pub rates: Vec<u32>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 /// One round of one case.
@@ -79,18 +82,14 @@ impl Benchmark for WalPlayerArgs {
     type Figures = PlayerFigures;
     type Scene = Recording;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
             "--rounds {} --seconds {} --megabytes {} --rates {} --pg {}",
-            self.rounds,
-            self.seconds,
+            self.run.rounds,
+            self.time.seconds,
             self.megabytes,
             joined(&self.rates),
-            self.place.server.pg
+            self.run.server.pg
         )
     }
 
@@ -100,10 +99,6 @@ impl Benchmark for WalPlayerArgs {
 
     fn needs_extension(&self) -> bool {
         false
-    }
-
-    fn rounds(&self) -> u32 {
-        self.rounds
     }
 
     fn cases(&self) -> Vec<Option<u32>> {
@@ -146,7 +141,7 @@ impl Benchmark for WalPlayerArgs {
     ) -> Result<PlayerFigures> {
         let rate = turn.case.map(f64::from);
         let pace = rate.map_or(Pace::Unlimited, |rate| Pace::Rate(rate * 1e6));
-        let most = Duration::from_secs(self.seconds.into());
+        let most = self.time.length();
         let started = Instant::now();
         let (mut bytes, mut took, mut plays) = (0, 0.0, 0);
         // A connection's first message is not timed, so a play must be much longer than one.

@@ -9,10 +9,10 @@ use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::{Node, Role};
-use lockstep_service::text::thousandths;
+use lockstep_service::words::figures::thousandths;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, writes};
+use crate::args::{RunArgs, SecondsArgs, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
@@ -50,14 +50,16 @@ const MOST_PERCENT: f64 = 0.5;
 /// --heartbeat while replay is paused. CPU is that of the monitor's sessions: on the primary, and on
 /// the standby where they take most.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("watching.json")))]
+#[command(
+    mut_arg("rounds", rounds("Rounds, each of all four", "5")),
+    mut_arg("seconds", seconds("Seconds measured in each", "30", 2)),
+    mut_arg("results", writes("watching.json"))
+)]
 pub struct WatchingArgs {
-    /// Rounds, each of all four
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Seconds measured in each
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 30, value_parser = value_parser!(u32).range(2..=3600))]
-    pub seconds: u32,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub time: SecondsArgs,
     /// Physical standbys, each a server
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=40))]
     pub standbys: u32,
@@ -67,8 +69,6 @@ pub struct WatchingArgs {
     /// Transactions a second on the primary
     #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = rate)]
     pub tps: f64,
-    #[command(flatten)]
-    pub place: PlaceArgs,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -117,19 +117,10 @@ impl Benchmark for WatchingArgs {
     type Figures = WatchingFigures;
     type Scene = WatchingScene;
 
-    fn place(&self) -> &PlaceArgs {
-        &self.place
-    }
-
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --standbys {} --subscriptions {} --tps {}",
-            self.place.server.pg,
-            self.rounds,
-            self.seconds,
-            self.standbys,
-            self.subscriptions,
-            self.tps
+            "{} --seconds {} --standbys {} --subscriptions {} --tps {}",
+            self.run, self.time.seconds, self.standbys, self.subscriptions, self.tps
         )
     }
 
@@ -141,17 +132,13 @@ impl Benchmark for WatchingArgs {
         false
     }
 
-    fn rounds(&self) -> u32 {
-        self.rounds
-    }
-
     fn cases(&self) -> Vec<()> {
         vec![()]
     }
 
     fn case_name(&self, _case: &()) -> String {
         let nodes = 1 + self.standbys + self.subscriptions;
-        format!("pg{} {nodes} nodes", self.place.server.pg)
+        format!("pg{} {nodes} nodes", self.run.server.pg)
     }
 
     fn variants(&self, _case: &()) -> Vec<&'static str> {
@@ -190,7 +177,7 @@ impl Benchmark for WatchingArgs {
         let own_sessions = sessions_of(monitor.as_ref().filter(|_| beats), fleet)?;
         let number = monitor.as_ref().map(|monitor| monitor.state().number);
         let (before, own, from) = (cpu(fleet)?, own_cpu_s(), Micros::now());
-        thread::sleep(Duration::from_secs(self.seconds.into()));
+        thread::sleep(self.time.length());
         let (after, own_after, to) = (cpu(fleet)?, own_cpu_s(), Micros::now());
         let seconds = to.seconds_since(from);
         let percent = |cpu_s: f64| rounded(100.0 * cpu_s / seconds);

@@ -1,5 +1,6 @@
 //! `lockstep-lab demo`: a stock standby and a Lockstep standby under the same readers, one
-//! after the other, on the same cores, each from fresh data.
+//! after the other, on the same cores, each from fresh data. With `--stock-twice` both are stock, so
+//! that the two differ by chance alone.
 
 mod report;
 
@@ -13,15 +14,16 @@ use lockstep_lab::machine;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::{APP_ROLE, Workload};
-use lockstep_service::output::Output;
-use lockstep_service::text;
+use lockstep_service::words::output::Output;
+use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::ServerArgs;
 use crate::audience::{Ahead, Audience, Phase, Trials};
 use crate::host::{Host, absolute};
-use crate::plot::trials::panels;
+use crate::plot::trials::{color, panels};
+use crate::results;
 use crate::trial::{self, Outcome, Size, TrialFigures, TrialSpec, Variant};
 use crate::{BenchError, Result};
 
@@ -56,6 +58,9 @@ pub struct DemoArgs {
     /// What readers do: one row by key, or a sum over 3,000 rows
     #[arg(long, value_enum, value_name = "QUERY", default_value_t = ReadQuery::Aggregate)]
     pub read_query: ReadQuery,
+    /// Run a second stock standby in place of the Lockstep one: how much two equal runs differ
+    #[arg(long, conflicts_with = "keep")]
+    pub stock_twice: bool,
     /// Keep the primary and the Lockstep standby running, and say how to connect and remove them
     #[arg(long)]
     pub keep: bool,
@@ -87,6 +92,14 @@ impl ReadQuery {
         }
     }
 
+    /// Name in arguments.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Select => "select",
+            Self::Aggregate => "aggregate",
+        }
+    }
+
     pub fn describe(self) -> &'static str {
         match self {
             Self::Select => "one row by primary key",
@@ -95,10 +108,54 @@ impl ReadQuery {
     }
 }
 
+/// One of the two standbys.
+#[derive(Debug, Clone, Copy)]
+struct Contender {
+    variant: Variant,
+    /// Name in the result.
+    name: &'static str,
+    /// Name for people.
+    title: &'static str,
+    /// Colour in the report.
+    color: &'static str,
+}
+
+impl Contender {
+    fn of(variant: Variant) -> Self {
+        Self {
+            variant,
+            name: variant.name(),
+            title: variant.title(),
+            color: color(variant),
+        }
+    }
+
+    /// Both standbys, in the order in which they run.
+    fn both(args: &DemoArgs) -> [Self; 2] {
+        let second = match args.stock_twice {
+            false => Self::of(Variant::Lockstep),
+            true => Self {
+                variant: Variant::Stock,
+                name: "stock-again",
+                title: "stock standby again",
+                color: color(Variant::Lockstep),
+            },
+        };
+        [Self::of(Variant::Stock), second]
+    }
+}
+
 /// What the demo found, as JSON prints it and the report shows it.
 #[derive(Debug, Serialize)]
 pub struct Findings {
+    /// `demo`, or `demo-aa` if both standbys are stock.
     pub name: &'static str,
+    /// Which standbys ran, for the report.
+    #[serde(skip)]
+    pub order: &'static str,
+    /// The command, with defaults spelled out.
+    pub command: String,
+    pub commit: String,
     pub postgresql: String,
     pub machine: String,
     pub date: String,
@@ -108,7 +165,7 @@ pub struct Findings {
     pub scale: u32,
     pub warmup_s: u32,
     pub rows: Vec<PhaseFigures>,
-    /// Each view's rows at the end of the Lockstep phase.
+    /// Each view's rows at the end of the Lockstep phase, if there is one.
     pub statistics: serde_json::Map<String, Value>,
     pub report: String,
     /// How to go on with the servers; only with --keep.
@@ -134,17 +191,28 @@ pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<
         writers: args.writers,
         readers: args.readers,
     };
+    let [first, second] = Contender::both(args);
     introduce(args, &lab, audience);
     let mut primary = trial::open_primary(&lab, &size, true)?;
 
-    let (stock, standby) = phase(args, size, &lab, &mut primary, Variant::Stock, audience)?;
+    let (earlier, standby) = phase(args, size, &lab, &mut primary, first, audience)?;
     standby.discard(&primary)?;
-    let (ours, standby) = phase(args, size, &lab, &mut primary, Variant::Lockstep, audience)?;
-    let statistics = statistics(&standby)?;
+    let (later, standby) = phase(args, size, &lab, &mut primary, second, audience)?;
+    let statistics = match second.variant {
+        Variant::Stock => serde_json::Map::new(),
+        Variant::Lockstep => statistics(&standby)?,
+    };
     audience.finish();
 
+    let measured = [(first, &earlier), (second, &later)];
     let mut findings = Findings {
-        name: "demo",
+        name: match args.stock_twice {
+            false => "demo",
+            true => "demo-aa",
+        },
+        order: order(args),
+        command: command(args),
+        commit: results::commit(),
         postgresql: args.server.pg.to_string(),
         machine: machine::describe(lab.folder(), lab.pinning()),
         date: machine::date(),
@@ -153,9 +221,9 @@ pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<
         read_query: args.read_query.describe(),
         scale: scale(args),
         warmup_s: warmup(args),
-        rows: [(Variant::Stock, &stock), (Variant::Lockstep, &ours)]
-            .map(|(variant, outcome)| PhaseFigures {
-                variant: variant.name(),
+        rows: measured
+            .map(|(contender, outcome)| PhaseFigures {
+                variant: contender.name,
                 trial: outcome.figures(),
             })
             .into(),
@@ -163,7 +231,7 @@ pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<
         report: absolute(&args.report).display().to_string(),
         kept: Vec::new(),
     };
-    let panels = panels([(Variant::Stock, &stock), (Variant::Lockstep, &ours)]);
+    let panels = panels(measured.map(|(of, outcome)| (of.title, of.color, outcome)));
     fs::write(&args.report, report::html(&findings, &panels))
         .map_err(BenchError::io("write", &args.report))?;
     if args.keep {
@@ -205,23 +273,48 @@ fn warmup(args: &DemoArgs) -> u32 {
     WARMUP.min(args.duration)
 }
 
+/// Which standbys run, for people.
+fn order(args: &DemoArgs) -> &'static str {
+    match args.stock_twice {
+        false => "stock first, then Lockstep",
+        true => "stock, and stock again",
+    }
+}
+
+fn command(args: &DemoArgs) -> String {
+    let twice = if args.stock_twice {
+        " --stock-twice"
+    } else {
+        ""
+    };
+    format!(
+        "lockstep-lab demo --duration {} --writers {} --readers {} --read-query {}{twice} --pg {}",
+        args.duration,
+        args.writers,
+        args.readers,
+        args.read_query.name(),
+        args.server.pg
+    )
+}
+
 fn introduce(args: &DemoArgs, lab: &Lab, audience: &mut dyn Audience) {
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
-    let phase = |variant: Variant| Phase {
-        name: variant.title().to_owned(),
+    let phase = |contender: Contender| Phase {
+        name: contender.title.to_owned(),
         load: seconds(warmup(args) + args.duration),
     };
     audience.expect(Ahead::Trials(Trials {
-        phases: [Variant::Stock, Variant::Lockstep].map(phase).into(),
+        phases: Contender::both(args).map(phase).into(),
         preparation: seconds(4 + scale(args) / 3),
         warmup: seconds(warmup(args)),
     }));
     audience.say(&format!(
-        "PostgreSQL {}: one primary with {} writers, and {} readers ({}) on a standby: stock first, then Lockstep.",
+        "PostgreSQL {}: one primary with {} writers, and {} readers ({}) on a standby: {}.",
         args.server.pg,
         args.writers,
         args.readers,
-        args.read_query.describe()
+        args.read_query.describe(),
+        order(args)
     ));
     audience.say(&format!(
         "Pinning: {}. The first {} s of load are not measured.",
@@ -235,10 +328,11 @@ fn phase(
     size: Size,
     lab: &Lab,
     primary: &mut Server,
-    variant: Variant,
+    contender: Contender,
     audience: &mut dyn Audience,
 ) -> Result<(Outcome, Server)> {
-    audience.begin(variant.title());
+    let variant = contender.variant;
+    audience.begin(contender.title);
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
     let spec = TrialSpec {
         variant,
@@ -250,7 +344,7 @@ fn phase(
         measured: seconds(args.duration),
         series_every: seconds(5),
     };
-    let (outcome, standby) = trial::run(lab, primary, variant.name(), &spec, audience)?;
+    let (outcome, standby) = trial::run(lab, primary, contender.name, &spec, audience)?;
     audience.end(&outcome.figures().line());
     Ok((outcome, standby))
 }
@@ -305,12 +399,12 @@ fn table(findings: &Findings) -> Vec<Vec<String>> {
     table.extend(findings.rows.iter().map(|row| {
         vec![
             row.variant.to_owned(),
-            text::ms(row.trial.lag_p50_ms),
-            text::ms(row.trial.lag_p99_ms),
-            text::ms(row.trial.lag_end_ms),
-            text::slope(row.trial.lag_slope_ms_per_s),
-            text::count(row.trial.primary_tps),
-            text::count(row.trial.read_tps),
+            figures::ms(row.trial.lag_p50_ms),
+            figures::ms(row.trial.lag_p99_ms),
+            figures::ms(row.trial.lag_end_ms),
+            figures::slope(row.trial.lag_slope_ms_per_s),
+            figures::count(row.trial.primary_tps),
+            figures::count(row.trial.read_tps),
         ]
     }));
     table
@@ -359,7 +453,7 @@ fn lines(args: &DemoArgs, findings: &Findings) -> Result<Vec<String>> {
         return Ok(vec![json]);
     }
     let mut lines = vec![String::new()];
-    lines.extend(text::table(&table(findings)));
+    lines.extend(lines::table(&table(findings)));
     lines.push(String::new());
     for (view, columns) in statistics_lines(findings) {
         lines.push(format!("{view}: {columns}"));

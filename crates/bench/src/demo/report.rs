@@ -17,11 +17,11 @@ pub fn html(findings: &Findings, panels: &[Panel]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
          <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<p>{}</p>\n{}\n{}\n\
-         <h2>What the extension says</h2>\n{}\n<footer>{}</footer>\n</body></html>\n",
+         {}\n<footer>{}</footer>\n</body></html>\n",
         escape(&introduction(findings)),
         result_table(findings),
         lines::svg(
-            "Stock standby and Lockstep standby, one after the other",
+            &format!("Standbys one after the other: {}", findings.order),
             panels
         ),
         statistics(findings),
@@ -37,9 +37,14 @@ fn introduction(findings: &Findings) -> String {
     let seconds = findings.rows.first().map_or(0.0, |row| row.trial.seconds);
     format!(
         "One primary with {} writers (pgbench, scale {}); {} readers on a standby, each reading {}. \
-         First a stock standby, then one with Lockstep, each from fresh data on the same cores, \
-         measured for {seconds:.0} s after {} s under full load.",
-        findings.writers, findings.scale, findings.readers, findings.read_query, findings.warmup_s
+         Two standbys, {}, each from fresh data on the same cores, measured for {seconds:.0} s after \
+         {} s under full load.",
+        findings.writers,
+        findings.scale,
+        findings.readers,
+        findings.read_query,
+        findings.order,
+        findings.warmup_s
     )
 }
 
@@ -59,7 +64,11 @@ fn result_table(findings: &Findings) -> String {
     format!("<table>{}</table>", rows.concat())
 }
 
+/// The extension's statistics, if a standby had it.
 fn statistics(findings: &Findings) -> String {
+    if findings.statistics.is_empty() {
+        return String::new();
+    }
     let rows: Vec<String> = statistics_lines(findings)
         .iter()
         .map(|(view, columns)| {
@@ -70,7 +79,10 @@ fn statistics(findings: &Findings) -> String {
             )
         })
         .collect();
-    format!("<table>{}</table>", rows.concat())
+    format!(
+        "<h2>What the extension says</h2>\n<table>{}</table>",
+        rows.concat()
+    )
 }
 
 #[cfg(test)]
@@ -81,6 +93,9 @@ mod tests {
     fn the_report_needs_nothing_from_outside_and_escapes_what_it_shows() {
         let findings = Findings {
             name: "demo",
+            order: "stock first, then Lockstep",
+            command: String::new(),
+            commit: String::new(),
             postgresql: "15".to_owned(),
             machine: "a <machine>".to_owned(),
             date: "today".to_owned(),

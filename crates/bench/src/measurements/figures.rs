@@ -1,5 +1,7 @@
 //! Figures as people read them, in the unit that ends their key.
 
+use lockstep_service::words::figures::{count, ms, of_hundred};
+
 /// What a ratio shows where there is none.
 pub const NONE: &str = "–";
 
@@ -22,7 +24,7 @@ pub fn shown(key: &str, value: f64) -> String {
     } else if ends(&["seconds", "_s"]) && !ends(&["_per_s"]) {
         seconds(value)
     } else if value.fract() == 0.0 {
-        thousands(value)
+        count(value)
     } else {
         three_digits(value)
     }
@@ -30,9 +32,9 @@ pub fn shown(key: &str, value: f64) -> String {
 
 fn milliseconds(value: f64) -> String {
     match value {
-        v if v < 9.95 => format!("{v:.1} ms"),
-        v if v < 999.5 => format!("{v:.0} ms"),
-        v => format!("{:.1} s", v / 1000.0),
+        // Where others show 0.
+        v if v < 0.05 => "0.0 ms".to_owned(),
+        v => ms(v),
     }
 }
 
@@ -40,7 +42,7 @@ fn seconds(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2} s"),
         v if v < 99.95 => format!("{v:.1} s"),
-        v => format!("{} s", thousands(v)),
+        v => format!("{} s", count(v)),
     }
 }
 
@@ -54,26 +56,11 @@ fn signed(value: f64) -> String {
 /// Three digits at least, and thousands separated.
 fn three_digits(value: f64) -> String {
     match value.abs() {
-        v if v >= 99.95 => thousands(value),
+        v if v >= 99.95 => count(value),
         v if v >= 9.995 => format!("{value:.1}"),
         v if v >= 0.9995 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
-}
-
-fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    if value < 0.0 {
-        text.push('-');
-    }
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// How many times better ours is.
@@ -81,14 +68,14 @@ pub fn ratio(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),
         v if v < 99.95 => format!("{v:.1}"),
-        v => thousands(v),
+        v => count(v),
     }
 }
 
 /// A part of a whole, in percent.
 pub fn percentage(part: f64, whole: f64) -> String {
     match whole > 0.0 {
-        true => format!("{:.0} %", 100.0 * part / whole),
+        true => of_hundred(100.0 * part / whole),
         false => NONE.to_owned(),
     }
 }

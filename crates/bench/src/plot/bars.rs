@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use lockstep_service::text;
+use lockstep_service::words::figures::count;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
 
@@ -42,7 +42,7 @@ pub fn svg(title: &str, groups: &[String], series: &[Series]) -> String {
             WIDTH - RIGHT,
             LEFT - 8.0,
             y(value) + 4.0,
-            text::count(value),
+            count(value),
             y = y(value),
         );
     }
@@ -66,7 +66,7 @@ pub fn svg(title: &str, groups: &[String], series: &[Series]) -> String {
                 one.color,
                 escape(group),
                 escape(&one.name),
-                text::count(value),
+                count(value),
             );
         }
         let (x, below) = (left + wide * FILLED / 2.0, HEIGHT - BOTTOM + 14.0);

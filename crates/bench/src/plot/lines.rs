@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use lockstep_service::text;
+use lockstep_service::words::figures::count;
 
 use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
 
@@ -154,7 +154,7 @@ impl Scale {
             Axis::Count => (0..=4)
                 .map(|quarter| {
                     let value = self.high * f64::from(quarter) / 4.0;
-                    (value, text::count(value))
+                    (value, count(value))
                 })
                 .collect(),
         }

@@ -12,13 +12,15 @@ pub fn color(variant: Variant) -> &'static str {
     }
 }
 
-/// Lag and throughput over time.
-pub fn panels<'a>(outcomes: impl IntoIterator<Item = (Variant, &'a Outcome)>) -> Vec<Panel> {
+/// Lag and throughput over time of trials, each with the name and the colour of its lines.
+pub fn panels<'a>(
+    trials: impl IntoIterator<Item = (&'a str, &'static str, &'a Outcome)>,
+) -> Vec<Panel> {
     let (mut lag, mut writes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
-    for (variant, outcome) in outcomes {
+    for (name, color, outcome) in trials {
         let line = |points, band| Line {
-            name: variant.title().to_owned(),
-            color: color(variant),
+            name: name.to_owned(),
+            color,
             points,
             band,
         };
@@ -52,17 +54,17 @@ pub fn panels<'a>(outcomes: impl IntoIterator<Item = (Variant, &'a Outcome)>) ->
 /// One panel from the series of long rounds.
 pub fn series_panel<'a>(
     title: &str,
-    outcomes: impl IntoIterator<Item = (Variant, &'a Outcome)>,
+    trials: impl IntoIterator<Item = (&'a str, &'static str, &'a Outcome)>,
     value: impl Fn(&SeriesPoint) -> f64,
 ) -> Panel {
     Panel {
         title: title.to_owned(),
         axis: Axis::Count,
-        lines: outcomes
+        lines: trials
             .into_iter()
-            .map(|(variant, outcome)| Line {
-                name: variant.title().to_owned(),
-                color: color(variant),
+            .map(|(name, color, outcome)| Line {
+                name: name.to_owned(),
+                color,
                 points: outcome
                     .series
                     .iter()

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_player::Recording;
-use lockstep_service::text::count;
+use lockstep_service::words::figures::count;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 

@@ -7,12 +7,12 @@ use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
-use lockstep_lag::monitor::unix_ms;
 use lockstep_lag::watch::{Watch, watch};
 use lockstep_lag::window::EVERY;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
+use lockstep_service::clock::unix_ms;
 use lockstep_service::exit::Failure;
-use lockstep_service::output::Output;
+use lockstep_service::words::output::Output;
 use serde::Serialize;
 
 use crate::nodes::NodesArgs;

@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
-use lockstep_lag::figures::{bytes, percent, seconds};
 use lockstep_lag::link::LAG_MS;
 use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
-use lockstep_service::text::{table, wrapped};
+use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::lines::{table, wrapped};
 
 use super::Probed;
 

@@ -9,8 +9,8 @@ use lockstep_lag::nodes::console;
 use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_service::exit::Failure;
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::lines;
+use lockstep_service::words::output::{self, Output};
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
@@ -72,7 +72,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
                 if at > 0 {
                     output::print("");
                 }
-                for line in text::table(table) {
+                for line in lines::table(table) {
                     output::print(&line);
                 }
             }

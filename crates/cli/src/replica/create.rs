@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_relay::config::amount;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::Finding;
 use lockstep_replica::lifecycle::Watcher;
@@ -14,14 +13,13 @@ use lockstep_replica::lifecycle::create::{CreateOptions, Created, create};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::Phase;
-use lockstep_service::output::{self, Output};
 use lockstep_service::sanitize::sanitize;
-use lockstep_service::text;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
 use crate::args::PROGRAM;
-use crate::top::figures;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -62,7 +60,7 @@ pub struct CreateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
     /// Most bytes a second from source to target while rows are copied, such as 50MB; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
     bandwidth: u64,
     /// Leave out large objects, which PostgreSQL does not replicate
     #[arg(long)]
@@ -182,7 +180,7 @@ impl Watcher for Told {
         for one in findings {
             let words = format!("{} {}. {}", one.subject, one.says, one.todo);
             let lead = format!("{:<9}", one.severity.to_string());
-            for line in text::wrapped(&lead, &sanitize(&words), COLUMNS) {
+            for line in lines::wrapped(&lead, &sanitize(&words), COLUMNS) {
                 self.say(&line);
             }
         }
@@ -229,7 +227,7 @@ impl Watcher for Told {
 fn progress(moment: &Moment) -> String {
     let left = match moment.remaining() {
         Some(left) if !left.is_zero() => {
-            format!(", about {} left", text::duration(left.as_secs()))
+            format!(", about {} left", figures::duration(left.as_secs()))
         }
         _ => String::new(),
     };
@@ -237,9 +235,9 @@ fn progress(moment: &Moment) -> String {
         "{} of {} tables, {} of {}, {} rows, {}/s{left}",
         moment.tables_done,
         moment.tables_total,
-        figures::bytes(moment.bytes_done as f64),
-        figures::bytes(moment.bytes_total as f64),
-        text::count(moment.rows as f64),
-        figures::bytes(moment.bytes_per_s() as f64),
+        brief::bytes(moment.bytes_done as f64),
+        brief::bytes(moment.bytes_total as f64),
+        figures::count(moment.rows as f64),
+        brief::bytes(moment.bytes_per_s() as f64),
     )
 }

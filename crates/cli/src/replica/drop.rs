@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_service::output;
+use lockstep_service::words::output;
 
 use super::{ReplicaArgs, failed};
 

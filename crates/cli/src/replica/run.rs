@@ -7,14 +7,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_apply::{Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig};
 use lockstep_client::Conninfo;
-use lockstep_relay::config::amount;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
-use lockstep_service::output;
+use lockstep_service::words::{amount, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info};
@@ -77,7 +76,7 @@ pub struct PauseArgs {
 
 /// Memory for changes, as text.
 pub fn memory(text: &str) -> Result<usize, String> {
-    let bytes = usize::try_from(amount(text)?).unwrap_or(usize::MAX);
+    let bytes = usize::try_from(amount::parse(text)?).unwrap_or(usize::MAX);
     match bytes >= LEAST_MEMORY {
         true => Ok(bytes),
         false => Err("give at least 1MB".to_owned()),
@@ -86,7 +85,7 @@ pub fn memory(text: &str) -> Result<usize, String> {
 
 /// A spool's limit, as text.
 pub fn spool_limit(text: &str) -> Result<u64, String> {
-    match amount(text)? {
+    match amount::parse(text)? {
         bytes if bytes == 0 || bytes >= LEAST_LIMIT => Ok(bytes),
         _ => Err("give at least 1MB, or 0 for no spool".to_owned()),
     }
@@ -211,7 +210,7 @@ pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {
 }
 
 fn set_paused(target: &Conninfo, name: &str, paused: bool) -> Result<bool, ReplicaError> {
-    match State::find(target)? {
+    match ReplicaState::find(target)? {
         Some(mut state) => state.set_paused(name, paused),
         None => Ok(false),
     }

@@ -7,16 +7,16 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Applied, Phase, Replica, State};
+use lockstep_replica::state::{Applied, Phase, Replica, ReplicaState};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Standing, standing};
 use lockstep_service::exit::Failure;
-use lockstep_service::output;
+use lockstep_service::words::output;
 use lockstep_wire::Lsn;
 
 use super::{ReplicaArgs, failed};
 
-/// How often the state is asked.
+/// Interval at which the state is asked.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// `lockstep replica start`
@@ -57,7 +57,7 @@ fn start(
     source: Option<&Conninfo>,
     wait: Duration,
 ) -> Result<Option<Lsn>, ReplicaError> {
-    let Some(mut state) = State::find(target)? else {
+    let Some(mut state) = ReplicaState::find(target)? else {
         return Ok(None);
     };
     let Some(replica) = state.replica(name)? else {

@@ -5,22 +5,21 @@ use clap::Args;
 use lockstep_apply::SpoolStats;
 use lockstep_apply::control::before_all;
 use lockstep_client::Conninfo;
-use lockstep_lag::figures::seconds;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
+    Applied, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
 use lockstep_service::exit::Failure;
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::figures::seconds;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
-use crate::top::figures;
 
 /// Columns of a note on a screen.
 const COLUMNS: usize = 100;
@@ -84,11 +83,11 @@ fn print(known: &[Known], with_tables: bool) {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(known.iter().map(Known::line));
-    text::table(&rows).iter().for_each(|line| say(line));
+    lines::table(&rows).iter().for_each(|line| say(line));
     for one in known {
         for note in one.notes() {
             let lead = format!("{}: ", one.replica.name);
-            let lines = text::wrapped(&lead, &note, COLUMNS);
+            let lines = lines::wrapped(&lead, &note, COLUMNS);
             lines.iter().for_each(|line| say(line));
         }
     }
@@ -96,7 +95,7 @@ fn print(known: &[Known], with_tables: bool) {
         let heads = ["table", "state", "rows", "bytes", "start", "missing"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(known.iter().flat_map(|one| &one.tables).map(table_line));
-        text::table(&rows).iter().for_each(|line| say(line));
+        lines::table(&rows).iter().for_each(|line| say(line));
         for subset in known.iter().flat_map(|one| &one.replica.subsets) {
             // As it was written: a line break within quotes would change what it says.
             let (schema, table) = (&subset.table.schema, &subset.table.table);
@@ -110,7 +109,7 @@ fn ask(
     name: Option<&str>,
     source: Option<&Conninfo>,
 ) -> Result<Vec<Known>, ReplicaError> {
-    let Some(mut state) = State::see(target)? else {
+    let Some(mut state) = ReplicaState::see(target)? else {
         return Ok(Vec::new());
     };
     let distrust = state.distrust()?;
@@ -158,10 +157,10 @@ fn table_line(table: &TableCopy) -> Vec<String> {
     vec![
         format!("{}.{}", table.name.schema, table.name.table),
         table.state.text().to_owned(),
-        text::count(table.rows as f64),
-        figures::bytes(table.bytes as f64),
+        figures::count(table.rows as f64),
+        brief::bytes(table.bytes as f64),
         start(table.start),
-        text::count(table.missing as f64),
+        figures::count(table.missing as f64),
     ]
 }
 
@@ -227,7 +226,7 @@ impl Known {
         let Some(spool) = self.spool() else {
             return Vec::new();
         };
-        let size = |bytes: u64| figures::bytes(bytes as f64);
+        let size = |bytes: u64| brief::bytes(bytes as f64);
         let (bytes, limit) = (size(spool.bytes), size(spool.limit));
         let holds = match spool.from < spool.to {
             true => format!(
@@ -311,7 +310,7 @@ impl Known {
             total => format!("{} %", bytes_done.saturating_mul(100) / total),
         };
         let rate = match self.is_copying() {
-            true => format!("{}/s", figures::bytes(bytes_per_s as f64)),
+            true => format!("{}/s", brief::bytes(bytes_per_s as f64)),
             false => "-".to_owned(),
         };
         vec![
@@ -328,10 +327,10 @@ impl Known {
             start(self.applied.lsn),
             match self.lag() {
                 Lag::Unknown => "-".to_owned(),
-                Lag::AtLeast(bytes) => format!("≥ {}", figures::bytes(bytes as f64)),
-                Lag::Exactly(bytes) => figures::bytes(bytes as f64),
+                Lag::AtLeast(bytes) => format!("≥ {}", brief::bytes(bytes as f64)),
+                Lag::Exactly(bytes) => brief::bytes(bytes as f64),
             },
-            text::count(self.missing() as f64),
+            figures::count(self.missing() as f64),
         ]
     }
 

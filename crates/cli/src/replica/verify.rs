@@ -8,9 +8,9 @@ use lockstep_replica::verify::{
     Difference, DifferenceKind, MOST_NAMED, Replicated, Report, TableReport, replica,
 };
 use lockstep_service::exit::Failure;
-use lockstep_service::output::{self, Output};
 use lockstep_service::sanitize::sanitize;
-use lockstep_service::text;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{figures, lines};
 use serde_json::{Value, json};
 
 use super::{ReplicaArgs, failed};
@@ -70,7 +70,7 @@ fn lines(report: &Report) -> Vec<String> {
     let tables = report.tables.iter().map(|table| {
         vec![
             format!("{}.{}", table.table.schema, table.table.table),
-            text::count(table.rows as f64),
+            figures::count(table.rows as f64),
             match table.differences.first().map(|one| one.kind) {
                 Some(DifferenceKind::NoTable) => "not there".to_owned(),
                 Some(DifferenceKind::NotCompared) => "not compared".to_owned(),
@@ -85,7 +85,7 @@ fn lines(report: &Report) -> Vec<String> {
         ]
     });
     let table: Vec<_> = std::iter::once(heads).chain(tables).collect();
-    let mut lines = text::table(&table);
+    let mut lines = lines::table(&table);
     for table in &report.tables {
         lines.extend(table.differences.iter().map(|one| named(table, one)));
     }
@@ -96,7 +96,7 @@ fn lines(report: &Report) -> Vec<String> {
             "source and target are equal at {}: {} tables, {} rows",
             report.lsn,
             report.tables.len(),
-            text::count(rows as f64)
+            figures::count(rows as f64)
         ));
     }
     lines

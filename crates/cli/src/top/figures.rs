@@ -1,59 +1,6 @@
-//! Times, bytes and sparklines in few columns. Each figure has at most six characters, so that the
-//! columns of a table do not move.
+//! Sparklines, scales, and texts in few columns.
 
 use ratatui::text::Span;
-
-/// A time in milliseconds, displayed in ms, s, min or h.
-pub fn time(ms: f64) -> String {
-    match ms {
-        ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms if ms < 9_950.0 => format!("{:.1} s", ms / 1e3),
-        ms if ms < 119_500.0 => format!("{:.0} s", ms / 1e3),
-        ms if ms < 99.5 * 60e3 => format!("{:.0} min", ms / 60e3),
-        ms => format!("{:.1} h", ms / 3600e3),
-    }
-}
-
-/// A number of bytes, displayed in B, kB, MB, GB or TB (powers of 1024).
-pub fn bytes(count: f64) -> String {
-    let mut value = count;
-    let mut unit = "B";
-    for next in ["kB", "MB", "GB", "TB"] {
-        if value < 999.5 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    match unit != "B" && value < 9.95 {
-        true => format!("{value:.1} {unit}"),
-        false => format!("{value:.0} {unit}"),
-    }
-}
-
-/// Time of day in UTC; `at_ms` is milliseconds since 1970.
-pub fn clock(at_ms: i64) -> String {
-    let second = at_ms.div_euclid(1000).rem_euclid(86_400);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{hour:02}:{minute:02}:{:02} UTC", second % 60)
-}
-
-/// Date and time in UTC, in ISO 8601; `at_ms` is milliseconds since 1970.
-pub fn timestamp(at_ms: i64) -> String {
-    // Years are counted from March on, so that a leap day is the last day of a year. 400 years
-    // have 146,097 days.
-    let days = at_ms.div_euclid(86_400_000) + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let clock = clock(at_ms);
-    let clock = clock.trim_end_matches(" UTC");
-    format!("{year:04}-{month:02}-{day:02}T{clock}Z")
-}
 
 /// Bars by lag: each bar, the milliseconds that its lag is below, and the legend's text for
 /// that. The steps are fixed, so that bars of all nodes can be compared and none changes because
@@ -185,50 +132,6 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_fit_six_columns() {
-        for (ms, expected) in [
-            (0.0, "0 ms"),
-            (999.4, "999 ms"),
-            (999.6, "1.0 s"),
-            (9_949.0, "9.9 s"),
-            (9_960.0, "10 s"),
-            (119_400.0, "119 s"),
-            (120_000.0, "2 min"),
-            (99.0 * 60e3, "99 min"),
-            (100.0 * 60e3, "1.7 h"),
-        ] {
-            assert_eq!(time(ms), expected);
-        }
-        for (count, expected) in [
-            (0.0, "0 B"),
-            (999.0, "999 B"),
-            (1000.0, "1.0 kB"),
-            (1024.0 * 999.0, "999 kB"),
-            (1024.0 * 1023.0, "1.0 MB"),
-            (1024.0 * 1024.0 * 45.4, "45 MB"),
-            (1e15, "909 TB"),
-        ] {
-            assert_eq!(bytes(count), expected);
-            assert!(bytes(count).len() <= 6);
-        }
-    }
-
-    #[test]
-    fn times_are_utc() {
-        for (at_ms, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400_000, "2000-02-29T00:00:00Z"),
-            (1_795_291_512_345, "2026-11-21T20:05:12Z"),
-            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
-            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
-            (-1, "1969-12-31T23:59:59Z"),
-        ] {
-            assert_eq!(timestamp(at_ms), expected);
-        }
-        assert_eq!(clock(86_399_999), "23:59:59 UTC");
-    }
 
     #[test]
     fn bars_have_fixed_steps() {

@@ -21,7 +21,7 @@ const MOST_BYTES: usize = 1024;
 
 /// The result of one wait.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum KeysFound {
     /// Keys in the order in which they were pressed. Empty if the time has passed, if a signal
     /// came, or in the middle of an escape sequence.
     Keys(Vec<KeyEvent>),
@@ -53,7 +53,7 @@ impl Keyboard {
     }
 
     /// Waits for keys, at most for `time`.
-    pub fn wait(&mut self, time: Duration) -> io::Result<Found> {
+    pub fn wait(&mut self, time: Duration) -> io::Result<KeysFound> {
         let mut polled = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         match poll(&mut polled, time) {
@@ -61,35 +61,35 @@ impl Keyboard {
                 // The rest of an escape sequence follows at once or never. Alt with ] looks like
                 // the beginning of one, and must not swallow keys that are pressed later.
                 self.parser = Parser::default();
-                return Ok(Found::Keys(Vec::new()));
+                return Ok(KeysFound::Keys(Vec::new()));
             }
             Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Found::Keys(Vec::new())),
+            Err(Errno::EINTR) => return Ok(KeysFound::Keys(Vec::new())),
             Err(errno) => return Err(errno.into()),
         }
         let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
         let [polled] = polled;
         if polled.revents().is_some_and(|found| found.intersects(gone)) {
-            return Ok(Found::HungUp);
+            return Ok(KeysFound::HungUp);
         }
         self.take()
     }
 
     /// Reads the bytes that are there, once.
-    fn take(&mut self) -> io::Result<Found> {
+    fn take(&mut self) -> io::Result<KeysFound> {
         let mut bytes = [0; MOST_BYTES];
         match self.terminal.read(&mut bytes) {
-            Ok(0) => Ok(Found::HungUp),
+            Ok(0) => Ok(KeysFound::HungUp),
             Ok(length) => {
                 let bytes = bytes.get(..length).unwrap_or_default();
                 self.parser.parse(bytes, length == MOST_BYTES);
                 let events = std::iter::from_fn(|| self.parser.pop());
-                Ok(Found::Keys(events.filter_map(key).collect()))
+                Ok(KeysFound::Keys(events.filter_map(key).collect()))
             }
             Err(error) => match error.kind() {
-                ErrorKind::Interrupted | ErrorKind::WouldBlock => Ok(Found::Keys(Vec::new())),
+                ErrorKind::Interrupted | ErrorKind::WouldBlock => Ok(KeysFound::Keys(Vec::new())),
                 // The terminal went away between poll and read.
-                _ if error.raw_os_error() == Some(Errno::EIO as i32) => Ok(Found::HungUp),
+                _ if error.raw_os_error() == Some(Errno::EIO as i32) => Ok(KeysFound::HungUp),
                 _ => Err(error),
             },
         }
@@ -117,8 +117,8 @@ mod tests {
 
     fn codes(keyboard: &mut Keyboard, time: Duration) -> Vec<KeyCode> {
         match keyboard.wait(time).unwrap() {
-            Found::Keys(keys) => keys.into_iter().map(|key| key.code).collect(),
-            Found::HungUp => panic!("the other end is there"),
+            KeysFound::Keys(keys) => keys.into_iter().map(|key| key.code).collect(),
+            KeysFound::HungUp => panic!("the other end is there"),
         }
     }
 
@@ -156,6 +156,6 @@ mod tests {
         let (fingers, terminal) = UnixStream::pair().unwrap();
         let mut keyboard = Keyboard::on(terminal.into());
         drop(fingers);
-        assert_eq!(keyboard.wait(PATIENCE).unwrap(), Found::HungUp);
+        assert_eq!(keyboard.wait(PATIENCE).unwrap(), KeysFound::HungUp);
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, MonitorState, Settings};
-use lockstep_service::output::Output;
+use lockstep_service::words::output::Output;
 
 use crate::doctor::verdict;
 use crate::nodes::NodesArgs;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_lag::monitor::{Monitor, MonitorState};
-use lockstep_service::output::Output;
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::date;
+use lockstep_service::words::output::Output;
 
 use super::Samples;
-use super::figures::{bytes, left, one_line, right, time, timestamp, width};
+use super::figures::{left, one_line, right, width};
 use super::rows::{TopRow, headline, rows};
 
 /// How long one wait for a sample takes at most.
@@ -50,7 +52,7 @@ pub fn run(
 /// the command line names them.
 pub fn lines(state: &MonitorState) -> String {
     let rows = rows(state);
-    let when = timestamp(state.at_ms);
+    let when = date::iso(state.at_ms);
     let (_, words) = headline(&rows, &state.diagnosis);
     let mut text = format!("{when} {}\n", one_line(&words));
     let wide = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);

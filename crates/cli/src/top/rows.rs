@@ -9,8 +9,9 @@ use lockstep_lag::point::Bound;
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Diagnosis, Finding, Role};
+use lockstep_service::words::brief::time;
 
-use super::figures::{one_line, time};
+use super::figures::one_line;
 
 /// A node counts as not answering when its newest sample is older than this, in milliseconds,
 const SILENT_MS: f64 = 5_000.0;
@@ -307,7 +308,7 @@ fn words(cause: Cause) -> String {
 pub enum SortBy {
     /// Lost nodes first, then the longest lag.
     Lag,
-    /// By name; numbers in names are compared by value.
+    /// Names in order; numbers in names are compared by value.
     Name,
     /// The most bytes behind first.
     Bytes,

@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::Samples;
-use super::keyboard::{Found, Keyboard};
+use super::keyboard::{Keyboard, KeysFound};
 use super::keys::action;
 use super::model::Model;
 use super::view::{Theme, draw};
@@ -101,7 +101,7 @@ fn follow(
         }
         // Drawing fails on a terminal that is gone. Then end as after SIGHUP, not with that
         // error.
-        let Found::Keys(keys) = keyboard.wait(TURN).context(LOST)? else {
+        let KeysFound::Keys(keys) = keyboard.wait(TURN).context(LOST)? else {
             return Ok(Ended::Signal(SIGHUP));
         };
         drawn.context(LOST)?;

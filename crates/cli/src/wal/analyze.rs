@@ -12,7 +12,7 @@ use clap::{Args, value_parser};
 use lockstep_client::Conninfo;
 use lockstep_client::target::Target;
 use lockstep_service::exit::Failure;
-use lockstep_service::output::Output;
+use lockstep_service::words::output::Output;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
 use lockstep_wal::class::{Rules, Stage};
@@ -88,7 +88,7 @@ pub struct Outcomes {
     pub ended: Ended,
     /// WAL of a folder that was not read: the segment that is missing, and where WAL goes on.
     pub behind: Option<(String, Lsn)>,
-    /// It begins with the oldest WAL that the server has.
+    /// Whether the WAL begins with the oldest that the server has.
     pub from_oldest: bool,
     pub costs: Costs,
 }

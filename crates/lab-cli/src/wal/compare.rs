@@ -5,8 +5,8 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lockstep_service::exit::Failure;
-use lockstep_service::output::Output;
-use lockstep_service::text::count;
+use lockstep_service::words::figures::count;
+use lockstep_service::words::output::Output;
 use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,

@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_player::{
-    self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
+    self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionState,
+    SessionStatus,
 };
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::output::{self, Output};
+use lockstep_service::words::{figures, lines};
 use lockstep_wire::Lsn;
 use serde_json::json;
 
 /// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How often the status is shown.
+/// Interval at which the status is shown.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
 /// `lockstep-lab wal play`
@@ -105,7 +106,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     let mut view = View::new();
     view.say(&format!(
         "{} MB of WAL from {} to {}, {}; waiting for {} to stream with primary_conninfo = '{}'",
-        text::count(recording.bytes() as f64 / 1e6),
+        figures::count(recording.bytes() as f64 / 1e6),
         recording.played_from(),
         recording.end(),
         args.pace(),
@@ -128,7 +129,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     match args.output {
         Output::Json => output::print(&result(&status).to_string()),
         Output::Text => {
-            for line in text::table(&table(&status)) {
+            for line in lines::table(&table(&status)) {
                 output::print(&line);
             }
         }
@@ -196,7 +197,7 @@ impl View {
         let sessions: Vec<String> = status
             .sessions
             .iter()
-            .filter(|session| matches!(session.state, State::Streaming | State::Lost))
+            .filter(|session| matches!(session.state, SessionState::Streaming | SessionState::Lost))
             .map(|session| {
                 format!(
                     "{} {}: {:.1} MB to send, {:.1} MB to replay",

@@ -11,14 +11,14 @@ use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_bench::host::absolute;
 use lockstep_player::{self, Recorder, Recording};
-use lockstep_service::output::{self, Output};
-use lockstep_service::text;
+use lockstep_service::words::figures;
+use lockstep_service::words::output::{self, Output};
 use serde_json::json;
 
 /// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often progress is shown: in place on a terminal, as lines elsewhere.
+/// Interval at which progress is shown: in place on a terminal, as lines elsewhere.
 const SHOW_IN_PLACE: Duration = Duration::from_secs(1);
 const SHOW_LINES: Duration = Duration::from_secs(10);
 
@@ -49,7 +49,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
     progress("base backup …", false);
     let mut recorder = Recorder::of(&args.source, &args.recording, &stop)?;
     let until = match args.seconds {
-        Some(seconds) => format!("for {}", text::duration(seconds)),
+        Some(seconds) => format!("for {}", figures::duration(seconds)),
         None => "until Ctrl-C".to_owned(),
     };
     progress(
@@ -68,8 +68,8 @@ pub fn run(args: &RecordArgs) -> Result<()> {
             shown = Instant::now();
             let line = format!(
                 "{}: {} MB in whole segments",
-                text::duration(started.elapsed().as_secs()),
-                text::count(recorder.received_bytes()? as f64 / 1e6)
+                figures::duration(started.elapsed().as_secs()),
+                figures::count(recorder.received_bytes()? as f64 / 1e6)
             );
             progress(&line, in_place);
         }

@@ -53,6 +53,7 @@ fn usage_errors_exit_with_2() {
         (&["demo", "--readers", "100000"], "--readers"),
         (&["demo", "--read-query", "other"], "aggregate"),
         (&["demo", "--output", "xml"], "json"),
+        (&["demo", "--stock-twice", "--keep"], "--keep"),
         (&["demo", "--pg", "14"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "20"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "new"], "15, 16, 17, 18 or 19"),

@@ -123,6 +123,32 @@ fn demo_measures_both_standbys_and_leaves_only_its_report() {
 
 #[test]
 #[ignore = "long: make test-bed"]
+fn demo_measures_stock_twice_when_asked() {
+    let place = Place::new();
+    let output = place
+        .demo(&["--duration", "2", "--output", "json", "--stock-twice"])
+        .output()
+        .unwrap();
+    let progress = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{progress}");
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["name"], "demo-aa");
+    let command = found["command"].as_str().unwrap();
+    assert!(command.contains(" --duration 2 ") && command.contains(" --stock-twice "));
+    for (row, variant) in ["stock", "stock-again"].iter().enumerate() {
+        let row = &found["rows"][row];
+        assert_eq!(row["variant"], *variant);
+        assert!(row["read_tps"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["lockstep_cpu_s"], 0.0, "no worker of the extension");
+    }
+    assert_eq!(found["statistics"], serde_json::json!({}));
+    let report = fs::read_to_string(place.report()).unwrap();
+    assert!(report.contains("stock standby again") && !report.contains("Lockstep standby"));
+    place.assert_nothing_left();
+}
+
+#[test]
+#[ignore = "long: make test-bed"]
 fn demo_keeps_two_servers_when_asked_and_says_how_to_remove_them() {
     let place = Place::new();
     let output = place

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lockstep_service::clock::unix_ms;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
@@ -168,7 +169,7 @@ impl MonitorState {
         let diagnosis = crate::diagnosis::diagnose(&window);
         Self {
             number: 0,
-            at_ms: super::unix_ms(),
+            at_ms: unix_ms(),
             window_s: settings.window.as_secs_f64(),
             every_s: settings.every.as_secs_f64(),
             heartbeat: settings.heartbeat,

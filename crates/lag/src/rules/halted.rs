@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
 use super::{Evidence, Severity, View};
-use crate::figures::{bytes, percent, seconds};
 use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::LinkKind;

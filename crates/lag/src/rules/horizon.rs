@@ -1,9 +1,10 @@
 //! Signals about old transactions on a primary: while they last, its dead rows stay, and its
 //! logical slots keep the WAL since their beginning, however fast their consumers are.
 
+use lockstep_service::words::figures::{bytes, seconds};
+
 use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
-use crate::figures::{bytes, seconds};
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::sample::Sample;

@@ -1,8 +1,9 @@
 //! Signals of decoding and applying.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, all_slots};
-use crate::figures::{bytes, percent, seconds};
 use crate::figures::{median, ratio};
 use crate::link::Link;
 use crate::point::{LinkKind, Stage};

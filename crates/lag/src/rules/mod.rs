@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_service::words::figures::seconds;
 use serde::Serialize;
 
-use crate::figures::seconds;
 use crate::link::Link;
 use crate::links::{links, replica_name};
 use crate::node::Role;

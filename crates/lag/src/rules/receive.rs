@@ -1,10 +1,11 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use lockstep_service::words::figures::{bytes, percent};
+
 use super::halted::{ended, receiver_halts};
 use super::logical::nothing_for;
 use super::relay::missed_share;
 use super::{Evidence, View};
-use crate::figures::{bytes, percent};
 use crate::link::Link;
 use crate::point::{LinkKind, Stage};
 use crate::sample::Sample;

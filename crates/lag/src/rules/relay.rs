@@ -1,9 +1,10 @@
 //! Signals of relays: groups that do not stream, backlogs that no longer fit into memory, spools
 //! that fill.
 
+use lockstep_service::words::figures::{bytes, percent};
+
 use super::{Evidence, Severity, View};
 use crate::figures::ratio;
-use crate::figures::{bytes, percent};
 use crate::link::Link;
 use crate::links::group_name;
 use crate::relay::{Group, Relay, RelaySlot};

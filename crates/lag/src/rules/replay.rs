@@ -1,8 +1,9 @@
 //! Signals of replay on a standby.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::halted::replay_halts;
 use super::{Evidence, Severity, View};
-use crate::figures::{bytes, percent, seconds};
 use crate::link::Link;
 use crate::parallel_report::ParallelReport;
 use crate::point::{LinkKind, Stage};

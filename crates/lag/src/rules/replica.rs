@@ -1,9 +1,10 @@
 //! Signals of replicas that `lockstep replica` keeps: what their targets say of why they do not apply.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::standing::kept;
 use super::{Evidence, ReplicaFound, Severity, View};
 use crate::figures::ratio;
-use crate::figures::{bytes, percent, seconds};
 use crate::replica::{Doing, Replica};
 use crate::sample::Sample;
 use crate::states::ReplicaHolder;

@@ -1,9 +1,10 @@
 //! Signals of a server by itself that replication suffers from: WAL that is not archived, whole
 //! pages in WAL, queries that replay cancels.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::{Evidence, Severity, View};
 use crate::figures::ratio;
-use crate::figures::{bytes, percent, seconds};
 use crate::link::Link;
 use crate::node::Role;
 use crate::point::{LinkKind, Stage};

@@ -1,10 +1,11 @@
 //! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks like
 //! lag.
 
+use lockstep_service::words::figures::{bytes, percent, seconds};
+
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View};
-use crate::figures::{bytes, percent, seconds};
 use crate::link::LAG_MS;
 use crate::node::Role;
 use crate::point::LinkKind;

@@ -1,9 +1,9 @@
 //! Signals about commits that wait for replicas which are not there.
 
+use lockstep_service::words::figures::{percent, seconds};
 use lockstep_wire::standby_names::StandbyNames;
 
 use super::{Evidence, Severity, View};
-use crate::figures::{percent, seconds};
 use crate::node::Role;
 use crate::sample::Sample;
 use crate::window::{NodeWindow, Window};

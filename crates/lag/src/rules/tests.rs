@@ -612,15 +612,6 @@ fn remedies_with_gaps_are_left_out() {
 }
 
 #[test]
-fn figures_are_readable() {
-    use super::shortened;
-    use crate::figures::{bytes, percent, seconds};
-    assert_eq!(bytes(12.0), "12 bytes");
-    assert_eq!(bytes(2048.0), "2.0 kB");
-    assert_eq!(bytes(50.0 * 1024.0 * 1024.0), "50 MB");
-    assert_eq!(seconds(12.4), "12 ms");
-    assert_eq!(seconds(3_500.0), "3.5 s");
-    assert_eq!(seconds(600_000.0), "10 min");
-    assert_eq!(percent(0.504), "50 %");
-    assert_eq!(shortened(&"é ".repeat(500)).chars().count(), 122);
+fn long_queries_are_shortened() {
+    assert_eq!(super::shortened(&"é ".repeat(500)).chars().count(), 122);
 }

@@ -17,7 +17,7 @@ use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::workload::Workload;
 use lockstep_lab::{LabError, Role};
 use lockstep_player::null_receiver::{self, Wanted};
-use lockstep_player::{Address, Pace, Player, PlayerError, PlayerOptions, Recording, State};
+use lockstep_player::{Address, Pace, Player, PlayerError, PlayerOptions, Recording, SessionState};
 use lockstep_wire::Lsn;
 use lockstep_wire::startup::{Session, Startup};
 
@@ -236,7 +236,7 @@ fn two_standbys_play_at_once_and_one_is_killed_in_the_middle() {
             .status()
             .sessions
             .iter()
-            .any(|session| session.state == State::Lost)
+            .any(|session| session.state == SessionState::Lost)
     });
     assert!(!player.status().is_done());
     one.start().unwrap();
@@ -250,7 +250,10 @@ fn two_standbys_play_at_once_and_one_is_killed_in_the_middle() {
             .filter(|session| session.application_name == "one" && session.state == state)
             .count()
     };
-    assert_eq!((ones(State::Lost), ones(State::Streaming)), (1, 1));
+    assert_eq!(
+        (ones(SessionState::Lost), ones(SessionState::Streaming)),
+        (1, 1)
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use lockstep_service::words::quoted;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -12,7 +13,6 @@ use super::group::{
 };
 use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
-use lockstep_service::quoted;
 
 const GROUP_KEYS: [&str; 9] = [
     "name",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_service::quoted;
+use lockstep_service::words::quoted;
 
 /// Slots on the primary begin with it; the name of the group follows.
 pub const SLOT_PREFIX: &str = "lockstep_";

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use lockstep_client::{ClientError, Conninfo};
-
-use super::{Applies, Config, OnSpoolLimit, group, size};
 use lockstep_service::address::{HostPort, Listen};
 use lockstep_service::logging::{LogFormat, LogLevel};
-use lockstep_service::quoted;
+use lockstep_service::words::{amount, quoted};
+
+use super::{Applies, Config, OnSpoolLimit, group};
 
 /// Smallest cache, if there is one.
 const LEAST_CACHE: u64 = 64 << 10;
@@ -114,10 +114,10 @@ pub(super) const KEYS: [Key; 18] = [
         ValueKind::Size,
         Applies::Now,
         |config, text, _| {
-            size::between(text, LEAST_CACHE, MOST_CACHE)
+            amount::between(text, LEAST_CACHE, MOST_CACHE)
                 .map(|value| config.logical_wal_cache = value)
         },
-        |config| size::show(config.logical_wal_cache),
+        |config| amount::show(config.logical_wal_cache),
         |config, from| config.logical_wal_cache = from.logical_wal_cache,
     ),
     Key::new(
@@ -125,10 +125,10 @@ pub(super) const KEYS: [Key; 18] = [
         ValueKind::Size,
         Applies::AtRestart,
         |config, text, _| {
-            size::between(text, LEAST_WORK_MEM, MOST_WORK_MEM)
+            amount::between(text, LEAST_WORK_MEM, MOST_WORK_MEM)
                 .map(|value| config.logical_decoding_work_mem = value)
         },
-        |config| size::show(config.logical_decoding_work_mem),
+        |config| amount::show(config.logical_decoding_work_mem),
         |config, from| config.logical_decoding_work_mem = from.logical_decoding_work_mem,
     ),
     Key::new(
@@ -136,9 +136,9 @@ pub(super) const KEYS: [Key; 18] = [
         ValueKind::Size,
         Applies::Now,
         |config, text, _| {
-            size::between(text, LEAST_SPOOL, MOST_SPOOL).map(|value| config.spool_limit = value)
+            amount::between(text, LEAST_SPOOL, MOST_SPOOL).map(|value| config.spool_limit = value)
         },
-        |config| size::show(config.spool_limit),
+        |config| amount::show(config.spool_limit),
         |config, from| config.spool_limit = from.spool_limit,
     ),
     Key::new(

@@ -16,9 +16,6 @@ mod error;
 mod file;
 mod group;
 mod key;
-mod size;
-
-pub use size::parse as amount;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +33,7 @@ use key::{KEYS, Key};
 use lockstep_client::Conninfo;
 use lockstep_service::address::{HostPort, Listen};
 use lockstep_service::logging::{LogFormat, LogLevel};
-use lockstep_service::quoted;
+use lockstep_service::words::quoted;
 
 /// All that is configured. Sizes are bytes.
 #[derive(Debug, Clone)]

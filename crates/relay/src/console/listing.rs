@@ -1,9 +1,9 @@
 //! What the console shows: columns, and rows made from a snapshot.
 
+use lockstep_service::words::date;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Column, INT4, INT8, TEXT};
 
-use super::timestamp;
 use crate::stats::{ClientStat, GroupStat, SlotStat};
 
 /// Object identifier of the type `pg_lsn`.
@@ -283,5 +283,5 @@ fn text(text: &str) -> Option<String> {
 
 /// A time; null if it has not been.
 fn time(unix_us: i64) -> Option<String> {
-    (unix_us != 0).then(|| timestamp::show(unix_us))
+    (unix_us != 0).then(|| date::timestamptz(unix_us))
 }

@@ -12,14 +12,13 @@
 //! |---|---|
 //! | [`token`], [`statement`] | from text to statements |
 //! | [`rights`] | who may do what |
-//! | [`listing`], [`timestamp`] | columns and rows |
+//! | [`listing`] | columns and rows |
 
 mod listing;
 mod rights;
 mod statement;
 #[cfg(test)]
 mod tests;
-mod timestamp;
 mod token;
 
 use std::sync::Arc;

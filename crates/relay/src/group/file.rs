@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use lockstep_client::Switch;
 use lockstep_spool::{Folder, kept};
-use lockstep_wire::Timeline;
 use serde::{Deserialize, Serialize};
 
 use super::GroupKey;
@@ -51,25 +49,4 @@ pub fn write(folder: &Path, kept: &Kept) -> Result<()> {
     })?;
     kept::replace(&Folder::new(folder), FILE, &kept::checked(&json))
         .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
-}
-
-/// A history as the file has it.
-pub fn written(history: &[Switch]) -> Vec<(u32, String)> {
-    history
-        .iter()
-        .map(|switch| (switch.timeline.get(), switch.at.to_string()))
-        .collect()
-}
-
-/// A history from the file; None if it makes no sense.
-pub fn history(written: &[(u32, String)]) -> Option<Vec<Switch>> {
-    written
-        .iter()
-        .map(|(timeline, at)| {
-            Some(Switch {
-                timeline: Timeline::new(*timeline)?,
-                at: at.parse().ok()?,
-            })
-        })
-        .collect()
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockstep_intake::continuity::written_history;
 use lockstep_spool::{FileStorage, Folder, Log, Storage};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
@@ -127,7 +128,7 @@ impl Group {
             plugin: slot.plugin,
             system: identity.system.into(),
             timeline: identity.timeline.get(),
-            history: Some(file::written(&history)),
+            history: Some(written_history(&history)),
             start: slot.start.to_string(),
         };
         Self::in_folder(&groups, folder.clone(), kept, slot.start, around).inspect_err(|_| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lockstep_service::clock;
 use lockstep_spool::{End, FileStorage, LogError, Read, Reader};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, FRONTEND_LIMIT};
@@ -16,7 +17,6 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::sender::{Action, Event, Onward, Sender};
-use crate::clock;
 use crate::group::{Group, Phase, Reading};
 use crate::session::{After, Canceled, Client, Stream, Terminated, canceled, told};
 use crate::slots::{InUse, Slot};
@@ -269,7 +269,7 @@ impl Task {
         let mut data = Vec::new();
         FromServer::Keepalive {
             end,
-            sent_at: clock::now(),
+            sent_at: clock::timestamp(),
             reply,
         }
         .encode(&mut data);

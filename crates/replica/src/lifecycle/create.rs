@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use lockstep_client::quote::identifier;
 use lockstep_client::{Connection, Conninfo};
+use lockstep_service::clock;
 use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
@@ -35,7 +36,7 @@ use crate::publication::subset::Subset;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::state::failpoint;
 use crate::state::system_id;
-use crate::state::{Phase, Progress, Replica, State, TableState};
+use crate::state::{Phase, Progress, Replica, ReplicaState, TableState};
 
 /// What the user asks for.
 #[derive(Debug, Clone)]
@@ -88,7 +89,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     if options.jobs == 0 {
         return Err(ReplicaError::Usage("at least one job is needed".to_owned()));
     }
-    let begun = match State::find(&options.target)? {
+    let begun = match ReplicaState::find(&options.target)? {
         Some(mut state) => state.replica(&options.name)?,
         None => None,
     };
@@ -97,7 +98,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         Some(replica) => replica,
         None => begin(options, watcher)?,
     };
-    let mut state = State::open(&options.target)?;
+    let mut state = ReplicaState::open(&options.target)?;
     state.lock_or_say(&options.name)?;
     // Another call may have gone on before the lock was ours.
     let replica = state.replica(&replica.name)?.unwrap_or(replica);
@@ -170,16 +171,14 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
-    State::open(&options.target)?.begin(&replica, is_empty)?;
+    ReplicaState::open(&options.target)?.begin(&replica, is_empty)?;
     failpoint::CREATE_BEGUN.reach();
     Ok(replica)
 }
 
 /// A number that no other replica of the same name had: the time in milliseconds.
 fn unique() -> u32 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let millis = now.map_or(0, |now| now.as_millis());
-    u32::try_from(millis & u128::from(u32::MAX)).unwrap_or(0)
+    u32::try_from(clock::unix_ms() & i64::from(u32::MAX)).unwrap_or(0)
 }
 
 fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
@@ -220,7 +219,7 @@ struct Run<'a> {
     programs: Programs,
     excluded: Excluded,
     replica: Replica,
-    state: State,
+    state: ReplicaState,
     exporter: Option<Exporter>,
     /// This call has made the preflight, and nothing since.
     is_checked: bool,

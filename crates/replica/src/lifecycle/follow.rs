@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::error::{ReplicaError, Result};
 use crate::publication::Expected;
 use crate::state::failpoint;
-use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
+use crate::state::{Applied, Phase, Replica, ReplicaState, TableCopy, TableState};
 use crate::status::source::{self, Source, source_of};
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
 use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
@@ -155,7 +155,7 @@ fn wait_for_target(
     spool: &Spool,
     control: &Control,
     mut error: ClientError,
-) -> Result<Option<(State, Replica)>> {
+) -> Result<Option<(ReplicaState, Replica)>> {
     warn!(
         "target: {}; the spool takes in what the source sends",
         error.words()
@@ -261,7 +261,7 @@ pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     let read = || -> Result<_> {
         let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
-        let mut state = State::find(target)?.ok_or_else(gone)?;
+        let mut state = ReplicaState::find(target)?.ok_or_else(gone)?;
         let excluded = state.replica(replica)?.ok_or_else(gone)?.excluded();
         Ok((state.tables(replica)?, excluded))
     };
@@ -283,13 +283,13 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
 }
 
 /// The state with the replica's lock.
-fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
+fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
     let unknown = || {
         ReplicaError::State(format!(
             "the target has no replica \"{name}\"; lockstep replica create makes one"
         ))
     };
-    let mut state = State::find(target)?.ok_or_else(unknown)?;
+    let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
     Ok((state, replica))
@@ -297,7 +297,7 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
 
 /// Takes the state's wishes to the applying thread, and its progress to the state, until that
 /// thread has ended.
-fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
+fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Control) {
     let mut state = Some(state);
     let mut wanted = (replica.paused, replica.resumes);
     let mut before = Before::default();
@@ -352,7 +352,7 @@ fn rest(control: &Control, at_most: Duration) -> bool {
 }
 
 /// Holds apply, or lets it go on, as the state wants it, and says there where it is held.
-fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
+fn hold(state: &mut ReplicaState, name: &str, control: &Control) -> Result<()> {
     match (state.wanted_hold(name)?, control.wants_hold()) {
         (None, None) => {}
         (None, Some(_)) => {
@@ -382,7 +382,7 @@ struct Before {
 }
 
 /// Looks whom apply waits for: it has committed nothing since the look before, and waited then too.
-fn look_at_waits(state: &mut State, control: &Control, stats: &Stats, before: &mut Before) {
+fn look_at_waits(state: &mut ReplicaState, control: &Control, stats: &Stats, before: &mut Before) {
     let stands = !stats.caught_up && stats.batches == before.batches;
     let waits = match stands && !stats.backends.is_empty() {
         true => state.waits(&stats.backends).ok().flatten(),
@@ -403,7 +403,7 @@ fn look_at_waits(state: &mut State, control: &Control, stats: &Stats, before: &m
 /// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
 /// lets one that a change has stopped try again.
 fn look(
-    state: &mut State,
+    state: &mut ReplicaState,
     name: &str,
     control: &Control,
     before: &mut Before,

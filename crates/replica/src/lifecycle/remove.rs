@@ -8,7 +8,7 @@ use lockstep_client::{ClientError, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
-use crate::state::{APPLICATION, Phase, Replica, State};
+use crate::state::{APPLICATION, Phase, Replica, ReplicaState};
 use lockstep_apply::origins;
 use lockstep_apply::sessions;
 
@@ -51,7 +51,7 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
             "the target has no replica \"{name}\"; lockstep replica status lists those it has"
         ))
     };
-    let mut state = State::find(target)?.ok_or_else(unknown)?;
+    let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
     let kept;
@@ -70,7 +70,7 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
     Ok(replica)
 }
 
-fn remove_origins(state: &mut State, replica: &Replica) -> Result<(), ClientError> {
+fn remove_origins(state: &mut ReplicaState, replica: &Replica) -> Result<(), ClientError> {
     let session = state.connection();
     when_free(|| {
         let listed = origins::listed(session, &replica.origin)?;

@@ -24,7 +24,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 use lockstep_wire::Lsn;
 
-use super::{Lock, State, lock_holders, since};
+use super::{Lock, ReplicaState, lock_holders, since};
 use crate::error::{ReplicaError, Result};
 
 /// What verify finds of its hold.
@@ -53,7 +53,7 @@ pub struct Hold {
     pub at: Option<Lsn>,
 }
 
-impl State {
+impl ReplicaState {
     /// Who holds the replica now.
     pub fn hold(&mut self, name: &str) -> Result<Option<Hold>> {
         let mut hold = || -> Result<Option<Hold>, ClientError> {
@@ -77,7 +77,7 @@ impl State {
     }
 
     /// Asks apply to hold at `wanted` for at most so long. False if another session holds the replica
-    /// already. It ends with this session, or with [`State::end_hold`].
+    /// already. It ends with this session, or with [`ReplicaState::end_hold`].
     pub fn begin_hold(&mut self, name: &str, wanted: Lsn, patience: Duration) -> Result<bool> {
         if !self.lock_for(Lock::Hold, name)? {
             return Ok(false);

@@ -6,7 +6,7 @@
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::State;
+use super::ReplicaState;
 use crate::error::{ReplicaError, Result};
 
 /// The system identifier of a server that does not tell it to this role.
@@ -14,7 +14,7 @@ fn known(system_id: String) -> Option<String> {
     (!system_id.starts_with("unknown")).then_some(system_id)
 }
 
-impl State {
+impl ReplicaState {
     /// Enters the version, and this database as the state's.
     pub(super) fn settle(&mut self, version: usize) -> Result<(), ClientError> {
         let system = known(system_id(&mut self.connection)?);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 
-use super::{APPLICATION, State};
+use super::{APPLICATION, ReplicaState};
 use crate::error::{ReplicaError, Result};
 use lockstep_apply::sessions;
 
@@ -67,7 +67,7 @@ pub(super) fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError
     ))
 }
 
-impl State {
+impl ReplicaState {
     /// Takes the replica's lock, which the session holds until it ends. False if another session
     /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
     /// killed one is gone.

@@ -178,11 +178,11 @@ pub struct Applied {
 
 /// The state in a target.
 #[derive(Debug)]
-pub struct State {
+pub struct ReplicaState {
     connection: Connection,
 }
 
-impl State {
+impl ReplicaState {
     fn connect(target: &Conninfo) -> Result<Self> {
         let connection = sessions::open(target, Purpose::Sql, APPLICATION);
         let mut connection = connection.map_err(ReplicaError::Target)?;

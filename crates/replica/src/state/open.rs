@@ -5,7 +5,7 @@
 
 use lockstep_client::{ClientError, Conninfo, field};
 
-use super::State;
+use super::ReplicaState;
 use super::locks::LOCK_PATIENCE;
 use super::trust::Use;
 use crate::error::{ReplicaError, Result};
@@ -112,7 +112,7 @@ GRANT SELECT ON lockstep.publication TO pg_monitor;
 ",
 ];
 
-impl State {
+impl ReplicaState {
     /// Connects to the target, and makes or upgrades schema `lockstep`.
     pub fn open(target: &Conninfo) -> Result<Self> {
         let mut state = Self::connect(target)?;

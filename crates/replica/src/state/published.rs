@@ -3,7 +3,7 @@
 use lockstep_client::{ClientError, field};
 use lockstep_wire::Lsn;
 
-use super::{Replica, State, unreadable};
+use super::{Replica, ReplicaState, unreadable};
 use crate::error::{ReplicaError, Result};
 use crate::publication::{Expected, Published};
 
@@ -13,7 +13,7 @@ pub const KEEP: &str = "INSERT INTO lockstep.publication AS p (replica, made, ri
      SELECT name, $4::json, $2::pg_lsn FROM lockstep.replica WHERE name = $1 \
      ON CONFLICT (replica) DO UPDATE SET made = excluded.made, right_lsn = excluded.right_lsn";
 
-impl State {
+impl ReplicaState {
     /// What a replica's publication should be.
     pub fn expected(&mut self, replica: &Replica) -> Result<Expected> {
         let sql = "SELECT made, right_lsn FROM lockstep.publication WHERE replica = $1";

@@ -4,7 +4,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 use lockstep_wire::Lsn;
 
-use super::{State, as_text};
+use super::{ReplicaState, as_text};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
 
@@ -46,7 +46,7 @@ pub struct TableCopy {
     pub is_there: bool,
 }
 
-impl State {
+impl ReplicaState {
     /// Lists tables that are to be copied, with their OIDs on the source; those that are listed already
     /// stay as they are.
     pub fn add_tables(&mut self, name: &str, tables: &[(TableName, u32)]) -> Result<()> {

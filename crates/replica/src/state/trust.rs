@@ -11,7 +11,7 @@
 use lockstep_client::plain::NOT_PLAIN;
 use lockstep_client::{ClientError, field};
 
-use super::State;
+use super::ReplicaState;
 use crate::error::{ReplicaError, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ ORDER BY f.what"
     )
 }
 
-impl State {
+impl ReplicaState {
     /// Why what the state says is not to be believed; None if it is this role's or a superuser's.
     pub fn distrust(&mut self) -> Result<Option<String>> {
         let rows = self.connection.query(&objects());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 
 use super::{Result, VerifyError};
-use crate::state::{Held, State};
+use crate::state::{Held, ReplicaState};
 use lockstep_apply::Control;
 use lockstep_apply::control::before_all;
 
@@ -69,7 +69,7 @@ impl Hold for InProcess<'_> {
 
 /// The hold of a replica that any process applies to.
 pub struct ThroughState {
-    pub state: State,
+    pub state: ReplicaState,
     pub name: String,
 }
 

@@ -14,7 +14,7 @@ use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
-use crate::state::{Holder, Replica, State};
+use crate::state::{Holder, Replica, ReplicaState};
 use crate::status::source::{Source, source_of};
 use lockstep_apply::{Control, MEMORY};
 
@@ -46,7 +46,7 @@ impl Drop for Ends<'_> {
 /// Compares all tables of a replica. `told` hears what a user would wonder about.
 pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> {
     let name = &what.name;
-    let mut state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
+    let mut state = ReplicaState::find(&what.target)?.ok_or_else(|| unknown(name))?;
     let replica = wanted(&mut state, name)?;
     let source = source_of(what.source.as_ref(), &replica.source)?;
     let settings = settings(&replica, &source, &what.target)?;
@@ -94,7 +94,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             patience: what.patience,
         };
         // A session of its own, whose age is that of the hold.
-        let state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
+        let state = ReplicaState::find(&what.target)?.ok_or_else(|| unknown(name))?;
         let mut hold = ThroughState {
             state,
             name: name.clone(),
@@ -118,7 +118,7 @@ fn unknown(name: &str) -> ReplicaError {
 }
 
 /// The replica, if it is to apply.
-fn wanted(state: &mut State, name: &str) -> Result<Replica> {
+fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
     let replica = state.replica(name)?.ok_or_else(|| unknown(name))?;
     match replica.paused {
         false => Ok(replica),
@@ -132,7 +132,7 @@ fn wanted(state: &mut State, name: &str) -> Result<Replica> {
 /// Waits until the replica is where the source was, as long as it gets on: changes are held back
 /// only for what is left then.
 fn wait_near(
-    state: &mut State,
+    state: &mut ReplicaState,
     what: &Replicated,
     end: Lsn,
     mut own: Option<ScopedJoinHandle<'_, Result<()>>>,

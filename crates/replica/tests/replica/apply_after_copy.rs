@@ -6,7 +6,7 @@ use lockstep_apply::Control;
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_replica::verify;
 
 use crate::apply_lab::LONG;
@@ -43,7 +43,11 @@ fn a_copy_of_a_busy_database_is_followed() {
         }
         made.unwrap();
         let (source, target) = (conninfo(&source), conninfo(&target));
-        let replica = State::open(&target).unwrap().replica("r").unwrap().unwrap();
+        let replica = ReplicaState::open(&target)
+            .unwrap()
+            .replica("r")
+            .unwrap()
+            .unwrap();
         let settings = follow::settings(&replica, &source, &target).unwrap();
         let control = Control::default();
         let given = control.clone();

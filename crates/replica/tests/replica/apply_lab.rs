@@ -7,7 +7,7 @@ use lockstep_apply::{self as apply, Control, Phase, Starts};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_replica::state::{Replica, State};
+use lockstep_replica::state::{Replica, ReplicaState};
 
 use crate::{begun, primary};
 
@@ -58,7 +58,7 @@ impl Pair {
             system_id: maker.identify().unwrap().system.to_string(),
             ..begun(NAME, SLOT)
         };
-        let mut state = State::open(&conninfo(&target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
         state.add(&replica).unwrap();
         Self {
             source,

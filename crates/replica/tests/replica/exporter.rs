@@ -12,7 +12,7 @@ use lockstep_replica::error::Result;
 use lockstep_replica::lifecycle::Watcher;
 use lockstep_replica::lifecycle::create::{Created, create};
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::{Phase, Replica, State};
+use lockstep_replica::state::{Phase, Replica, ReplicaState};
 
 use crate::apply_lab::{LONG, until};
 use crate::{Told, begun, conninfo, options, server, sql, values};
@@ -136,7 +136,7 @@ fn a_drop_ends_the_session_that_still_makes_the_slot() {
         source: conninfo(&source).to_string(),
         ..begun("r", "lockstep_r_1")
     };
-    let mut state = State::open(&conninfo(&target)).unwrap();
+    let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
     state.add(&replica).unwrap();
     drop(state);
     let mut application = sql(&source);

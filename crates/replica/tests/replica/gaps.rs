@@ -8,7 +8,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::follow;
-use lockstep_replica::state::{Replica, State};
+use lockstep_replica::state::{Replica, ReplicaState};
 
 use crate::apply_lab::{Ends, LONG, until};
 use crate::{Told, conninfo, options, server, sql, values};
@@ -18,7 +18,7 @@ fn replicated(source: &Server, target: &Server) -> Replica {
     let table = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)";
     sql(source).execute(table).unwrap();
     create(&options(source, target), &mut Told::default()).unwrap();
-    let mut state = State::open(&conninfo(target)).unwrap();
+    let mut state = ReplicaState::open(&conninfo(target)).unwrap();
     state.replica("r").unwrap().unwrap()
 }
 
@@ -52,7 +52,7 @@ fn refused(target: &Server) -> String {
         following.join().unwrap()
     });
     let words = ended.unwrap_err().to_string();
-    let mut state = State::open(&conninfo(target)).unwrap();
+    let mut state = ReplicaState::open(&conninfo(target)).unwrap();
     let applied = state.applied("r").unwrap();
     assert_eq!(applied.error.as_deref(), Some(&*words), "status shows it");
     words

@@ -7,7 +7,7 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_replica::verify::{self, Replicated};
 
 use crate::apply_lab::LONG;
@@ -47,9 +47,9 @@ fn nothing_is_done_in_a_copy_of_the_database() {
     let mut again = options(&source, &target);
     again.target = clone.clone();
     for words in [
-        refused(State::find(&clone)),
-        refused(State::see(&clone)),
-        refused(State::open(&clone)),
+        refused(ReplicaState::find(&clone)),
+        refused(ReplicaState::see(&clone)),
+        refused(ReplicaState::open(&clone)),
         refused(follow(&what, &Control::default())),
         refused(remove("r", &clone, None)),
         refused(verify::replica(&replicated, &mut |_| {})),
@@ -71,12 +71,12 @@ fn nothing_is_done_in_a_copy_of_the_database() {
         session.execute("DROP SCHEMA lockstep CASCADE").unwrap();
     };
     forget(&clone);
-    assert!(State::find(&clone).unwrap().is_none());
+    assert!(ReplicaState::find(&clone).unwrap().is_none());
     target
         .execute("ALTER DATABASE copy RENAME TO original")
         .unwrap();
     let original = conninfo(&target).with_database("original").unwrap();
-    let mut state = State::find(&original).unwrap().unwrap();
+    let mut state = ReplicaState::find(&original).unwrap().unwrap();
     assert!(state.replica("r").unwrap().is_some());
 
     // A dump that is restored elsewhere, and a copy whose original is gone.
@@ -84,7 +84,7 @@ fn nothing_is_done_in_a_copy_of_the_database() {
     session
         .execute("UPDATE lockstep.state_version SET system_id = '7', database_oid = 8")
         .unwrap();
-    let words = refused(State::find(&original));
+    let words = refused(ReplicaState::find(&original));
     assert!(
         words.contains("another server (system identifier 7)"),
         "{words}"
@@ -92,6 +92,6 @@ fn nothing_is_done_in_a_copy_of_the_database() {
     session
         .execute("UPDATE lockstep.state_version SET system_id = NULL")
         .unwrap();
-    let words = refused(State::find(&original));
+    let words = refused(ReplicaState::find(&original));
     assert!(words.contains("that is gone (OID 8)"), "{words}");
 }

@@ -4,7 +4,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::error::{Finding, Severity};
 use lockstep_replica::lifecycle::create::{create, preflight};
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 
 use crate::{Told, conninfo, options, server, sql, values};
 
@@ -77,7 +77,7 @@ fn a_real_database_is_seen_as_it_is() {
     assert!(matches!(error, ReplicaError::Preflight(_)), "{error}");
     assert_eq!(told.findings, findings);
     assert!(told.phases.is_empty());
-    assert!(State::find(&conninfo(&target)).unwrap().is_none());
+    assert!(ReplicaState::find(&conninfo(&target)).unwrap().is_none());
     assert!(values(&source, "SELECT slot_name FROM pg_replication_slots").is_empty());
     assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
 }

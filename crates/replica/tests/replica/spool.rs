@@ -13,7 +13,7 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::{Replica, State};
+use lockstep_replica::state::{Replica, ReplicaState};
 use lockstep_replica::verify::named::{Replicated, replica as verify};
 use lockstep_wire::Lsn;
 
@@ -41,7 +41,7 @@ impl Spooled {
         let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
         sql(&source).execute(table).unwrap();
         create(&options(&source, &target), &mut Told::default()).unwrap();
-        let mut state = State::open(&conninfo(&target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
         let replica = state.replica("r").unwrap().unwrap();
         Self {
             source,
@@ -135,24 +135,6 @@ impl Spooled {
         self.target.start().unwrap();
     }
 
-    /// The target's files, as they are now.
-    fn copy_of_target(&mut self) -> PathBuf {
-        self.target.stop(Stop::Fast).unwrap();
-        let backup = self.lab.folder().join("backup");
-        let mut copy = Command::new("cp");
-        copy.arg("-a").arg(self.target.data()).arg(&backup);
-        assert!(copy.status().unwrap().success());
-        self.back();
-        backup
-    }
-
-    fn set_target_back(&mut self, backup: &Path) {
-        self.target.stop(Stop::Fast).unwrap();
-        std::fs::remove_dir_all(self.target.data()).unwrap();
-        std::fs::rename(backup, self.target.data()).unwrap();
-        self.back();
-    }
-
     /// Spools rows while the target is away, and ends.
     fn spool(&mut self, rows: u32) {
         let ended = self.while_following(|this, control| {
@@ -174,6 +156,24 @@ impl Spooled {
         segments.sort();
         segments
     }
+}
+
+/// A server's files, as they are now.
+fn copy_of(lab: &Lab, server: &mut Server) -> PathBuf {
+    server.stop(Stop::Fast).unwrap();
+    let backup = lab.folder().join("backup");
+    let mut copy = Command::new("cp");
+    copy.arg("-a").arg(server.data()).arg(&backup);
+    assert!(copy.status().unwrap().success());
+    server.start().unwrap();
+    backup
+}
+
+fn set_back(server: &mut Server, backup: &Path) {
+    server.stop(Stop::Fast).unwrap();
+    std::fs::remove_dir_all(server.data()).unwrap();
+    std::fs::rename(backup, server.data()).unwrap();
+    server.start().unwrap();
 }
 
 fn full(control: &Control) -> String {
@@ -218,7 +218,7 @@ fn while_the_target_is_away_the_source_need_not_keep_wal() {
             let spool = stats.spool.as_ref().unwrap();
             spool.from >= end
         }));
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
             spool.is_some_and(|spool| spool.limit == LARGE && spool.from >= end)
@@ -423,7 +423,7 @@ fn a_transaction_larger_than_the_spool_is_said_and_a_larger_spool_takes_it() {
         this.insert(1, 20_000);
         let words = full(control);
         assert!(words.contains("raise spool_limit"), "{words}");
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
             spool.is_some_and(|spool| spool.full.is_some_and(|full| full.contains("spool_limit")))
@@ -590,11 +590,50 @@ fn a_target_that_is_set_back_gets_again_what_the_spool_still_has() {
         this.reach_end(control);
     };
     spooled.while_following(rows).unwrap();
-    let backup = spooled.copy_of_target();
+    let backup = copy_of(&spooled.lab, &mut spooled.target);
     spooled.while_following(rows).unwrap();
-    spooled.set_target_back(&backup);
+    set_back(&mut spooled.target, &backup);
     spooled.while_following(rows).unwrap();
     spooled.assert_same();
+}
+
+/// Positions alone do not show it: the slot stands before the spool's end, and the WAL ends after it.
+#[test]
+fn a_source_that_was_set_back_and_has_written_on_is_noticed() {
+    let mut spooled = Spooled::new();
+    spooled
+        .while_following(|this, control| {
+            this.write(1, 10);
+            this.reach_end(control);
+        })
+        .unwrap();
+    let backup = copy_of(&spooled.lab, &mut spooled.source);
+    let mut end = Lsn::INVALID;
+    spooled
+        .while_following(|this, control| {
+            end = this.write(11, 20);
+            this.reach_end(control);
+        })
+        .unwrap();
+    set_back(&mut spooled.source, &backup);
+    let mut next = 1_000;
+    while spooled.source.flush_lsn().unwrap() <= end {
+        spooled.insert(next, next + 99);
+        next += 100;
+    }
+    spooled.insert(next, next + 99);
+    let before = spooled.slot().confirmed;
+    assert!(before < end);
+    let words = spooled.refused();
+    for said in ["was set back", "other WAL since", "create it again"] {
+        assert!(words.contains(said), "{words}");
+    }
+    // Nothing of the other WAL was taken, and the slot is as it was.
+    let there = "SELECT count(*) || ' ' || max(id) FROM t";
+    assert_eq!(values(&spooled.target, there), ["20 20"]);
+    assert_eq!(spooled.slot().confirmed, before);
+    // Nor by a later process.
+    assert!(spooled.refused().contains("was set back"));
 }
 
 /// What a process remembers of its commits can be of a target that has lost them since.
@@ -602,19 +641,19 @@ fn a_target_that_is_set_back_gets_again_what_the_spool_still_has() {
 fn only_the_origin_says_where_a_target_stands() {
     let mut spooled = Spooled::new();
     let pause = |this: &Spooled, control: &Control, paused: bool| {
-        let mut state = State::open(&conninfo(&this.target)).unwrap();
+        let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         state.set_paused("r", paused).unwrap();
         control.wait_for(LONG, |stats| (stats.phase == Phase::Paused) == paused);
     };
     let ended = spooled.while_following(|this, control| {
         this.reach_end(control);
         pause(this, control, true);
-        let backup = this.copy_of_target();
+        let backup = copy_of(&this.lab, &mut this.target);
         pause(this, control, false);
         let end = this.write(1, 10);
         this.reach_end(control);
         pause(this, control, true);
-        this.set_target_back(&backup);
+        set_back(&mut this.target, &backup);
         let said = format!("SELECT count(*) FROM lockstep.replica WHERE applied_lsn >= '{end}'");
         until("that the target is told of it", || {
             values(&this.target, &said) == ["1"]

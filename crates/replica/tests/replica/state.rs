@@ -10,7 +10,7 @@ use lockstep_replica::names::TableName;
 use lockstep_replica::publication::Published;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
+    Applied, Held, Holder, Phase, Replica, ReplicaState, TableState, copied_sql, copying_sql,
 };
 use lockstep_wire::{Lsn, Timeline};
 
@@ -57,8 +57,8 @@ fn what_is_written_is_read() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
-    assert!(State::find(&conninfo).unwrap().is_none());
-    let mut state = State::open(&conninfo).unwrap();
+    assert!(ReplicaState::find(&conninfo).unwrap().is_none());
+    let mut state = ReplicaState::open(&conninfo).unwrap();
     assert!(state.replicas().unwrap().is_empty());
     state.add(&replica("r")).unwrap();
     assert!(state.add(&replica("r")).is_err());
@@ -131,9 +131,9 @@ fn one_session_works_on_a_replica_at_a_time() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
-    let mut state = State::open(&conninfo).unwrap();
+    let mut state = ReplicaState::open(&conninfo).unwrap();
     state.add(&replica("r")).unwrap();
-    let mut other = State::find(&conninfo).unwrap().unwrap();
+    let mut other = ReplicaState::find(&conninfo).unwrap().unwrap();
     assert_eq!(other.holder("r").unwrap(), Holder::Nobody);
     assert!(state.lock("r").unwrap());
     assert_eq!(other.holder("r").unwrap(), Holder::Other);
@@ -144,7 +144,7 @@ fn one_session_works_on_a_replica_at_a_time() {
     assert_eq!(state.holder("q").unwrap(), Holder::Other);
     drop(state);
     assert!(other.lock("r").unwrap(), "it waits for a session that ends");
-    let mut third = State::find(&conninfo).unwrap().unwrap();
+    let mut third = ReplicaState::find(&conninfo).unwrap().unwrap();
     assert_eq!(third.holder("r").unwrap(), Holder::Other, "not apply");
 }
 
@@ -152,7 +152,7 @@ fn one_session_works_on_a_replica_at_a_time() {
 fn apply_is_asked_and_says_how_far_it_is() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
-    let mut other = State::open(&conninfo(&target)).unwrap();
+    let mut other = ReplicaState::open(&conninfo(&target)).unwrap();
     other.add(&replica("r")).unwrap();
     assert!(other.set_paused("r", true).unwrap());
     let asked = other.replica("r").unwrap().unwrap();
@@ -208,10 +208,10 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
-    let mut apply = State::open(&conninfo).unwrap();
+    let mut apply = ReplicaState::open(&conninfo).unwrap();
     apply.add(&replica("r")).unwrap();
     let (first, lsn) = (Lsn::from(1), Lsn::from(100));
-    let session = || State::find(&conninfo).unwrap().unwrap();
+    let session = || ReplicaState::find(&conninfo).unwrap().unwrap();
     let mut verify = session();
     let hour = Duration::from_secs(3600);
     assert!(verify.begin_hold("r", first, hour).unwrap());
@@ -264,7 +264,7 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
 fn an_older_states_version_is_upgraded() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
-    State::open(&conninfo(&target))
+    ReplicaState::open(&conninfo(&target))
         .unwrap()
         .add(&replica("r"))
         .unwrap();
@@ -280,9 +280,9 @@ fn an_older_states_version_is_upgraded() {
         )
         .unwrap();
     let reader = conninfo(&target).with("user", "reader").unwrap();
-    let error = State::find(&reader).unwrap_err().to_string();
+    let error = ReplicaState::find(&reader).unwrap_err().to_string();
     assert!(error.contains("older version"), "{error}");
-    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
     assert_eq!(state.applied("r").unwrap(), Applied::default());
     assert_eq!(state.wanted_hold("r").unwrap(), None);
     let read = state.replica("r").unwrap().unwrap();
@@ -293,7 +293,7 @@ fn an_older_states_version_is_upgraded() {
             ..replica("r")
         }
     );
-    let mut monitor = State::find(&reader).unwrap().unwrap();
+    let mut monitor = ReplicaState::find(&reader).unwrap().unwrap();
     assert_eq!(monitor.replicas().unwrap(), [read], "it may read all of it");
 }
 
@@ -302,13 +302,13 @@ fn a_newer_states_version_is_refused() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
-    drop(State::open(&conninfo).unwrap());
+    drop(ReplicaState::open(&conninfo).unwrap());
     sql(&target)
         .execute("UPDATE lockstep.state_version SET version = 99")
         .unwrap();
     for error in [
-        State::open(&conninfo).unwrap_err(),
-        State::find(&conninfo).unwrap_err(),
+        ReplicaState::open(&conninfo).unwrap_err(),
+        ReplicaState::find(&conninfo).unwrap_err(),
     ] {
         let words = error.to_string();
         assert!(
@@ -322,7 +322,7 @@ fn a_newer_states_version_is_refused() {
 fn what_is_done_is_on_disk_whatever_the_server_does() {
     let lab = Lab::for_tests().unwrap();
     let mut target = server(&lab, "target");
-    let mut state = State::open(&conninfo(&target)).unwrap();
+    let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
     state.add(&replica("r")).unwrap();
     // Nothing is written to disk by itself.
     target
@@ -331,7 +331,7 @@ fn what_is_done_is_on_disk_whatever_the_server_does() {
     target.reload().unwrap();
     let ours = "SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn()";
     drop(state);
-    let mut state = State::open(&conninfo(&target)).unwrap();
+    let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
     for paused in [true, false] {
         assert!(state.set_paused("r", paused).unwrap());
         assert_eq!(crate::values(&target, ours), ["t"]);

@@ -9,7 +9,7 @@ use lockstep_replica::error::{Finding, Severity};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::publication::subset::{Subset, gather};
-use lockstep_replica::state::{self, State};
+use lockstep_replica::state::{self, ReplicaState};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{self, DifferenceKind, Replicated, Report};
 
@@ -321,7 +321,7 @@ fn a_later_partition_of_a_filtered_table_arrives_once_it_is_published() {
         &["public.listed=k,v"],
     );
     create(&options, &mut Told::default()).unwrap();
-    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
     let unpublished = || {
         let asked = Source::ask(&replica, None, &[], None).unwrap();

@@ -5,7 +5,7 @@ use lockstep_lab::server::Server;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::error::Severity::{self, Error, Warning};
 use lockstep_replica::lifecycle::create::{CreateOptions, create, preflight};
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 
 use crate::subsets::subsets;
 use crate::{Told, conninfo, options, server, sql, values};
@@ -40,7 +40,7 @@ fn check(options: &CreateOptions, cases: &[Case]) {
 }
 
 fn assert_untouched(source: &Server, target: &Server) {
-    assert!(State::find(&conninfo(target)).unwrap().is_none());
+    assert!(ReplicaState::find(&conninfo(target)).unwrap().is_none());
     assert!(values(source, "SELECT pubname FROM pg_publication").is_empty());
     assert!(values(source, "SELECT slot_name FROM pg_replication_slots").is_empty());
 }

@@ -4,7 +4,7 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 
 use crate::{Told, begun, conninfo, options, server, sql, values};
 
@@ -59,7 +59,7 @@ fn what_another_role_has_planted_does_not_run() {
     let (target, bob) = of_bob(&lab);
     let all = options(&source, &target);
     // What lockstep makes, with a trigger.
-    drop(State::open(&bob).unwrap());
+    drop(ReplicaState::open(&bob).unwrap());
     as_bob(
         &bob,
         "CREATE FUNCTION lockstep.act() RETURNS trigger LANGUAGE plpgsql AS \
@@ -68,8 +68,8 @@ fn what_another_role_has_planted_does_not_run() {
     );
     for error in [
         create(&all, &mut Told::default()).unwrap_err(),
-        State::open(&conninfo(&target)).unwrap_err(),
-        State::find(&conninfo(&target)).unwrap_err(),
+        ReplicaState::open(&conninfo(&target)).unwrap_err(),
+        ReplicaState::find(&conninfo(&target)).unwrap_err(),
     ] {
         let words = error.to_string();
         let (owner, todo) = ("belongs to role \"bob\"", "connect as \"bob\"");
@@ -77,28 +77,34 @@ fn what_another_role_has_planted_does_not_run() {
     }
     has_not_run(&target);
     // Reading runs no trigger; but bob could plant more once a superuser has looked.
-    assert!(State::see(&watcher(&target)).unwrap().is_some());
-    let words = State::see(&conninfo(&target)).unwrap_err().to_string();
+    assert!(ReplicaState::see(&watcher(&target)).unwrap().is_some());
+    let words = ReplicaState::see(&conninfo(&target))
+        .unwrap_err()
+        .to_string();
     assert!(words.contains("belongs to role \"bob\""), "{words}");
-    let words = State::find(&bob).unwrap_err().to_string();
+    let words = ReplicaState::find(&bob).unwrap_err().to_string();
     assert!(words.contains("\"bob\", has a trigger"), "{words}");
     forget(&target);
 
     // An empty schema would do: what is made there could be changed by its owner.
     as_bob(&bob, "CREATE SCHEMA lockstep");
-    let words = State::open(&conninfo(&target)).unwrap_err().to_string();
+    let words = ReplicaState::open(&conninfo(&target))
+        .unwrap_err()
+        .to_string();
     assert!(
         words.contains("schema lockstep belongs to role \"bob\""),
         "{words}"
     );
-    drop(State::open(&bob).unwrap());
+    drop(ReplicaState::open(&bob).unwrap());
     forget(&target);
     // A table in a schema of ours.
     sql(&target)
         .execute("CREATE SCHEMA lockstep; GRANT ALL ON SCHEMA lockstep TO bob")
         .unwrap();
     as_bob(&bob, "CREATE TABLE lockstep.replica (name text)");
-    let words = State::open(&conninfo(&target)).unwrap_err().to_string();
+    let words = ReplicaState::open(&conninfo(&target))
+        .unwrap_err()
+        .to_string();
     assert!(
         words.contains("table lockstep.replica belongs to role \"bob\""),
         "{words}"
@@ -149,11 +155,13 @@ fn a_reader_runs_nothing_either() {
             false,
         ),
     ] {
-        drop(State::open(&bob).unwrap());
+        drop(ReplicaState::open(&bob).unwrap());
         as_bob(&bob, CODE);
         as_bob(&bob, &plant);
         as_bob(&bob, "GRANT SELECT ON lockstep.replica TO watcher");
-        let words = State::see(&watcher(&target)).unwrap_err().to_string();
+        let words = ReplicaState::see(&watcher(&target))
+            .unwrap_err()
+            .to_string();
         assert!(words.contains(fault), "{plant}: {words}");
         assert!(words.contains("DROP SCHEMA lockstep CASCADE"), "{words}");
         assert!(!was_run_by_watcher(&target), "{plant}");
@@ -169,11 +177,11 @@ fn a_reader_runs_nothing_either() {
 fn the_state_of_a_role_without_superuser_is_its_own() {
     let lab = Lab::for_tests().unwrap();
     let (target, bob) = of_bob(&lab);
-    let mut state = State::open(&bob).unwrap();
+    let mut state = ReplicaState::open(&bob).unwrap();
     let replica = begun("r", "s");
     state.add(&replica).unwrap();
-    drop(State::find(&bob).unwrap().unwrap());
-    let mut seen = State::see(&watcher(&target)).unwrap().unwrap();
+    drop(ReplicaState::find(&bob).unwrap().unwrap());
+    let mut seen = ReplicaState::see(&watcher(&target)).unwrap().unwrap();
     let distrust = seen.distrust().unwrap().unwrap();
     assert!(distrust.ends_with("belongs to role \"bob\""), "{distrust}");
     assert_eq!(seen.replicas().unwrap(), [replica]);
@@ -189,11 +197,11 @@ fn the_state_of_a_role_without_superuser_is_its_own() {
         ),
     ] {
         as_bob(&bob, plant);
-        let words = State::find(&bob).unwrap_err().to_string();
+        let words = ReplicaState::find(&bob).unwrap_err().to_string();
         assert!(words.contains(fault), "{words}");
         let undo = "ALTER TABLE lockstep.replica ALTER apply_error DROP DEFAULT; \
                     DROP RULE IF EXISTS act ON lockstep.replica";
         as_bob(&bob, undo);
     }
-    assert!(State::find(&bob).unwrap().is_some());
+    assert!(ReplicaState::find(&bob).unwrap().is_some());
 }

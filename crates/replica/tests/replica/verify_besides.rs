@@ -5,7 +5,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::names::TableName;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{DifferenceKind, Report};
 
@@ -29,7 +29,7 @@ fn of(table: &str, key: &str, kind: DifferenceKind) -> (String, String, Differen
 
 /// Which tables `status` says are lost, and why.
 fn lost(target: &Server) -> Vec<String> {
-    let mut state = State::find(&conninfo(target)).unwrap().unwrap();
+    let mut state = ReplicaState::find(&conninfo(target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
     let asked = Source::ask(&replica, None, &tables, None).unwrap();
@@ -59,7 +59,7 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
     assert!(compare(&target).is_equal());
     assert_eq!(lost(&target), [""; 0]);
     let publication = {
-        let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
         state.replica("r").unwrap().unwrap().publication
     };
     // As migrations do it.

@@ -20,7 +20,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_lag::monitor::{Moment, MonitorState, unix_ms};
+use lockstep_lag::monitor::{Moment, MonitorState};
+use lockstep_service::clock::unix_ms;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use tracing::{error, info, warn};

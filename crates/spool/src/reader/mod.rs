@@ -28,7 +28,7 @@ pub const MOST_PIECES: usize = 1024;
 pub enum Read {
     /// What comes next.
     Frames {
-        /// Its bytes, in order. Frames are whole unless [`Reader::within_frame`].
+        /// Bytes of the frames, in order. Frames are whole unless [`Reader::within_frame`].
         pieces: Vec<Bytes>,
         /// Bytes of it that came from memory.
         hit_bytes: u64,
@@ -85,9 +85,9 @@ pub struct Reader<S: Storage> {
     /// The cuts it knows of.
     generation: u64,
     segment: Option<Segment<S::File>>,
-    /// It has not yet come to the first unit with this key or later.
+    /// Key of the first unit that is wanted, while the reader has not come to it or to a later one.
     seeking: Option<Lsn>,
-    /// The same, until something was handed out: what it has come to may still be cut, and
+    /// Key of that unit until something was handed out: what the reader has come to may still be cut, and
     /// replaced by a unit that it does not want.
     from: Option<Lsn>,
     /// In force here, until it was handed out.

@@ -29,7 +29,7 @@ pub(super) struct Helper {
     doing: Doing,
     /// Waits for this record, since then.
     blocked_on: Option<(usize, Ticks)>,
-    /// It has waited for this one for too long.
+    /// Record that the helper has waited for too long.
     gives_up: Option<usize>,
     /// Has had nothing to do since then (`wait_for_work()`).
     pub idle_since: Option<Ticks>,
@@ -52,7 +52,7 @@ enum Doing {
     Begin,
     /// `execute_next()`: the first of what it has taken.
     Record {
-        /// It has claimed it, and waits for another process.
+        /// The helper has claimed it, and waits for another process.
         holds: bool,
     },
     /// The turn ends.
@@ -65,21 +65,21 @@ enum Doing {
 struct Tries {
     /// Which of those that are remembered comes next.
     at: usize,
-    /// It has claimed that one, and waits for another process.
+    /// The helper has claimed that one, and waits for another process.
     holds: bool,
     /// What it knew to be retired when the tries began.
     retired: usize,
-    /// It has nothing else to do since then.
+    /// The helper has nothing else to do since then.
     idle_since: Option<Ticks>,
     executed: bool,
 }
 
-/// May a record be executed?
+/// Whether a record may be executed.
 enum Ready {
     Yes,
-    /// That is known later, and the helper waits.
+    /// Whether it may is known later, and the helper waits.
     Later,
-    /// It comes after this one, which nobody has begun.
+    /// The record comes after this one, which nobody has begun.
     After(usize),
 }
 
@@ -95,7 +95,7 @@ impl Helper {
         self.again.len() < MANY && round.has_work()
     }
 
-    /// Is it in `wait_for_work()`, and sleeps?
+    /// Whether the helper is in `wait_for_work()` and sleeps.
     pub fn is_asleep(&self, now: Ticks, spin: Ticks) -> bool {
         self.idle_since
             .is_some_and(|since| now.saturating_sub(since) > spin)
@@ -117,7 +117,7 @@ impl Helper {
         self.again.first().map(|first| first.after)
     }
 
-    /// Was it told something since it tried, or may the first record begin?
+    /// Whether the helper was told something since it tried, or the first record may begin.
     fn others_went_on(&self, round: &Round, now: Ticks) -> bool {
         self.first_after()
             .is_some_and(|after| self.tried_at != round.told || round.is_done(after, now))
@@ -369,7 +369,7 @@ impl Simulation {
         false
     }
 
-    /// Of a record that the helper has claimed.
+    /// Whether a record that the helper has claimed may be executed.
     fn is_ready(&mut self, round: &mut Round, number: usize, record: usize, now: Ticks) -> Ready {
         let Some(helper) = self.helpers.get_mut(number) else {
             return Ready::Later;

@@ -9,7 +9,7 @@ use crate::limits::{LEAP, TAKE, TELL_EVERY, TOO_NEAR, XID_SLOTS};
 /// A record's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not dispatched.
+    /// Before its dispatch.
     Future,
     AtRetirement,
     Queued,
@@ -128,12 +128,12 @@ impl<'a> Round<'a> {
         None
     }
 
-    /// Is this a record at whose turn helpers learn how far replay is?
+    /// Whether helpers learn at this record's turn how far replay is.
     pub fn is_told_now(&self) -> bool {
         self.current % TELL_EVERY == 0 || self.current >= self.tail
     }
 
-    /// Are there records to be taken?
+    /// Whether there are records to be taken.
     pub fn has_work(&self) -> bool {
         self.next.max(self.told + LEAP) <= self.published
     }

@@ -1,9 +1,10 @@
 //! A chart of lag over time, several lines high, with a scale.
 
+use lockstep_service::words::brief::time;
 use ratatui::text::{Line, Span};
 
 use super::Theme;
-use crate::top::figures::{parts, right, scale, time};
+use crate::top::figures::{parts, right, scale};
 
 /// Height of the bars, in lines.
 const HEIGHT: u32 = 6;

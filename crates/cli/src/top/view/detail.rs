@@ -1,12 +1,13 @@
 //! The details of one node: the stages of its link, its lag over time, the findings about it with
 //! evidence and remedies, and the node itself. They can be longer than the screen, so they scroll.
 
-use lockstep_lag::figures::percent;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::LinkKind;
 use lockstep_lag::point::{Bound, TOLD_LATE};
 use lockstep_lag::states::WalStatus;
-use lockstep_service::text::{count, wrapped};
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::figures::{count, percent};
+use lockstep_service::words::lines::wrapped;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -16,7 +17,7 @@ use super::chart::chart;
 use super::table::reach;
 use super::{Theme, scrolled};
 use crate::doctor::text::finding_lines;
-use crate::top::figures::{bytes, cut_name, left, one_line, right, time, width};
+use crate::top::figures::{cut_name, left, one_line, right, width};
 use crate::top::model::Model;
 use crate::top::rows::TopRow;
 

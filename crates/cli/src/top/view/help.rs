@@ -1,6 +1,6 @@
 //! The help: explains keys, columns and marks.
 
-use lockstep_service::text::wrapped;
+use lockstep_service::words::lines::wrapped;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};

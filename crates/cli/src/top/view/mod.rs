@@ -1,11 +1,12 @@
 //! Drawing, on screens of at least 40 columns and 10 lines. On small screens the least important
 //! parts are left out first, and the cause of a node's lag last.
 
+use lockstep_service::words::date;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::figures::{clock, cut, width};
+use super::figures::{cut, width};
 use super::model::{Model, Page};
 use super::rows::{Status, headline};
 
@@ -66,7 +67,7 @@ fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let state = &model.state;
     let mut when = match state.number {
         0 => String::new(),
-        _ => clock(state.at_ms),
+        _ => date::time_of_day(state.at_ms),
     };
     if model.paused {
         when = format!("PAUSED at {when}");

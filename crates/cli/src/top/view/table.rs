@@ -2,7 +2,8 @@
 
 use lockstep_lag::monitor::LinkState;
 use lockstep_lag::position::bytes_between;
-use lockstep_service::text::wrapped;
+use lockstep_service::words::brief::{bytes, time};
+use lockstep_service::words::lines::wrapped;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,9 +11,7 @@ use ratatui::text::{Line, Span};
 
 use super::chart::Reach;
 use super::{Lines, Theme};
-use crate::top::figures::{
-    bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
-};
+use crate::top::figures::{bar, cut, cut_name, left, legend, one_line, parts, right, width};
 use crate::top::model::Model;
 use crate::top::rows::{SortBy, TopRow};
 

@@ -1,6 +1,7 @@
 //! An analysis as text for people.
 
-use lockstep_service::text::{count, table, wrapped};
+use lockstep_service::words::figures::count;
+use lockstep_service::words::lines::{table, wrapped};
 use lockstep_wal::analysis::{Limit, Outcome, Report};
 use lockstep_wal::class::Cause;
 use lockstep_wal::limits::WORTH_HELPERS;
@@ -78,7 +79,7 @@ pub fn why_ended(outcomes: &Outcomes) -> String {
     }
 }
 
-/// By which rules.
+/// The rules by which records were classed, in words.
 fn stage(report: &Report) -> &'static str {
     match report.rules.is_hot() {
         true => {

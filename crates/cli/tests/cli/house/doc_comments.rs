@@ -6,8 +6,9 @@ use std::fs;
 use super::{files, root};
 
 /// Crates whose doc comments are held to that.
-const HELD: [&str; 10] = [
-    "apply", "client", "intake", "lab", "lag", "relay", "replica", "serve", "verify", "wire",
+const HELD: [&str; 14] = [
+    "cli", "client", "intake", "lab", "lab-cli", "lag", "player", "relay", "serve", "service",
+    "spool", "verify", "wal", "wire",
 ];
 
 /// Openings that lack a subject, or leave open what it is.
@@ -46,7 +47,16 @@ const NO_SUBJECT: [&str; 31] = [
 ];
 
 /// Comments that may begin so: how each begins, and why.
-const DECIDED: [(&str, &str); 0] = [];
+const DECIDED: [(&str, &str); 2] = [
+    (
+        "By the rules of lockstep.replay_hot_standby,",
+        "help of `lockstep wal analyze`, where the command is the subject",
+    ),
+    (
+        "Not at all.",
+        "help of `lockstep-lab wal compare`: how a fork is compared",
+    ),
+];
 
 /// How the doc comments of a file begin: line and text.
 fn openings(text: &str) -> Vec<(usize, &str)> {

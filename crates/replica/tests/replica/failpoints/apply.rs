@@ -6,7 +6,7 @@ use lockstep_apply::failpoint::{
     APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN,
 };
 use lockstep_client::Connection;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_replica::state::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::Failpoint;
 
@@ -188,7 +188,9 @@ fn fit(scene: &Scene) {
 }
 
 fn set_paused(scene: &Scene, paused: bool) {
-    let mut state = State::find(&conninfo(&scene.target)).unwrap().unwrap();
+    let mut state = ReplicaState::find(&conninfo(&scene.target))
+        .unwrap()
+        .unwrap();
     assert!(state.set_paused("r", paused).unwrap());
 }
 

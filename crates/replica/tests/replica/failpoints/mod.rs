@@ -17,7 +17,7 @@ use lockstep_apply::SpoolConfig;
 use lockstep_client::field;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::state::State;
+use lockstep_replica::state::ReplicaState;
 use lockstep_replica::state::failpoint;
 use lockstep_spool::failpoint::Failpoint;
 use lockstep_wire::Lsn;
@@ -140,7 +140,9 @@ impl Scene {
     }
 
     fn confirmed(&self) -> Lsn {
-        let mut state = State::find(&conninfo(&self.target)).unwrap().unwrap();
+        let mut state = ReplicaState::find(&conninfo(&self.target))
+            .unwrap()
+            .unwrap();
         let replica = state.replica("r").unwrap().unwrap();
         let slot = sql(&self.source).slot(&replica.slot).unwrap();
         slot.unwrap().confirmed

@@ -1,14 +1,33 @@
-//! Times as PostgreSQL prints a `timestamptz` in time zone UTC.
+//! Date and time of day in UTC, from the time since 1970.
 
 const MICROS: i64 = 1_000_000;
 const DAY: i64 = 86_400;
 
-/// `2026-11-21 17:07:12.5+00` from microseconds since 1970.
-pub(super) fn show(unix_us: i64) -> String {
-    let (seconds, fraction) = (unix_us.div_euclid(MICROS), unix_us.rem_euclid(MICROS));
-    let (days, second) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
-    let (year, month, day) = date(days);
+/// Time of day, `23:59:59 UTC`; `unix_ms` is milliseconds since 1970.
+pub fn time_of_day(unix_ms: i64) -> String {
+    format!("{} UTC", clock(unix_ms.div_euclid(1000)))
+}
+
+/// Date and time in ISO 8601, `2026-01-31T23:59:59Z`; `unix_ms` is milliseconds since 1970.
+pub fn iso(unix_ms: i64) -> String {
+    let seconds = unix_ms.div_euclid(1000);
+    let (year, month, day) = date(seconds.div_euclid(DAY));
+    format!("{year:04}-{month:02}-{day:02}T{}Z", clock(seconds))
+}
+
+/// Hour, minute and second of seconds since 1970.
+fn clock(seconds: i64) -> String {
+    let second = seconds.rem_euclid(DAY);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{hour:02}:{minute:02}:{second:02}")
+}
+
+/// As PostgreSQL prints a `timestamptz` in time zone UTC, `2026-11-21 17:07:12.5+00`; `unix_us` is
+/// microseconds since 1970.
+pub fn timestamptz(unix_us: i64) -> String {
+    let (seconds, fraction) = (unix_us.div_euclid(MICROS), unix_us.rem_euclid(MICROS));
+    let (year, month, day) = date(seconds.div_euclid(DAY));
+    let clock = clock(seconds);
     let fraction = match fraction {
         0 => String::new(),
         micros => format!(".{micros:06}").trim_end_matches('0').to_owned(),
@@ -18,7 +37,7 @@ pub(super) fn show(unix_us: i64) -> String {
         1.. => (year, ""),
         _ => (1 - year, " BC"),
     };
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{fraction}+00{era}")
+    format!("{year:04}-{month:02}-{day:02} {clock}{fraction}+00{era}")
 }
 
 /// Year, month and day of a day counted from 1 January 1970, in the Gregorian calendar.
@@ -64,11 +83,29 @@ mod tests {
             (-62_135_596_800_000_001, "0001-12-31 23:59:59.999999+00 BC"),
             (253_402_300_800_000_000, "10000-01-01 00:00:00+00"),
         ] {
-            assert_eq!(show(unix_us), text);
+            assert_eq!(timestamptz(unix_us), text);
         }
         // No overflow anywhere.
-        show(i64::MIN);
-        show(i64::MAX);
+        timestamptz(i64::MIN);
+        timestamptz(i64::MAX);
+    }
+
+    #[test]
+    fn times_are_utc() {
+        for (at_ms, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399_000, "2000-02-28T23:59:59Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_735_689_599_000, "2024-12-31T23:59:59Z"),
+            (1_767_225_600_000, "2026-01-01T00:00:00Z"),
+            (1_795_291_512_345, "2026-11-21T20:05:12Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(iso(at_ms), expected);
+        }
+        assert_eq!(time_of_day(86_399_999), "23:59:59 UTC");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
             "{} is not an amount: write a whole number with kB, MB, GB or TB, such as 16MB, or 0",
-            lockstep_service::quoted(text)
+            super::quoted(text)
         )
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -32,8 +32,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
-/// A size within limits; 0 is always allowed.
-pub(super) fn between(text: &str, least: u64, most: u64) -> Result<u64, String> {
+/// Like [`parse`], within limits; 0 is always allowed.
+pub fn between(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = parse(text)?;
     match bytes == 0 || (least..=most).contains(&bytes) {
         true => Ok(bytes),
@@ -47,7 +47,7 @@ pub(super) fn between(text: &str, least: u64, most: u64) -> Result<u64, String> 
 }
 
 /// Bytes in the largest unit that is exact.
-pub(super) fn show(bytes: u64) -> String {
+pub fn show(bytes: u64) -> String {
     UNITS
         .iter()
         .find(|(_, unit)| bytes > 0 && bytes % unit == 0)
