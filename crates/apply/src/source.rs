@@ -34,7 +34,7 @@ impl Source {
         Ok(Self { connection, found })
     }
 
-    /// The same source, which goes on where the target stands.
+    /// This source, if it goes on where the target stands.
     pub fn continues(self, settings: &Settings, known: &FollowedSource) -> Result<Self> {
         match gap(known, &self.found, &settings.slot, Holder::Target) {
             Some(words) => Err(ApplyError::Gap(words)),

@@ -6,9 +6,9 @@ use std::fs;
 use super::{files, root};
 
 /// Crates whose doc comments are held to that.
-const HELD: [&str; 14] = [
-    "cli", "client", "intake", "lab", "lab-cli", "lag", "player", "relay", "serve", "service",
-    "spool", "verify", "wal", "wire",
+const HELD: [&str; 16] = [
+    "apply", "cli", "client", "intake", "lab", "lab-cli", "lag", "player", "relay", "replica",
+    "serve", "service", "spool", "verify", "wal", "wire",
 ];
 
 /// Openings that lack a subject, or leave open what it is.
