@@ -8,4 +8,6 @@ pub enum IntakeFault {
     ConfirmsReceived,
     /// The receiver says that all that is durable is applied.
     AppliedIsFlushed,
+    /// What the source sends again is not held against the log.
+    ComparesNothing,
 }

@@ -442,7 +442,8 @@ impl Receiver {
             }
             (State::Connecting, Event::Connected(from)) => {
                 self.assembler = Assembler::new(log.received, self.terms.batched);
-                let behind = from < log.received;
+                let behind =
+                    from < log.received && self.fault != Some(IntakeFault::ComparesNothing);
                 self.comparing = behind.then_some((from, log.received));
                 self.writes.clear();
                 self.covering = false;

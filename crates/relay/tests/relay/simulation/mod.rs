@@ -13,19 +13,18 @@
 mod counts;
 mod feed;
 mod house;
-mod primary;
 mod relay;
 mod sessions;
 mod slots;
 mod subscriber;
 mod world;
 
-use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use counts::Counts;
 use lockstep_intake::fault::IntakeFault;
 use lockstep_relay::fault::Fault;
+use lockstep_simulation::seeds::{panic_words, seeds};
 use world::World;
 
 /// Seeds of an ordinary run.
@@ -34,24 +33,10 @@ const SEEDS: u64 = 120;
 /// Seeds with which everything happens that can.
 const ENOUGH: u64 = 120;
 
-fn seeds() -> RangeInclusive<u64> {
-    let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
-    if let Some(seed) = text("SEED") {
-        let seed = seed.parse().expect("SEED is a number");
-        return seed..=seed;
-    }
-    let Some(range) = text("LOCKSTEP_SEEDS") else {
-        return 1..=SEEDS;
-    };
-    let (from, to) = range.split_once('-').unwrap_or(("1", &range));
-    let number = |text: &str| text.parse().expect("LOCKSTEP_SEEDS is N or FROM-TO");
-    number(from)..=number(to)
-}
-
 #[test]
 fn nothing_is_lost_and_nothing_comes_twice() {
     let mut counts = Counts::default();
-    let seeds = seeds();
+    let seeds = seeds(SEEDS);
     for seed in seeds.clone() {
         match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
             Ok(run) => counts.add(&run),
@@ -72,7 +57,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 /// Each planted fault, and what is said where it is found.
-const FAULTS: [(Fault, &str); 8] = [
+const FAULTS: [(Fault, &str); 9] = [
     (Fault::HeadersNotCounted, "the spool has"),
     (
         Fault::Intake(IntakeFault::ConfirmsReceived),
@@ -90,6 +75,7 @@ const FAULTS: [(Fault, &str); 8] = [
         Fault::Intake(IntakeFault::AppliedIsFlushed),
         "was said to be applied",
     ),
+    (Fault::Intake(IntakeFault::ComparesNothing), "other WAL"),
 ];
 
 /// A planted fault is found within this many seeds.
@@ -100,10 +86,7 @@ fn planted_faults_are_found() {
     for (fault, words) in FAULTS {
         let said = (1..=FOUND_WITHIN).find_map(|seed| {
             let run = || World::new(seed, Some(fault)).run();
-            let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
-            let said = panic.downcast_ref::<String>().cloned();
-            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Some((seed, said.unwrap_or_default()))
+            Some((seed, panic_words(run)?))
         });
         let Some((seed, said)) = said else {
             panic!("{fault:?} is not found in {FOUND_WITHIN} seeds");
