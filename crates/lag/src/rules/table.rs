@@ -81,8 +81,8 @@ pub const RULES: &[Rule] = &[
         signal: replay::savepoints,
         remedies: &[
             "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that \
-             their numbers no longer fit into shared memory",
-            "shorter transactions: old ones make every look-up go further back",
+             their transaction IDs no longer fit into shared memory",
+            "shorter transactions: old ones make every lookup go further back",
         ],
     },
     Rule {
@@ -97,7 +97,7 @@ pub const RULES: &[Rule] = &[
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
             "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
              'lockstep wal analyze' says how much of this WAL they can share",
-            "faster cores for {node}: what the startup process does alone is not shared by more of them",
+            "faster cores for {node}: more cores do not help with what the startup process does alone",
         ],
     },
     Rule {
@@ -144,9 +144,9 @@ pub const RULES: &[Rule] = &[
             "on the machine of {node}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
              process",
             "look at the walreceiver {pid} on {node} (ps, a debugger) and at the network to {upstream}: \
-             nothing gets through, and the connection is not given up",
+             nothing gets through, and the connection stays open",
             "on {node}: wal_receiver_timeout (now {wal_receiver_timeout} ms), on {upstream}: \
-             wal_sender_timeout (now {wal_sender_timeout} ms): after that the connection is made anew",
+             wal_sender_timeout (now {wal_sender_timeout} ms): after that they connect again",
         ],
     },
     Rule {
@@ -188,9 +188,9 @@ pub const RULES: &[Rule] = &[
             "in the relay's configuration: application_name = \"{behind_relay}\" in the [[group]] of that \
              subscription, and restart the relay: the primary cannot see a subscription behind it",
             "start what {node} waits for and does not see ({missing}), or let it connect with that \
-             application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription \
-             it is its name",
-            "on {node}: name replicas in synchronous_standby_names that are there, and reload",
+             application_name: a standby takes it from cluster_name or primary_conninfo, a subscription \
+             uses its own name",
+            "on {node}: name replicas that exist in synchronous_standby_names, and reload",
             "on {node}: empty synchronous_standby_names and reload: all commits that wait return at once, \
              and are lost if {node} is lost before a replica has them",
         ],
@@ -202,10 +202,10 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on the subscriber: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each \
              transaction is then flushed as it is applied",
-            "on the subscriber, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it \
-             counts for the whole server",
-            "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until \
-             they are visible there, not until they are flushed",
+            "on the subscriber, if that is not possible: wal_writer_delay = 10ms (now {wal_writer_delay} ms); \
+             it counts for the whole server",
+            "if commits need not survive a crash of both servers: synchronous_commit = remote_apply waits \
+             until they are visible there, not until they are flushed",
         ],
     },
     Rule {
@@ -229,9 +229,9 @@ pub const RULES: &[Rule] = &[
         signal: published::unpublished,
         remedies: &[
             "on the publisher: ALTER PUBLICATION ... ADD TABLE for {tables}; what was changed meanwhile is \
-             missing at the subscriber, so copy them anew",
+             missing at the subscriber, so copy them again",
             "on the subscriber, if they are left out on purpose: ALTER SUBSCRIPTION {subscription} REFRESH \
-             PUBLICATION; it then follows them no longer",
+             PUBLICATION; then it no longer follows them",
         ],
     },
     Rule {
@@ -249,7 +249,7 @@ pub const RULES: &[Rule] = &[
         signal: logical::blocked,
         remedies: &[
             "on the subscriber: SELECT pg_terminate_backend({pid}); it holds the lock",
-            "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
+            "avoid long transactions, LOCK TABLE and DDL on the replicated tables",
         ],
     },
     Rule {
@@ -259,7 +259,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
             "fewer slots on {upstream}: subscribers of the same publications can share one through a relay",
-            "less WAL to read: writing less helps, publishing less does not",
+            "less WAL: decoding reads all of it, so publishing less does not help",
         ],
     },
     Rule {
@@ -329,7 +329,7 @@ pub const RULES: &[Rule] = &[
              walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
             "make room for group {waiting} on the disk of the spool of {relay}",
             "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what \
-             each reason means; its subscriptions may have to be synchronised anew",
+             each reason means; its subscriptions may have to be synchronized again",
             "look at the log of {relay}, and at SHOW UPSTREAM in its console",
         ],
     },
@@ -342,7 +342,7 @@ pub const RULES: &[Rule] = &[
             "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, \
              and RELOAD",
             "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be \
-             synchronised anew",
+             synchronized again",
         ],
     },
     Rule {
@@ -362,7 +362,7 @@ pub const RULES: &[Rule] = &[
         title: "the replica does not apply: {why}",
         signal: replica::stopped,
         remedies: &[
-            "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
+            "repair what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
              lockstep replica resume {blocked}",
             "let the sessions that the error names end their transactions on {node}; SELECT \
              pg_terminate_backend(PID) ends one, and replica {waiting} goes on by itself",
@@ -436,12 +436,12 @@ pub const RULES: &[Rule] = &[
         signal: standing::retained,
         remedies: &[
             "let the consumer of slot {near_slot} run and catch up",
-            "build the consumer of slot {lost_slot} anew: WAL that it needs is gone",
+            "set up the consumer of slot {lost_slot} again: WAL that it needs is lost",
             "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has \
              room",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
         ],
     },
     Rule {
@@ -457,9 +457,9 @@ pub const RULES: &[Rule] = &[
              cannot fill the disk",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
             "in the console of {relay}: DROP SLOT {unowned_slot}; only if nobody needs it: its subscription \
-             must then be synchronised anew",
+             must then be synchronized again",
         ],
     },
     Rule {
@@ -502,7 +502,7 @@ pub const RULES: &[Rule] = &[
         title: "an old transaction keeps WAL of slots, or dead rows",
         signal: horizon::old_transaction,
         remedies: &[
-            "let it end: a limit for transactions on {node}: idle_in_transaction_session_timeout, \
+            "let it end, and limit transactions on {node}: idle_in_transaction_session_timeout, \
              statement_timeout",
             "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended: what it wrote \
              is lost",
@@ -515,7 +515,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
             "on {node}: hot_standby_feedback = off, if its long queries may be cancelled instead",
-            "a limit for transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
+            "limit transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],
     },
     Rule {
