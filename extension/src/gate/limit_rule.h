@@ -69,7 +69,8 @@ typedef struct LsCrowdInput
 typedef struct LsCrowdState
 {
 	int			places;			/* added to the limit */
-	int			places_before;	/* while others are looked at: what is added again if they still are there */
+	int			places_before;	/* while others are looked at: what is added again
+								 * if they are still there */
 	int64		looked_at;		/* since when the limit is without them, or was last */
 	bool		looking;
 } LsCrowdState;
