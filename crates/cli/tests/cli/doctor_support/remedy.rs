@@ -83,7 +83,7 @@ const TRIED: &[(&str, Tried)] = &[
         "recovery_min_apply_delay",
         Tried::Done("recovery_min_apply_delay = 0", None),
     ),
-    ("frozen startup", Tried::Done("look at", None)),
+    ("frozen startup", Tried::Done("kill -CONT", None)),
     ("frozen walreceiver", Tried::Done("kill -CONT", None)),
     (
         "killed walsenders",
