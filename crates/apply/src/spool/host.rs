@@ -27,16 +27,15 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Identity, Spool, SpoolStats, State};
+use super::{Identity, Spool, State};
 use crate::continuity::{Holder, differs, gap};
-use crate::control::Control;
-use crate::drive::FAREWELL;
+use crate::control::{Control, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::fault::Fault;
-use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::session::STATUS_EVERY;
-use crate::source::Source;
+use crate::settings::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
+use crate::source::{FAREWELL, Source};
 
 /// How a spool's stream is received.
 pub const TERMS: Terms = Terms {
@@ -445,7 +444,7 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
             IntakeError::Source(error) => ApplyError::Source(error),
             IntakeError::Ended => ApplyError::Ended,
             IntakeError::Stream(error) => {
-                ApplyError::System(format!("the source's stream makes no sense: {error}"))
+                ApplyError::System(format!("the source sent a malformed stream: {error}"))
             }
             IntakeError::Log(error) => self.spool.error(error),
             IntakeError::Differs(at) => match &self.log {
