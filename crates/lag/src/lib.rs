@@ -33,7 +33,7 @@
 //! | [`points`](mod@points) | the points of a link over a window, with ages |
 //! | [`links`](mod@links) | which links there are |
 //! | [`rules`] | cause by cause: signal, evidence, remedies |
-//! | [`diagnosis`] | causes ranked; healthy or not |
+//! | [`diagnosis`] | causes ranked; what must be true, and whether it is; healthy or not |
 //! | [`heartbeat`] | commit-to-visible latency, on request |
 //! | [`commit_probe`] | commits at each level of `synchronous_commit`, on request |
 //! | [`monitor`] | all nodes until it is dropped, with a history |

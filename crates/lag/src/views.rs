@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::position;
 use crate::process_cpu::Cpu;
 use crate::states::{
-    BackendType, ReceiverStatus, SenderState, SlotType, SyncState, SynchronousCommit, WaitType,
-    WalStatus,
+    BackendType, ReceiverStatus, SenderState, SlotType, SyncPhase, SyncState, SynchronousCommit,
+    WaitType, WalStatus,
 };
 
 /// A row of `pg_stat_replication`.
@@ -138,13 +138,31 @@ pub struct Subscription {
     pub latest_end_lsn: Option<Lsn>,
     /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
-    /// Tables that are not synchronised yet.
+    /// Number of tables that are not synchronised yet.
     pub unsynced_tables: u64,
+    /// The first of those tables.
+    pub unsynced: Vec<Unsynced>,
+    /// Errors of its workers that copy tables, since the statistics began.
+    pub sync_errors: u64,
     /// Errors of its worker since the statistics began.
     pub apply_errors: u64,
     /// The table that most rows were read of, among the subscription's tables without an index that
     /// leads to a row.
     pub searched: Option<Searched>,
+}
+
+/// A table that a subscription has not synchronised yet: a row of `pg_subscription_rel`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Unsynced {
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    /// `srsubstate`
+    pub state: SyncPhase,
+    /// The worker that copies it, while one does.
+    pub pid: Option<u32>,
+    /// Rows that its worker has copied.
+    pub rows: Option<u64>,
 }
 
 /// Searches of a whole table since the statistics began, whoever made them.
@@ -255,6 +273,15 @@ pub struct Prepared {
 pub struct WalFolder {
     pub files: u64,
     pub bytes: u64,
+}
+
+/// Segments that wait to be archived: `pg_ls_archive_statusdir()`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct ArchiveQueue {
+    pub ready: u64,
+    /// Time for which the oldest of them has waited.
+    pub oldest_ms: Option<f64>,
 }
 
 /// The row of `pg_stat_archiver`.

@@ -3,7 +3,7 @@
 
 use lockstep_service::words::figures::{bytes, seconds};
 
-use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
+use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
 use crate::node::Role;
 use crate::position::bytes_between;
@@ -131,7 +131,8 @@ pub(super) fn old_transaction(view: &View<'_>) -> Vec<Evidence> {
         let old: Vec<&Session> = sessions
             .filter(|session| session.xact_age_ms >= Some(OLD_XACT_MS))
             .collect();
-        let rows = |session: &Session| session.holds().filter(|age| *age >= OLD_XMIN);
+        let many = sample.dead_rows >= Some(MANY_DEAD);
+        let rows = |session: &Session| session.holds().filter(|age| *age >= OLD_XMIN || many);
         let prepared = sample.prepared.iter().filter_map(|one| one.xid_age).max();
         // A transaction that is older holds all of it.
         let wal = held_wal(sample).filter(|_| prepared.is_none());

@@ -26,6 +26,9 @@ pub(super) const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
 /// Age of a snapshot from which the rows that it keeps matter, in transactions,
 pub(super) const OLD_XMIN: i64 = 100_000;
 
+/// dead rows that autovacuum would have removed from which that matters as well,
+pub(super) const MANY_DEAD: u64 = 100_000;
+
 /// if its transaction is at least this old, in milliseconds.
 pub(super) const OLD_XACT_MS: f64 = 30_000.0;
 
@@ -160,7 +163,9 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             // Rules about replicas know more of one whose target was asked.
             let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
             let is_seen = used > 0.0 || is_near(node, slot) || is_known;
-            if is_seen || kept < MUCH_WAL || slot.synced {
+            // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.
+            let rows = slot.xmin_age.filter(|age| *age >= OLD_XMIN);
+            if is_seen || (kept < MUCH_WAL && rows.is_none()) || slot.synced {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
@@ -177,8 +182,17 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     },
                     &node.name,
                 )
-                .name("kept", bytes(kept))
                 .setting(node, "max_slot_wal_keep_size");
+            if kept >= MUCH_WAL {
+                evidence = evidence.name("kept", bytes(kept));
+            }
+            if let Some(age) = rows {
+                let words = format!(
+                    "rows deleted in the last {age} transactions stay on {}",
+                    node.name
+                );
+                evidence = evidence.fact("xmin_age_transactions", age as f64, words);
+            }
             match replica::of_slot(slot) {
                 Some(name) => {
                     evidence = of_replica(evidence, name);
@@ -211,14 +225,10 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .and_then(|slot| sample.slot(slot)?.xmin_age);
             slot.max(link.sender(sample).and_then(|sender| sender.xmin_age))
         };
-        let Some(age) = link
-            .upstream
-            .last()
-            .and_then(age)
-            .filter(|age| *age >= OLD_XMIN)
-        else {
+        let Some(age) = link.upstream.last().and_then(age) else {
             continue;
         };
+        let dead = link.upstream.last().and_then(|last| last.dead_rows);
         let oldest = link.replica.and_then(NodeWindow::last).and_then(|sample| {
             let sessions = sample.clients.oldest.iter();
             sessions
@@ -226,6 +236,11 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .max_by_key(|session| session.xmin_age)
         });
         let old_enough = oldest.is_none_or(|session| session.xact_age_ms >= Some(OLD_XACT_MS));
+        // One transaction may leave many rows behind.
+        let many = dead.filter(|rows| *rows >= MANY_DEAD && oldest.is_some());
+        if age < OLD_XMIN && many.is_none() {
+            continue;
+        }
         let last = link.upstream.last();
         if !old_enough || last.is_some_and(|sample| keeps_as_much(sample, age)) {
             continue;
@@ -238,6 +253,10 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 link.upstream.name
             ),
         );
+        if let Some(rows) = many {
+            let words = format!("{rows} dead rows on {} await vacuum", link.upstream.name);
+            evidence = evidence.fact("dead_rows", rows as f64, words);
+        }
         if let Some(session) = oldest {
             evidence = evidence.session(session);
         }
