@@ -262,7 +262,7 @@ fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {
     }
 }
 
-/// It streams, or has all that there is.
+/// The standby streams, or has all that there is.
 fn streams(place: &Place<'_, '_>) -> Result<String, String> {
     let (link, report) = place.link.ok_or("no link")?;
     let upstream = &link.upstream.name;
@@ -296,7 +296,7 @@ fn replays(place: &Place<'_, '_>) -> Result<String, String> {
     }
 }
 
-/// It was used in this window, and its WAL is there.
+/// The slot was used in this window, and its WAL is there.
 fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
     let (node, slot) = (place.node.ok_or("no node")?, place.slot.ok_or("no slot")?);
     match &slot.wal_status {

@@ -108,7 +108,7 @@ fn archiver_hangs(node: &NodeWindow) -> Option<Evidence> {
     Some(evidence.name("hanging", &node.name))
 }
 
-/// Its oldest segment waits for long, or many wait and none gets on.
+/// The oldest segment waits for long, or many wait and none gets on.
 fn is_stuck(node: &NodeWindow, queue: &ArchiveQueue) -> bool {
     let archived = node.growth(|sample| Some(sample.archiver.archived_count as f64));
     queue.oldest_ms >= Some(LONG_QUEUE_MS) || (queue.ready >= LONG_QUEUE && archived == 0.0)
