@@ -11,7 +11,7 @@
 //! run, or in a folder of this process alone.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -161,6 +161,20 @@ fn templates() -> Result<PathBuf> {
         none => none.insert(Lab::new(&TestLab::stock().options()?)?),
     };
     Ok(lab.folder().to_path_buf())
+}
+
+/// Asserts that a text is what the file holds; `UPDATE_SNAPSHOTS` records it.
+#[allow(clippy::unwrap_used)]
+pub fn assert_recorded(path: &Path, text: &str) {
+    let again = "UPDATE_SNAPSHOTS=1 records it";
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        fs::write(path, text).unwrap();
+    }
+    let recorded = fs::read_to_string(path).unwrap_or_default();
+    let mut lines = text.lines().zip(recorded.lines());
+    let changed = lines.find(|(now, then)| now != then);
+    assert_eq!(changed, None, "{} has changed; {again}", path.display());
+    assert_eq!(text, recorded, "{} has changed; {again}", path.display());
 }
 
 /// What the test of [`reaper_entry!`](crate::reaper_entry) does: it is the reaper if this

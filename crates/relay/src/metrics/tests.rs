@@ -147,11 +147,7 @@ fn parse(text: &str) -> BTreeMap<Series, f64> {
 fn metrics_are_as_recorded() {
     let text = render(&example()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/example.txt");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, recorded, "UPDATE_SNAPSHOTS=1 records it");
+    lockstep_lab::for_tests::assert_recorded(&path, &text);
 }
 
 #[test]
