@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::stats::Reset;
+use crate::stats::{ClientStat, Reset};
 
 fn example() -> Snapshot {
     let lsn = Lsn::from;
