@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_lag::Role;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
-use lockstep_lag::position::bytes_between;
 use lockstep_lag::replica::Doing;
 use lockstep_lag::views::{Extension, Slot};
 use lockstep_service::exposition::{Exposition, Family, NO_LABELS, Value};
@@ -308,7 +307,7 @@ fn slots(text: &mut Exposition, state: &MonitorState) {
             "WAL that the slot keeps: from its restart_lsn to the node's end.",
             |(node, slot)| {
                 let ends = slot.restart_lsn.zip(node.end_lsn);
-                ends.map(|(from, to)| bytes_between(from, to)).into()
+                ends.map(|(from, to)| to.bytes_since(from)).into()
             },
         ),
         Family::new(

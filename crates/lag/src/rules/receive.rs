@@ -224,8 +224,5 @@ fn received_rate(link: &Link<'_>) -> f64 {
         return 0.0;
     };
     let time = last.at.saturating_sub(first.at).as_secs_f64();
-    crate::figures::ratio(
-        crate::position::bytes_between(first.write, last.write) as f64,
-        time,
-    )
+    crate::figures::ratio(last.write.bytes_since(first.write) as f64, time)
 }
