@@ -16,7 +16,8 @@ use crate::names::TableName;
 use crate::net::{KeyedChange, Net, NetEffect, Update};
 use crate::row::OwnedRow;
 use crate::runs::{Run, Runs};
-use crate::table::{Identity, Table};
+use crate::source_table::Identity;
+use crate::table::Table;
 
 /// Most bytes of one statement's parameters; a row that is longer stands alone.
 pub const MOST_BYTES: usize = 8 * 1024 * 1024;
@@ -462,7 +463,7 @@ mod tests {
     use super::*;
     use crate::reach::Reach;
     use crate::row::Cell;
-    use crate::table::KeyColumn;
+    use crate::source_table::KeyColumn;
 
     fn table(identity: Identity) -> Arc<Table> {
         Arc::new(Table {

@@ -13,7 +13,8 @@ use crate::names::Excluded;
 use crate::names::TableName;
 use crate::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
 use crate::sessions;
-use crate::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::source_table::SourceTable;
+use crate::table::{Table, TargetColumn, TargetKey, TargetTable};
 use crate::target_state;
 
 /// Where each table starts.

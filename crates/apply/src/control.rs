@@ -9,8 +9,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
 use crate::batch::Counts;
-use crate::session::Action;
-use crate::spool::SpoolStats;
+use crate::session::{Action, Wanted};
 use crate::work::News;
 
 /// Where a replica is in its life.
@@ -41,6 +40,19 @@ impl Phase {
             Self::Stopped => "stopped",
         }
     }
+}
+
+/// What a spool holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpoolStats {
+    /// Size of the segments; some of it may be applied already.
+    pub bytes: u64,
+    pub limit: u64,
+    /// Changes after `from` and up to `to` are durable here and not on the target's disk.
+    pub from: Lsn,
+    pub to: Lsn,
+    /// Why nothing more is taken in.
+    pub full: Option<String>,
 }
 
 /// What a replica has done since its process began, and where it is.
@@ -102,26 +114,6 @@ pub(crate) enum Event {
 impl From<News> for Event {
     fn from(news: News) -> Self {
         Self::News(news)
-    }
-}
-
-/// What is wanted of the replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
-    pub stop: bool,
-    pub pause: bool,
-    /// Transactions whose commit record starts here or later are held back.
-    pub hold: Option<Lsn>,
-    /// Counts calls of [`Control::resume`]: a blocked replica tries again.
-    pub resumed: u64,
-    /// What the source sends is not what the replica wants.
-    pub refuse: bool,
-}
-
-impl Wanted {
-    /// The session is to end.
-    pub fn ends(self) -> bool {
-        self.stop || self.pause || self.refuse
     }
 }
 

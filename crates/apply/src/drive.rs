@@ -26,18 +26,15 @@ use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::merge::Limits;
 use crate::pool::Pool;
-use crate::run::Settings;
 use crate::session::{Action, Begin, Ending, MOST_WAITING, Next, STATUS_EVERY, Session};
-use crate::source::Source;
-use crate::spool::{Arrived, Content, Feed};
+use crate::settings::Settings;
+use crate::source::{FAREWELL, Source};
+use crate::spool::{Arrived, Content, Feed, Owner, Spool};
 use crate::work::Job;
 use crate::writer::{self, Writer};
 
 /// Messages that are taken before events and the time are looked at again.
 const MESSAGES: usize = 64;
-
-/// Longest time that the source may take to end its stream.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Why a session has ended.
 pub(crate) struct Ended {
@@ -64,6 +61,7 @@ impl<'a> Drive<'a> {
     /// Connects to both ends. Transactions up to `careful` are applied one by one.
     pub fn open(
         settings: &'a Settings,
+        spool: Option<&Spool>,
         control: &'a Control,
         starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
         careful: Lsn,
@@ -78,7 +76,7 @@ impl<'a> Drive<'a> {
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (feed, timeline) = feed(settings, &known, stands, first, &event_sender)?;
+        let (feed, timeline) = feed(settings, spool, &known, stands, first, &event_sender)?;
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let begin = Begin {
             limits: Limits::of_memory(settings.memory, writers.len()),
@@ -348,17 +346,15 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
 /// What a session reads, and the source's timeline as far as it is known.
 fn feed(
     settings: &Settings,
+    spool: Option<&Spool>,
     known: &FollowedSource,
     stands: Lsn,
     first: &mut Writer,
     events: &Sender<Event>,
 ) -> Result<(Feed, Option<Timeline>)> {
-    if let Some(spool) = &settings.spool {
-        let (owner, shown) = (
-            settings.owner(known.system.clone()),
-            settings.source_shown(),
-        );
-        let read = spool.read(known, owner, &shown, events.clone())?;
+    if let Some(spool) = spool {
+        let owner = Owner::new(settings, known.system.clone());
+        let read = spool.read(known, owner, &settings.source_shown(), events.clone())?;
         return Ok((Feed::Spool(Box::new(read)), known.timeline));
     }
     let moved = |now| known.timeline.is_some_and(|before| before != now);

@@ -29,30 +29,34 @@
 //! |---|---|
 //! | [`failpoint`] | where tests let a process die |
 //! | [`names`] | names of tables |
-//! | [`sessions`] | the sessions of a server that are ours, and those of others in words |
+//! | [`sessions`] | the replica's own sessions on a server, and those of others in words |
 //! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
-//! | [`table`] | a table of the source, of the target, and how they fit |
 //! | [`error`] | what can go wrong |
+//! | [`source_table`] | a table as the source describes it, and how its rows are found |
+//! | [`reach`] | which changes of a table can meet on the target, by its catalogs; no I/O |
+//! | [`table`] | a table of the target, and how it fits the source's |
 //! | [`net`] | net changes of a table with a key; no I/O |
 //! | [`runs`] | changes of a table without one; no I/O |
 //! | [`batch`] | what is to be done for some transactions; no I/O |
+//! | [`touches`] | which changes of two batches meet; no I/O |
 //! | [`merge`] | from messages to batches; no I/O |
 //! | [`continuity`] | why the source cannot go on where the replica stands, in words; no I/O |
 //! | [`positions`] | what the source is told; no I/O |
-//! | [`reach`] | which changes meet on the target; no I/O |
 //! | [`order`] | what a batch waits for; no I/O |
 //! | [`turn`] | whose turn it is to commit; no I/O |
 //! | [`fault`] | faults that only tests plant |
 //! | [`work`] | what a writer does with a part; no I/O |
-//! | [`control`] | what others want and see |
 //! | [`session`] | one stream: what is handed over, told, held back; no I/O |
+//! | [`settings`] | what to apply, and where |
+//! | [`control`] | what others ask of a replica that applies, and see of it |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | [`catalog`] | what the target's catalogs say |
 //! | [`origins`] | where the target stands |
 //! | [`writer`] | changes the target |
 //! | `pool` | the writers of a session, on threads |
-//! | `source`, [`spool`] | the stream of the source; the same, kept on disk until the target has it |
+//! | `source` | the source before it streams, and its stream |
+//! | [`spool`] | the stream of the source, kept on disk until the target has it |
 //! | `drive` | does what `session` decides |
 //! | [`run`](mod@run) | session after session |
 #![cfg_attr(
@@ -87,20 +91,23 @@ pub mod run;
 pub mod runs;
 pub mod session;
 pub mod sessions;
+pub mod settings;
 mod source;
+pub mod source_table;
 pub mod spool;
 pub mod statements;
 pub mod table;
 pub mod target_state;
+pub mod touches;
 pub mod turn;
 pub mod work;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
-pub use control::{Control, Phase, Stats};
+pub use control::{Control, Phase, SpoolStats, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use order::MOST_WRITERS;
-pub use run::{LEAST_MEMORY, MEMORY, Settings, run};
-pub use source::Published;
-pub use spool::{LEAST_LIMIT, Spool, SpoolConfig, SpoolStats};
+pub use run::run;
+pub use settings::{LEAST_MEMORY, MEMORY, Published, Settings};
+pub use spool::{LEAST_LIMIT, Spool, SpoolConfig};

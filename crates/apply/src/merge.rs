@@ -22,7 +22,8 @@ use crate::batch::{Batch, Change, CommitPoint, Emptied, Later, Part, Waiting};
 use crate::error::{ApplyError, Result};
 use crate::names::quoted;
 use crate::row::{Cell, OwnedRow};
-use crate::table::{Identity, SourceTable, Table};
+use crate::source_table::{Identity, SourceTable};
+use crate::table::Table;
 
 /// Where the changes of a table begin that are to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::batch::Part;
-use crate::reach::{ROW, Touches};
+use crate::touches::{ROW, Touches};
 
 /// Most writers of one replica.
 pub const MOST_WRITERS: usize = 16;
@@ -195,10 +195,11 @@ impl Order {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::reach::tests::{delete, insert, key, moved, part, table, unique, update};
     use super::super::table::Table;
     use super::*;
     use crate::batch::Change;
+    use crate::reach::tests::{key, table, unique};
+    use crate::touches::tests::{delete, insert, moved, part, update};
 
     fn t() -> Arc<Table> {
         table(1, key(0), &[unique(&["b"])])

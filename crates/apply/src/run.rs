@@ -1,82 +1,31 @@
 //! A replica that applies, from its start to its end: session after session.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::{Connection, Conninfo};
+use lockstep_client::Connection;
 use lockstep_wire::Lsn;
 use tracing::{error, info, warn};
 
 use crate::catalog::Starts;
-use crate::control::{Control, Phase, Wanted};
+use crate::control::{Control, Phase};
 use crate::drive::{Drive, Ended};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::order::MOST_WRITERS;
-use crate::source::Published;
-use crate::spool::{Owner, Spool};
-
-/// Memory for changes unless the settings say otherwise, in bytes.
-pub const MEMORY: usize = 256 * 1024 * 1024;
-
-/// Least memory for changes.
-pub const LEAST_MEMORY: usize = 1024 * 1024;
-
-/// Pauses between attempts to connect.
-pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+use crate::session::Wanted;
+use crate::settings::{LEAST_MEMORY, LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
+use crate::spool::Spool;
 
 /// A change that did not fit is tried again after this long.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What to apply, and where.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub source: Conninfo,
-    pub target: Conninfo,
-    /// The slot on the source, with plugin pgoutput.
-    pub slot: String,
-    pub publications: Vec<String>,
-    /// What the replica's publication should be; None if nobody minds.
-    pub published: Option<Arc<dyn Published>>,
-    /// The name of each replication origin on the target begins so; the replica owns them.
-    pub origin: String,
-    /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`].
-    pub writers: usize,
-    /// The replica in the target's state, which keeps positions and counts the rows that are missing.
-    pub replica: String,
-    /// The name by which the source knows the replica, in `synchronous_standby_names` too.
-    pub application_name: String,
-    /// Memory for changes that are received and not applied, in bytes. A single row can need
-    /// more.
-    pub memory: usize,
-    /// Where changes are kept that the target does not have yet; None leaves them to the source.
-    pub spool: Option<Spool>,
-}
-
-impl Settings {
-    /// The owner that the replica's spool must have.
-    pub fn owner(&self, system: Option<String>) -> Owner {
-        Owner {
-            replica: self.replica.clone(),
-            system,
-            slot: self.slot.clone(),
-            publications: self.publications.clone(),
-            origin: self.origin.clone(),
-        }
-    }
-
-    /// Where the source is, without secrets.
-    pub fn source_shown(&self) -> String {
-        self.source.clone().without_secrets().to_string()
-    }
-}
-
-/// Applies until [`Control::stop`]. `starts` says which tables to apply from where; it is asked
+/// Applies until [`Control::stop`]. Changes that the target does not have yet are kept in `spool`; without one
+/// the source keeps them. `starts` says which tables to apply from where; it is asked
 /// at each connection to the target. Errors are logged, shown in the statistics, and tried to
 /// get over; only those that no retry can mend are returned.
 pub fn run(
     settings: &Settings,
+    spool: Option<&Spool>,
     control: &Control,
     starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
 ) -> Result<()> {
@@ -85,7 +34,7 @@ pub fn run(
         writers: settings.writers.clamp(1, MOST_WRITERS),
         ..settings.clone()
     };
-    let ended = sessions(settings, control, starts);
+    let ended = sessions(settings, spool, control, starts);
     control.count(|stats| {
         stats.phase = Phase::Stopped;
         stats.error = ended.as_ref().err().map(ToString::to_string);
@@ -95,6 +44,7 @@ pub fn run(
 
 fn sessions(
     settings: &Settings,
+    spool: Option<&Spool>,
     control: &Control,
     starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
 ) -> Result<()> {
@@ -118,7 +68,7 @@ fn sessions(
             continue;
         }
         let applied = control.stats().counts.transactions;
-        let ended = match Drive::open(settings, control, starts, careful) {
+        let ended = match Drive::open(settings, spool, control, starts, careful) {
             Ok(drive) => {
                 opened = true;
                 drive.run()

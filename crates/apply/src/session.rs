@@ -25,7 +25,6 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Status, Timestamp};
 
 use crate::batch::{Counts, Missing, Part};
-use crate::control::Wanted;
 use crate::error::{ApplyError, Result};
 use crate::fault::Fault;
 use crate::merge::{Handed, Limits, Merger, Tables, Taken};
@@ -52,6 +51,26 @@ const LAST_BATCH: Duration = Duration::from_secs(2);
 
 /// Interval at which a batch over [`LAST_BATCH`] is cancelled again.
 const CANCEL_EVERY: Duration = Duration::from_millis(200);
+
+/// What is wanted of the replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    pub stop: bool,
+    pub pause: bool,
+    /// Transactions whose commit record starts here or later are held back.
+    pub hold: Option<Lsn>,
+    /// Counts calls of [`Control::resume`](crate::Control::resume): a blocked replica tries again.
+    pub resumed: u64,
+    /// What the source sends is not what the replica wants.
+    pub refuse: bool,
+}
+
+impl Wanted {
+    /// The session is to end.
+    pub fn ends(self) -> bool {
+        self.stop || self.pause || self.refuse
+    }
+}
 
 /// What a session is given at its start.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The source of a stream: whether it can go on where the replica stands, and the stream from there.
 
-use std::fmt;
+use std::time::Duration;
 
 use lockstep_client::quote::publication_names;
 use lockstep_client::{Connection, Purpose, Stream, field};
@@ -9,13 +9,10 @@ use lockstep_wire::{Lsn, Timeline};
 
 use crate::continuity::{Holder, gap};
 use crate::error::{ApplyError, Result};
-use crate::run::Settings;
+use crate::settings::Settings;
 
-/// A replica's publication as it should be on the source.
-pub trait Published: fmt::Debug + Send + Sync {
-    /// What is not as it should be, in words with what to do; None if nothing is.
-    fn altered(&self, source: &mut Connection) -> lockstep_client::Result<Option<String>>;
-}
+/// Longest time that the source may take to end its stream.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A source that was asked where it stands.
 pub(crate) struct Source {

@@ -6,7 +6,8 @@
 //! value because the source has not sent it. Numbers are places in [`Table::columns`] plus one.
 
 use crate::names::quoted;
-use crate::table::{Identity, KeyColumn, Table, TargetColumn};
+use crate::source_table::{Identity, KeyColumn};
+use crate::table::{Table, TargetColumn};
 
 /// What a statement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,54 +1,11 @@
-//! Tables: what the source says about one, what the target has, and how the two fit.
+//! Tables: what the target has of one, and how that fits what the source says.
 
-use lockstep_wire::logical::{Relation, ReplicaIdentity};
+use lockstep_wire::logical::ReplicaIdentity;
 
 use crate::error::{ApplyError, Result};
 use crate::names::{TableName, quoted};
 use crate::reach::{Reach, TargetReach};
-
-/// A table as the source's Relation message describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceTable {
-    pub name: TableName,
-    pub identity: ReplicaIdentity,
-    pub columns: Vec<SourceColumn>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceColumn {
-    pub name: String,
-    /// Belongs to the replica identity.
-    pub key: bool,
-    pub kind: u32,
-    pub modifier: i32,
-}
-
-impl SourceTable {
-    pub fn new(relation: &Relation<'_>) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let schema = match relation.namespace {
-            [] => "pg_catalog".to_owned(),
-            name => text(name),
-        };
-        Self {
-            name: TableName {
-                schema,
-                table: text(relation.name),
-            },
-            identity: relation.replica_identity,
-            columns: relation
-                .columns
-                .iter()
-                .map(|column| SourceColumn {
-                    name: text(column.name),
-                    key: column.is_key(),
-                    kind: column.kind,
-                    modifier: column.modifier,
-                })
-                .collect(),
-        }
-    }
-}
+use crate::source_table::{Identity, KeyColumn, SourceTable};
 
 /// A table as the target's catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -90,25 +47,6 @@ pub struct TargetColumn {
 pub struct TargetKey {
     /// Names of the columns, and for each the operator by which the index finds equal values.
     pub columns: Vec<(String, String)>,
-}
-
-/// How a row of the target is found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Identity {
-    /// The row is found by these columns, places in [`Table::columns`] in rising order.
-    Key(Vec<KeyColumn>),
-    /// The row is found by all columns: one of the rows that are equal.
-    Whole,
-    /// The row is not found at all: only rows to insert arrive.
-    Nothing,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyColumn {
-    pub place: usize,
-    /// The index's operator. None if no index of the target has exactly these columns: values are
-    /// then compared as text.
-    pub operator: Option<String>,
 }
 
 /// A table that the source changes, with what is needed to change it on the target.

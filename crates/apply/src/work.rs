@@ -6,7 +6,7 @@
 //!
 //! A job that begins before its turn *runs ahead*: it makes its free changes, waits for the part that
 //! its bound ones depend on ([`crate::order`]), makes those, and waits for its turn.
-//! [`crate::reach`] says which changes depend on each other. Running ahead is right even where that
+//! [`crate::touches`] says which changes depend on each other. Running ahead is right even where that
 //! is not enough, because a part that ran ahead is rolled back, and done as a whole in its turn, if
 //! - the target refused a change: what is in the way may be gone then;
 //! - a row to change was not there: an earlier part may bring it;

@@ -27,15 +27,14 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Spool, SpoolStats, State};
+use super::{Spool, State};
 use crate::continuity::{Holder, differs, gap};
-use crate::control::Control;
-use crate::drive::FAREWELL;
+use crate::control::{Control, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::session::STATUS_EVERY;
-use crate::source::Source;
+use crate::settings::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
+use crate::source::{FAREWELL, Source};
 
 /// How a spool's stream is received.
 pub(super) const TERMS: Terms = Terms {

@@ -12,6 +12,8 @@ use lockstep_spool::kept::{checked, read_text, replace, unchecked};
 use lockstep_wire::Timeline;
 use serde_json::{Value, json};
 
+use crate::settings::Settings;
+
 /// The file.
 pub const FILE: &str = "replica.json";
 
@@ -26,6 +28,19 @@ pub struct Owner {
     pub slot: String,
     pub publications: Vec<String>,
     pub origin: String,
+}
+
+impl Owner {
+    /// The owner that the spool of a replica with these settings must have.
+    pub fn new(settings: &Settings, system: Option<String>) -> Self {
+        Self {
+            replica: settings.replica.clone(),
+            system,
+            slot: settings.slot.clone(),
+            publications: settings.publications.clone(),
+            origin: settings.origin.clone(),
+        }
+    }
 }
 
 /// What the file says.

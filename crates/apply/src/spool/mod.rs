@@ -38,8 +38,8 @@ use lockstep_spool::{FileStorage, Folder, Limits, Log, LogError, Storage};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
-use super::control::Event;
-use super::error::{ApplyError, Result};
+use crate::control::{Event, SpoolStats};
+use crate::error::{ApplyError, Result};
 use crate::failpoint;
 
 pub mod identity;
@@ -69,19 +69,6 @@ pub struct SpoolConfig {
     pub folder: PathBuf,
     /// Most bytes of its segments.
     pub limit: u64,
-}
-
-/// What a spool holds.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SpoolStats {
-    /// Size of the segments; some of it may be applied already.
-    pub bytes: u64,
-    pub limit: u64,
-    /// Changes after `from` and up to `to` are durable here and not on the target's disk.
-    pub from: Lsn,
-    pub to: Lsn,
-    /// Why nothing more is taken in.
-    pub full: Option<String>,
 }
 
 /// A handle on a replica's spool; clones are the same. One process has it at a time.

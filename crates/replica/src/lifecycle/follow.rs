@@ -19,7 +19,7 @@ use crate::state::failpoint;
 use crate::state::{Applied, Phase, Replica, ReplicaState, TableCopy, TableState};
 use crate::status::source::{self, Source, source_of};
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
-use lockstep_apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
 
@@ -84,7 +84,6 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         let settings = Settings {
             memory: what.memory,
             writers: what.writers,
-            spool: spool.clone(),
             published: published.clone().map(|expected| expected as _),
             ..settings(&replica, &source, &what.target)?
         };
@@ -107,7 +106,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             scope.spawn(move || spool::take_in(spool, &settings, control));
         }
         scope.spawn(move || watch(state, &replica, &what.target, control));
-        run(&settings, &what.name, control).map_err(ReplicaError::Apply)
+        run(&settings, spool.as_ref(), &what.name, control).map_err(ReplicaError::Apply)
     })
 }
 
@@ -145,7 +144,6 @@ fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
         replica: what.name.clone(),
         application_name: what.name.clone(),
         memory: what.memory,
-        spool: None,
     }))
 }
 
@@ -246,14 +244,18 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         replica: replica.name.clone(),
         application_name: replica.name.clone(),
         memory: MEMORY,
-        spool: None,
     })
 }
 
 /// Applies to a replica until `control` stops it; see [`lockstep_apply::run`].
-pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult<()> {
+pub fn run(
+    settings: &Settings,
+    spool: Option<&Spool>,
+    replica: &str,
+    control: &Control,
+) -> ApplyResult<()> {
     let mut asked = |_: &mut Connection| starts(&settings.target, replica);
-    lockstep_apply::run(settings, control, &mut asked)
+    lockstep_apply::run(settings, spool, control, &mut asked)
 }
 
 /// Where each table of a replica starts: where its own copy ends. Of others only partitions that

@@ -52,7 +52,7 @@ fn a_copy_of_a_busy_database_is_followed() {
         let control = Control::default();
         let given = control.clone();
         let publications = settings.publications.clone();
-        let following = scope.spawn(move || follow::run(&settings, "r", &given));
+        let following = scope.spawn(move || follow::run(&settings, None, "r", &given));
         let reports: Vec<_> = (0..2)
             .map(|_| {
                 let options = verify::Options {

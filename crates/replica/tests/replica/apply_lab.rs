@@ -82,7 +82,6 @@ impl Pair {
             application_name: NAME.to_owned(),
             memory: self.memory,
             writers: self.writers,
-            spool: None,
         }
     }
 
@@ -94,8 +93,9 @@ impl Pair {
     pub fn start_from(&mut self, starts: Starts) -> Control {
         let control = Control::default();
         let (settings, given) = (self.settings(), control.clone());
-        let thread =
-            std::thread::spawn(move || apply::run(&settings, &given, &mut |_| Ok(starts.clone())));
+        let thread = std::thread::spawn(move || {
+            apply::run(&settings, None, &given, &mut |_| Ok(starts.clone()))
+        });
         self.running = Some((control.clone(), thread));
         control
     }

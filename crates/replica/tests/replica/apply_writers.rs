@@ -662,7 +662,7 @@ fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
     pair.target.set([(setting, "3")]).unwrap();
     pair.target.stop(Stop::Fast).unwrap();
     pair.target.start().unwrap();
-    let error = apply::run(&pair.settings(), &Control::default(), &mut |_| {
+    let error = apply::run(&pair.settings(), None, &Control::default(), &mut |_| {
         Ok(Starts::default())
     });
     let error = error.unwrap_err().to_string();

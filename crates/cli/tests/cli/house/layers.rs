@@ -12,8 +12,8 @@ use super::code::{Token, tokens};
 use super::root;
 
 /// Crates whose modules are held to their table.
-const HELD: [&str; 9] = [
-    "client", "intake", "lag", "relay", "replica", "serve", "service", "wal", "wire",
+const HELD: [&str; 10] = [
+    "apply", "client", "intake", "lag", "relay", "replica", "serve", "service", "wal", "wire",
 ];
 
 /// One crate, or a part of one, as its files say it.

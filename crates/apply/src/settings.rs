@@ -1,0 +1,53 @@
+//! What a replica is told when it starts: servers, names, memory, writers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_client::{Connection, Conninfo};
+
+/// Memory for changes unless the settings say otherwise, in bytes.
+pub const MEMORY: usize = 256 * 1024 * 1024;
+
+/// Least memory for changes.
+pub const LEAST_MEMORY: usize = 1024 * 1024;
+
+/// Pauses between attempts to connect.
+pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A replica's publication as it should be on the source.
+pub trait Published: fmt::Debug + Send + Sync {
+    /// What is not as it should be, in words with what to do; None if nothing is.
+    fn altered(&self, source: &mut Connection) -> lockstep_client::Result<Option<String>>;
+}
+
+/// What to apply, and where.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub source: Conninfo,
+    pub target: Conninfo,
+    /// The slot on the source, with plugin pgoutput.
+    pub slot: String,
+    pub publications: Vec<String>,
+    /// What the replica's publication should be; None if nobody minds.
+    pub published: Option<Arc<dyn Published>>,
+    /// The name of each replication origin on the target begins so; the replica owns them.
+    pub origin: String,
+    /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`](crate::MOST_WRITERS).
+    pub writers: usize,
+    /// The replica in the target's state, which keeps positions and counts the rows that are missing.
+    pub replica: String,
+    /// The name by which the source knows the replica, in `synchronous_standby_names` too.
+    pub application_name: String,
+    /// Memory for changes that are received and not applied, in bytes. A single row can need
+    /// more.
+    pub memory: usize,
+}
+
+impl Settings {
+    /// Where the source is, without secrets.
+    pub fn source_shown(&self) -> String {
+        self.source.clone().without_secrets().to_string()
+    }
+}
