@@ -95,10 +95,8 @@ impl fmt::Display for Refusal {
 /// SQLSTATEs that callers handle differently.
 mod sqlstate {
     pub const UNDEFINED_OBJECT: &str = "42704";
-    pub const DUPLICATE_OBJECT: &str = "42710";
     pub const UNDEFINED_FILE: &str = "58P01";
     pub const OBJECT_IN_USE: &str = "55006";
-    pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
     /// Classes of errors after which a retry may succeed: connection exception, insufficient
     /// resources, operator intervention.
     pub const PASSING: [&str; 3] = ["08", "53", "57"];

@@ -17,7 +17,7 @@ use lockstep_service::exposition::{Exposition, Family};
 use lockstep_service::http::pages::{self, Pages};
 use tokio::net::TcpListener;
 
-use crate::stats::{ClientState, GroupStat, GroupState, SlotStat, Snapshot, Source};
+use crate::stats::{ClientState, GroupStat, GroupState, SlotStat, Snapshot};
 
 /// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also
 /// with a reset of their statistics.
@@ -184,23 +184,23 @@ pub fn health(snapshot: &Snapshot) -> (bool, String) {
 }
 
 /// The pages of a relay.
-struct OfRelay(Arc<dyn Source>);
+struct OfRelay<F>(F);
 
-impl Pages for OfRelay {
+impl<F: Fn() -> Snapshot + Send + Sync> Pages for OfRelay<F> {
     fn metrics(&self) -> String {
-        render(&self.0.snapshot())
+        render(&self.0())
     }
 
     fn health(&self) -> (bool, String) {
-        health(&self.0.snapshot())
+        health(&self.0())
     }
 }
 
 /// Serves both pages until `stop` is done, then ends what is under way.
 pub async fn serve(
     listener: TcpListener,
-    source: Arc<dyn Source>,
+    snapshot: impl Fn() -> Snapshot + Send + Sync + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    pages::serve(listener, Arc::new(OfRelay(source)), stop).await
+    pages::serve(listener, Arc::new(OfRelay(snapshot)), stop).await
 }
