@@ -105,18 +105,18 @@ const OF_NODES: &[Family<NodeState>] = &[
 const OF_LINKS: &[Family<LinkState>] = &[
     Family::new(
         "lag_seconds",
-        "For how long there has been WAL upstream that the replica has not replayed or applied, as \
+        "How long there has been WAL upstream that the replica has not replayed or applied, as \
              far as is known.",
         |link| (link.lag_ms / 1000.0).into(),
     ),
     Family::new(
         "lag_is_least",
-        "1 if the lag began before anybody watched, so that it is longer than lag_seconds.",
+        "1 if the lag began before anybody watched, so that lag_seconds is a lower bound.",
         |link| link.bound.lag_is_least.into(),
     ),
     Family::new(
         "lag_is_most",
-        "1 if the replica may have applied more than it told, so that lag_seconds is the most.",
+        "1 if the replica may have applied more than it reported, so that lag_seconds is an upper bound.",
         |link| link.bound.lag_is_most.into(),
     ),
     Family::new(
@@ -126,7 +126,7 @@ const OF_LINKS: &[Family<LinkState>] = &[
     ),
     Family::new(
         "behind",
-        "1 if the replica lags, as the diagnosis of the last seconds has it.",
+        "1 if the replica lags by the diagnosis of the last seconds.",
         |link| link.behind.into(),
     ),
 ];
@@ -162,22 +162,22 @@ pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
         ),
         (
             "history_limit_bytes",
-            "Most that it may have.",
+            "Limit of the history's file.",
             status.limit_bytes.into(),
         ),
         (
             "history_reach_seconds",
-            "How far it goes back.",
+            "How far the history goes back.",
             age(status.oldest_ms),
         ),
         (
             "history_saved_age_seconds",
-            "Since it was written last.",
+            "Time since the history's file was last written.",
             age(status.saved_ms),
         ),
         (
             "history_failing",
-            "1 if it cannot be written or read.",
+            "1 if the history's file cannot be written or read.",
             status.trouble.is_some().into(),
         ),
     ] {
@@ -197,7 +197,7 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     let nodes = state.nodes.iter();
     text.metric(
         "up",
-        "1 if the node answers and is what it was said to be.",
+        "1 if the node answers and has the role that it was named with.",
         nodes.clone().map(|node| {
             let labels = [("node", node.name.clone()), ("role", node.role.to_string())];
             (labels, node.usable)
@@ -205,13 +205,13 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     );
     text.metric(
         "unseen",
-        "What cannot be seen of nodes that answer; above 0 nobody knows whether all is well.",
+        "Number of things that cannot be seen although nodes answer; above 0 nobody knows whether all replicas keep up.",
         [(NO_LABELS, state.diagnosis.unknown.len())],
     );
     let since_ms = now_ms.saturating_sub(state.at_ms).max(0) as f64;
     text.metric(
         "sample_age_seconds",
-        "Since the newest sample; of a node that is lost, too.",
+        "Age of the newest sample, also of a node that does not answer.",
         nodes.clone().map(|node| {
             let age = seconds(node.sample_age_ms.map(|ms| ms + since_ms));
             ([("node", &node.name)], age)

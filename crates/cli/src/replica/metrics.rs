@@ -85,12 +85,13 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "flushed_position_bytes",
-        "The same as far as it is on the target's disk; without a spool the source is told this.",
+        "Like applied_position_bytes, as far as it is on the target's disk; without a spool this is confirmed \
+         to the source.",
         |stats| position(stats.flushed),
     ),
     Family::new(
         "source_position_bytes",
-        "Where the source's WAL ended when it was last heard, as a number of bytes.",
+        "End of the source's WAL that it last reported, as a number of bytes.",
         |stats| position(stats.source_end),
     ),
     Family::new(
@@ -103,7 +104,7 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "sessions_total",
-        "Times that both servers were connected to.",
+        "Times that both servers have been connected.",
         |stats| stats.sessions.into(),
     ),
     Family::new(
@@ -141,7 +142,7 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "waits_for_lock",
-        "1 while changes wait for a lock that another session of the target has.",
+        "1 while changes wait for a lock that another session on the target holds.",
         |stats| stats.waits.is_some().into(),
     ),
     Family::new(
@@ -151,17 +152,18 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "spool_limit_bytes",
-        "Most disk space that it may take.",
+        "Limit of the replica's spool on disk.",
         |stats| spool(stats, |spool| spool.limit),
     ),
     Family::new(
         "spool_from_position_bytes",
-        "WAL position of the source in bytes after which the spool holds what the target does not.",
+        "WAL position of the source in bytes from which on the spool holds changes that the target lacks.",
         |stats| spool(stats, |spool| spool.from),
     ),
     Family::new(
         "spool_to_position_bytes",
-        "The same up to which it does, durably; the source is told this.",
+        "WAL position of the source in bytes up to which the spool holds changes on disk; this is confirmed to \
+         the source.",
         |stats| spool(stats, |spool| spool.to),
     ),
     Family::new(

@@ -7,7 +7,7 @@ use lockstep_service::exposition::{Exposition, Family};
 const FAMILIES: &[Family<ParallelReplay>] = &[
     Family::new(
         "replay_parallel",
-        "1 if several processes replay at the moment.",
+        "1 while several processes replay.",
         |said| said.is_parallel().into(),
     ),
     Family::new(
@@ -47,7 +47,7 @@ const FAMILIES: &[Family<ParallelReplay>] = &[
     ),
     Family::new(
         "replay_ahead_records",
-        "Records in the queue after the one that is replayed at the moment.",
+        "Records in the queue after the one that is being replayed.",
         |said| said.record_distance.into(),
     ),
     Family::new(
