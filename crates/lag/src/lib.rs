@@ -12,7 +12,6 @@
 //! |---|---|
 //! | [`figures`] | shares and medians |
 //! | [`states`] | what servers and relays call their states, as enums |
-//! | [`position`] | positions in JSON, and the bytes between them |
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`nodes`] | the nodes that a user names, by conninfos and in a file |
 //! | [`error`] | what can go wrong |
@@ -65,7 +64,6 @@ pub mod parallel_replay;
 pub mod parallel_report;
 pub mod point;
 pub mod points;
-pub mod position;
 pub mod process_cpu;
 pub mod questions;
 pub mod relay;

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use lockstep_service::clock::unix_us;
+use lockstep_service::postgres::SUPPORTED;
+use lockstep_service::sanitize::{sanitize, sanitize_json};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -18,10 +20,6 @@ use crate::tables::{self, Tables};
 use crate::views::{ArchiveQueue, WalFolder};
 use crate::window::Glance;
 use crate::{LagError, Result};
-use lockstep_service::sanitize::{sanitize, sanitize_json};
-
-/// Majors that the questions are written for.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
 
 /// The session's prepared statements. Planning takes the server several times as long as the
 /// answer, so it is done once.

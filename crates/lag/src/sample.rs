@@ -8,7 +8,6 @@ use lockstep_wire::{Lsn, Timeline};
 use serde::{Deserialize, Deserializer};
 
 use crate::parallel_replay::ParallelReplay;
-use crate::position;
 use crate::relay::Relay;
 use crate::replica::{Kept, Replica};
 use crate::states::{BackendType, ReplayPause, SenderState, SlotType};
@@ -114,13 +113,10 @@ pub struct Sample {
 #[serde(default)]
 pub struct Wal {
     /// Durable on a primary.
-    #[serde(with = "position")]
     pub flush: Option<Lsn>,
     /// Durable on a standby, of what was streamed since it started.
-    #[serde(with = "position")]
     pub receive: Option<Lsn>,
     /// Replayed on a standby.
-    #[serde(with = "position")]
     pub replay: Option<Lsn>,
     /// Age of the newest replayed commit, by the standby's own clock.
     pub replayed_commit_age_ms: Option<f64>,

@@ -6,7 +6,6 @@ use lockstep_service::words::figures::{bytes, seconds};
 use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
 use crate::node::Role;
-use crate::position::bytes_between;
 use crate::sample::Sample;
 use crate::states::SlotType;
 use crate::views::{Prepared, Session};
@@ -39,7 +38,7 @@ fn held_wal(sample: &Sample) -> Option<HeldWal> {
     let slots = sample.slots.iter();
     let logical = slots.filter(|slot| slot.slot_type == SlotType::Logical && slot.active);
     let held = logical.filter_map(|slot| {
-        let confirmed = bytes_between(slot.confirmed_flush_lsn?, sample.end()?) as f64;
+        let confirmed = sample.end()?.bytes_since(slot.confirmed_flush_lsn?) as f64;
         Some(HeldWal {
             slot: slot.slot_name.clone(),
             bytes: kept(sample, slot) - confirmed,

@@ -190,8 +190,8 @@ fn would_keep_up(link: &Link<'_>, share: f64) -> bool {
     let (Some(first), Some(last)) = (link.points.first(), link.points.last()) else {
         return false;
     };
-    let written = crate::position::bytes_between(first.end, last.end) as f64;
-    let taken = crate::position::bytes_between(first.write, last.write) as f64;
+    let written = last.end.bytes_since(first.end) as f64;
+    let taken = last.write.bytes_since(first.write) as f64;
     taken > 0.0 && taken >= written * (1.0 - share)
 }
 

@@ -10,7 +10,6 @@ use crate::link::LAG_MS;
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::point::Point;
-use crate::position::bytes_between;
 use crate::replica;
 use crate::sample::Sample;
 use crate::states::WalStatus;
@@ -51,7 +50,7 @@ pub(super) fn kept(sample: &Sample, slot: &Slot) -> f64 {
     let relay = sample.relay.as_ref();
     let group = relay.and_then(|relay| Some(relay.slot(&slot.slot_name)?.group.as_str()));
     match (slot.restart_lsn, sample.end_of(group)) {
-        (Some(from), Some(to)) => bytes_between(from, to) as f64,
+        (Some(from), Some(to)) => to.bytes_since(from) as f64,
         _ => 0.0,
     }
 }
