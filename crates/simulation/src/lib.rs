@@ -4,7 +4,6 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`seeds`] | which seeds a test runs, and what a run that fails has said |
 //! | [`disk`] | a folder in memory that may lose, refuse and damage what is written to it |
 //! | [`primary`] | a primary in memory: what was committed, and a walsender that streams it |
 #![allow(
@@ -17,4 +16,13 @@
 
 pub mod disk;
 pub mod primary;
-pub mod seeds;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a run says when it panics: None if it does not.
+pub fn panic_words<T>(run: impl FnOnce() -> T) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
+    let said = panic.downcast_ref::<String>().cloned();
+    let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    Some(said.unwrap_or_default())
+}

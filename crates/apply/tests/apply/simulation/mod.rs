@@ -24,7 +24,7 @@ mod target;
 mod world;
 
 use lockstep_apply::fault::Fault;
-use lockstep_simulation::seeds::seeds;
+use lockstep_lab::for_tests;
 
 use world::{Plant, Seen, World};
 
@@ -34,7 +34,7 @@ const SEEDS: u64 = 1_000;
 #[test]
 fn the_target_is_always_what_the_source_was() {
     let mut all = Seen::default();
-    let seeds = seeds(SEEDS);
+    let seeds = for_tests::seeds(SEEDS);
     let is_one = seeds.clone().count() == 1;
     for seed in seeds {
         let mut world = World::new(seed, None);

@@ -28,7 +28,8 @@ mod world;
 use counts::Counts;
 use lockstep_apply::fault::Fault;
 use lockstep_intake::fault::IntakeFault;
-use lockstep_simulation::seeds::{panic_words, seeds};
+use lockstep_lab::for_tests;
+use lockstep_simulation::panic_words;
 use world::{Plant, World};
 
 /// Seeds of a usual run.
@@ -37,7 +38,7 @@ const SEEDS: u64 = 200;
 #[test]
 fn nothing_is_lost_nothing_comes_twice_and_a_source_that_was_set_back_is_noticed() {
     let mut counts = Counts::default();
-    let seeds = seeds(SEEDS);
+    let seeds = for_tests::seeds(SEEDS);
     for seed in seeds.clone() {
         let mut run = Counts::default();
         let words = panic_words(|| run = World::new(seed, None).run());

@@ -40,6 +40,8 @@ pub struct Source {
     pub is_away: bool,
     /// The connection that is not broken, by its number.
     connection: u64,
+    /// Connections that the spool has not closed.
+    pub open: u32,
     /// Positions on the way to the source.
     feedback: Vec<u64>,
     /// The most that was confirmed at any time.
@@ -70,6 +72,7 @@ impl Source {
             invalidated: false,
             is_away: false,
             connection: 0,
+            open: 0,
             feedback: Vec::new(),
             told: START.into(),
             committed: START.into(),
@@ -222,6 +225,7 @@ impl SpoolWorld for Reached {
         let mut source = self.0.borrow_mut();
         assert_eq!(u64::from(from), source.confirmed(), "it begins elsewhere");
         source.lose();
+        source.open += 1;
         source.counts.add("connections", 1);
         Ok(Connection {
             source: self.0.clone(),
@@ -246,6 +250,12 @@ impl SpoolWorld for Reached {
 
     fn now(&self) -> Instant {
         self.0.borrow().now
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.source.borrow_mut().open -= 1;
     }
 }
 

@@ -294,7 +294,7 @@ impl World {
         self.source.borrow_mut().is_away = true;
         for _ in 0..STOPPING {
             self.process.driver.step();
-            if self.process.driver.stream_mut().is_none() {
+            if self.source.borrow().open == 0 {
                 return;
             }
         }

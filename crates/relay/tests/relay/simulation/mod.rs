@@ -23,8 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use counts::Counts;
 use lockstep_intake::fault::IntakeFault;
+use lockstep_lab::for_tests;
 use lockstep_relay::fault::Fault;
-use lockstep_simulation::seeds::{panic_words, seeds};
+use lockstep_simulation::panic_words;
 use world::World;
 
 /// Seeds of an ordinary run.
@@ -36,7 +37,7 @@ const ENOUGH: u64 = 120;
 #[test]
 fn nothing_is_lost_and_nothing_comes_twice() {
     let mut counts = Counts::default();
-    let seeds = seeds(SEEDS);
+    let seeds = for_tests::seeds(SEEDS);
     for seed in seeds.clone() {
         match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
             Ok(run) => counts.add(&run),
