@@ -55,7 +55,7 @@ pub struct Source {
     pub counts: Counts,
 }
 
-pub type Shared = Rc<RefCell<Source>>;
+pub type SharedSource = Rc<RefCell<Source>>;
 
 impl Source {
     pub fn new(sizes: Sizes, disk: Disk, config: SpoolConfig, random: fastrand::Rng) -> Self {
@@ -172,11 +172,11 @@ fn lost() -> ClientError {
 }
 
 /// What a spool's host reaches here.
-pub struct Reached(pub Shared);
+pub struct Reached(pub SharedSource);
 
 /// One of its connections.
 pub struct Connection {
-    source: Shared,
+    source: SharedSource,
     number: u64,
     walsender: Walsender,
     told: Status,

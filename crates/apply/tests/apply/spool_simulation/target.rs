@@ -14,7 +14,7 @@ use lockstep_wire::logical::frames::FRAME_HEADER;
 use lockstep_wire::stream::{FromServer, XLOG_DATA_HEADER};
 use lockstep_wire::{Lsn, Timeline};
 
-use super::source::{Shared, WISH};
+use super::source::{SharedSource, WISH};
 
 /// A session's end of the spool.
 struct Session {
@@ -29,7 +29,7 @@ struct Session {
 
 /// See the module.
 pub struct Target {
-    source: Shared,
+    source: SharedSource,
     fault: Option<Fault>,
     /// Everything before is committed, and on disk.
     pub committed: Lsn,
@@ -52,7 +52,7 @@ fn owner() -> Owner {
 
 impl Target {
     /// Has a copy of everything before the slot begins.
-    pub fn new(source: Shared, fault: Option<Fault>) -> Self {
+    pub fn new(source: SharedSource, fault: Option<Fault>) -> Self {
         Self {
             source,
             fault,
@@ -228,7 +228,7 @@ impl Target {
         self.flushed = self.committed;
     }
 
-    /// It has all that is for it.
+    /// The target has all that is for it.
     pub fn has_all(&self) -> bool {
         u64::from(self.committed) == self.source.borrow().primary.end
     }

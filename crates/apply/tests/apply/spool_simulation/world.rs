@@ -13,7 +13,7 @@ use lockstep_simulation::disk::Disk;
 use lockstep_simulation::primary::Sizes;
 
 use super::counts::Counts;
-use super::source::{Reached, Shared, Source, WISH};
+use super::source::{Reached, SharedSource, Source, WISH};
 use super::target::Target;
 
 /// Rounds in which all must catch up once nothing goes wrong any more, or a source must be refused.
@@ -57,7 +57,7 @@ pub enum Plant {
 /// What becomes of the source after the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// Its files are restored from older ones; it writes past the log's end, or nothing.
+    /// The source's files are restored from older ones; it writes past the log's end, or nothing.
     Restored {
         writes_on: bool,
     },
@@ -80,7 +80,7 @@ struct Process {
 /// See the module.
 pub struct World {
     random: fastrand::Rng,
-    source: Shared,
+    source: SharedSource,
     target: Target,
     process: Process,
     fault: Option<Fault>,
@@ -529,7 +529,7 @@ impl World {
 }
 
 /// A process begins.
-fn begin(source: &Shared, fault: Option<Fault>) -> Result<Process, ApplyError> {
+fn begin(source: &SharedSource, fault: Option<Fault>) -> Result<Process, ApplyError> {
     let (disk, config) = {
         let source = source.borrow();
         (source.disk.clone(), source.config.clone())
