@@ -33,8 +33,9 @@ pub struct Source {
     pub system: u64,
     pub timeline: u32,
     pub history: Vec<Switch>,
-    /// Transactions that the spool has received, and their history, once the source has lost some of them.
-    pub left: Option<(Vec<Unit>, Vec<Switch>)>,
+    /// Transactions that the spool has received, their history and timeline, once the source has lost some
+    /// of them.
+    pub left: Option<(Vec<Unit>, Vec<Switch>, u32)>,
     pub invalidated: bool,
     /// Nobody answers.
     pub is_away: bool,
@@ -96,11 +97,14 @@ impl Source {
         self.feedback.clear();
     }
 
-    /// Another server takes over, which had all up to here and nothing else.
+    /// Another server takes over, which had all up to here and nothing else: nor did it know of timelines
+    /// that began later.
     pub fn promote(&mut self, at: u64) {
         self.primary.end_at(at);
+        let left = timeline_at(at, &self.history, self.timeline);
+        self.history.retain(|switch| u64::from(switch.at) <= at);
         self.history.push(Switch {
-            timeline: Timeline::new(self.timeline).unwrap(),
+            timeline: Timeline::new(left).unwrap(),
             at: at.into(),
         });
         self.timeline += 1;
@@ -108,12 +112,13 @@ impl Source {
 
     /// What the spool has is not what the source has, from now on.
     pub fn leave_behind(&mut self) {
-        self.left = Some((self.primary.units.clone(), self.history.clone()));
+        let (units, history) = (self.primary.units.clone(), self.history.clone());
+        self.left = Some((units, history, self.timeline));
     }
 
     /// The first transaction that whoever has everything before `from` is to get from the spool.
     pub fn next_for(&self, from: Lsn) -> Option<&Unit> {
-        let units = (self.left.as_ref()).map_or(&self.primary.units, |(units, _)| units);
+        let units = (self.left.as_ref()).map_or(&self.primary.units, |(units, ..)| units);
         let first = units.partition_point(|unit| unit.key < from.into());
         let mut units = units.iter().skip(first);
         units.find(|unit| !unit.parts_for(WISH).is_empty())
@@ -121,10 +126,10 @@ impl Source {
 
     /// The timeline that a unit was written on.
     pub fn timeline_of(&self, unit: &Unit) -> u32 {
-        let history = (self.left.as_ref()).map_or(&self.history, |(_, history)| history);
-        let before = history.iter();
-        let before = before.filter(|switch| u64::from(switch.at) <= unit.key);
-        1 + u32::try_from(before.count()).unwrap()
+        match &self.left {
+            Some((_, history, timeline)) => timeline_at(unit.key, history, *timeline),
+            None => timeline_at(unit.key, &self.history, self.timeline),
+        }
     }
 
     /// Some of what was confirmed gets to the source.
@@ -165,6 +170,12 @@ impl Source {
             found.durable
         );
     }
+}
+
+/// The timeline of WAL at this position, on a server with this history.
+fn timeline_at(at: u64, history: &[Switch], timeline: u32) -> u32 {
+    let later = history.iter().find(|switch| u64::from(switch.at) > at);
+    later.map_or(timeline, |switch| switch.timeline.get())
 }
 
 fn lost() -> ClientError {
