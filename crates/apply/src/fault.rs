@@ -19,6 +19,12 @@ pub enum Fault {
     BoundDoesNotWait,
     /// A hold is acknowledged, and transactions go on.
     HoldIgnored,
+    /// A hold is acknowledged while writers still have what comes before it.
+    CaughtUpTooSoon,
+    /// A change that does not fit ends the session before the writers are done with what comes before it.
+    BlocksTooSoon,
+    /// What is handed to the writers counts as applied.
+    HandedIsApplied,
     /// The position that the source tells within a transaction counts as received.
     CoveredInside,
     /// The session reads on although the writers and what is gathered take all memory.

@@ -61,7 +61,11 @@ fn faults_are_found() {
         Plant::In(Fault::HoldIgnored),
         Plant::In(Fault::CoveredInside),
         Plant::In(Fault::NeverCrowded),
+        Plant::In(Fault::CaughtUpTooSoon),
+        Plant::In(Fault::BlocksTooSoon),
+        Plant::In(Fault::HandedIsApplied),
         Plant::OriginAlone,
+        Plant::OpensUnflushed,
     ];
     for plant in plants {
         let found = (1..=SEEDS).find_map(|seed| {

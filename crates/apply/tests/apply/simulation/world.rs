@@ -27,6 +27,8 @@ pub enum Plant {
     In(Fault),
     /// A session begins where the origins stand, whatever the state keeps.
     OriginAlone,
+    /// A session begins where the target stands, on disk or not.
+    OpensUnflushed,
 }
 
 pub type Checked<T = ()> = Result<T, String>;
@@ -35,6 +37,33 @@ pub type Checked<T = ()> = Result<T, String>;
 enum Heard {
     Wanted,
     News(News),
+}
+
+/// What a session must do about holds.
+#[derive(Default)]
+struct Holding {
+    /// The hold that it has seen.
+    hold: Option<Lsn>,
+    /// Where the newest transaction commits that it has begun, and the one that it holds back.
+    begun: Lsn,
+    held_back: Option<Lsn>,
+}
+
+impl Holding {
+    /// The first message of a transaction comes.
+    fn begin(&mut self, commit: Lsn) {
+        match self.hold.is_some_and(|hold| commit >= hold) {
+            true => self.held_back = Some(commit),
+            false => self.begun = self.begun.max(commit),
+        }
+    }
+
+    fn see(&mut self, hold: Option<Lsn>) {
+        self.hold = hold;
+        if let Some(commit) = self.held_back.take() {
+            self.begin(commit);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -124,8 +153,7 @@ pub struct World {
     cursor: (usize, usize),
     relations: VecDeque<Vec<u8>>,
     hold: Option<Lsn>,
-    /// The commit of the newest transaction that had begun when the session saw what is wanted.
-    taken: Lsn,
+    holding: Holding,
     told: Status,
     pub seen: Seen,
 }
@@ -176,7 +204,7 @@ impl World {
             cursor: (0, 0),
             relations: VecDeque::new(),
             hold: None,
-            taken: Lsn::INVALID,
+            holding: Holding::default(),
             told: Status::default(),
             seen: Seen {
                 spooled: u64::from(is_spooled),
@@ -325,10 +353,12 @@ impl World {
         self.hold = None;
         self.control.release();
         self.events.push_back(Heard::Wanted);
-        let before = self.history.iter().rfind(|one| one.commit < at);
+        // What had begun when the hold was seen stays, and is finished first (`Control::hold_at`): the target
+        // has that and what commits before the hold, and nothing else.
+        let mut before = self.history.iter();
+        let before = before.rfind(|one| one.commit < at || one.commit <= self.holding.begun);
         let end = before.map_or(Lsn::INVALID, |one| one.end);
-        // What was under way when the hold was asked for may go beyond it.
-        if self.taken >= at || self.has(end) {
+        if self.has(end) {
             return Ok(());
         }
         Err(format!(
@@ -366,7 +396,11 @@ impl World {
     fn open(&mut self) -> Checked {
         self.target.open.iter_mut().for_each(|open| *open = None);
         self.control.resume();
-        let stands = self.target.stands(self.plant == Some(Plant::OriginAlone));
+        let forgets = self.plant == Some(Plant::OriginAlone);
+        let stands = match self.plant {
+            Some(Plant::OpensUnflushed) => self.target.committed.kept,
+            _ => self.target.stands(forgets),
+        };
         if self.confirmed > stands {
             return Err(format!(
                 "the source was told that {} is flushed, and the target stands at {stands}",
@@ -384,6 +418,10 @@ impl World {
             is_spooled: self.is_spooled,
         };
         self.session = Some(Session::new(begin, self.now).with_fault(self.fault()));
+        self.holding = Holding {
+            begun: stands,
+            ..Holding::default()
+        };
         self.turn = Turn::new(self.now);
         self.desks.resize_with(self.writers, Desk::default);
         let next = self.history.iter().position(|one| one.commit >= stands);
@@ -420,10 +458,7 @@ impl World {
                 Heard::News(news) => session.news(news, self.now)?,
                 Heard::Wanted => {
                     let wanted = self.control.wanted();
-                    let (number, place) = self.cursor;
-                    let begun = (number + usize::from(place > 0)).checked_sub(1);
-                    let begun = begun.map_or(Lsn::INVALID, |begun| self.history[begun].commit);
-                    self.taken = begun.max(self.target.committed.kept);
+                    self.holding.see(wanted.hold);
                     session.see_wanted(wanted, &mut self.catalog, self.now)?;
                 }
             }
@@ -490,6 +525,9 @@ impl World {
             true => (number + 1, 0),
             false => (number, place + 1),
         };
+        if place == 0 {
+            self.holding.begin(self.history[number].commit);
+        }
         session.take(message, catalog, now)?;
         Ok(true)
     }
@@ -525,7 +563,8 @@ impl World {
                 status.flushed
             ));
         }
-        // Transactions that change nothing are applied without a commit.
+        // Transactions that change nothing, or whose changes cancel each other out, are applied once everything
+        // before is (`positions`), without a commit: the target must be what the source was after them.
         if self.last_before(status.applied) > kept && !self.has(status.applied) {
             return Err(format!(
                 "told {} applied, committed is {kept}",
@@ -592,8 +631,7 @@ impl World {
             before => self.history[before - 1].end,
         };
         self.mend();
-        // Who pauses the replica meanwhile does not wait for what the writers have.
-        match self.has(wanted) || self.control.wanted().ends() {
+        match self.has(wanted) {
             true => Ok(()),
             false => Err(format!("blocked at {end}, and the target is at {stands}")),
         }
