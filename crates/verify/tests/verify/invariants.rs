@@ -77,7 +77,7 @@ fn lab(replay: Replay) -> Lab {
 
 /// Long-held snapshots wanted, and how long they may take.
 fn scale() -> (u64, Duration) {
-    let wanted: u32 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
+    let wanted: u32 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(1, |text| text.parse().unwrap());
     (wanted.into(), PATIENCE * wanted)
 }
 
