@@ -120,6 +120,7 @@ fn what_was_called_healthy_is_found_or_not_known() {
     let lab = TestLab::stock().start().unwrap();
     let mut servers = Servers::start(&lab);
     servers.assert_well();
+    quiet(&servers);
     explained(&servers);
     copy_that_fails(&servers);
     identity(&servers);
@@ -132,6 +133,20 @@ fn what_was_called_healthy_is_found_or_not_known() {
     let json = servers.assert_found("two_primaries", 6, "one_primary");
     let said = json["findings"][0].to_string();
     assert!(said.contains("standby writes timeline 2"), "{said}");
+}
+
+/// Nobody commits, so the WAL writer flushes whole pages only, and the last record goes on behind them.
+fn quiet(servers: &Servers) {
+    let emit = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 20000))";
+    servers.primary.execute(emit).unwrap();
+    let within = "(pg_current_wal_flush_lsn() - '0/0')::bigint % 8192 = 0 \
+                  AND pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
+    until_answer(
+        &servers.primary,
+        &format!("SELECT ({within})::text"),
+        "true",
+    );
+    servers.assert_well();
 }
 
 /// Each check is explained, with what has come of it.
