@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lockstep_lab::test_program::TestProgram;
+use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 
 const LAB: TestProgram = TestProgram {
     name: "lockstep-lab",
@@ -187,8 +188,7 @@ fn what_is_no_data_folder_cannot_be_compared() {
 
 #[test]
 fn a_missing_server_package_is_named() {
-    let missing =
-        (15..=19).find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
+    let missing = { SUPPORTED }.find(|major| !Path::new(PACKAGES).join(major.to_string()).exists());
     let Some(major) = missing else {
         println!("ELSEWHERE: every supported major is installed here");
         return;
