@@ -312,7 +312,11 @@ fn what_cannot_be_compared_is_refused() {
     refused(&behind, &checked, &[before, "pg_checksums"]);
 
     // No data folder, another major, a damaged control file, a crash.
-    refused(&behind, lab.folder(), &["not a data folder", "PG_VERSION"]);
+    refused(
+        &behind,
+        lab.folder(),
+        &["not a data directory", "PG_VERSION"],
+    );
     refused(&behind, &lab.folder().join("nowhere"), &["no such folder"]);
     let spoiled = lab.folder().join("spoiled");
     plants::copy(&behind, &spoiled);
