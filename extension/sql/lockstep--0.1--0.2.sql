@@ -71,7 +71,31 @@ REVOKE ALL ON FUNCTION lockstep_stat_replay_workers() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_workers() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_workers TO pg_monitor;
 
--- Time slices.
+-- Whether WAL is streamed.
+DROP VIEW lockstep_stat_replay;
+DROP FUNCTION lockstep_stat_replay();
+
+CREATE FUNCTION lockstep_stat_replay(
+    OUT in_recovery boolean,
+    OUT received_lsn pg_lsn,
+    OUT replayed_lsn pg_lsn,
+    OUT lag_bytes bigint,
+    OUT lag_ms double precision,
+    OUT conflicts bigint,
+    OUT last_conflict text,
+    OUT last_conflict_at timestamptz,
+    OUT last_conflict_ms double precision,
+    OUT stats_reset timestamptz,
+    OUT streaming boolean)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_replay AS SELECT * FROM lockstep_stat_replay();
+
+REVOKE ALL ON FUNCTION lockstep_stat_replay() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_replay() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_replay TO pg_monitor;
+
+-- Time slices, and who waits for the CPU.
 DROP VIEW lockstep_stat_priority;
 DROP FUNCTION lockstep_stat_priority();
 
@@ -87,7 +111,13 @@ CREATE FUNCTION lockstep_stat_priority(
     OUT last_refusal text,
     OUT stats_reset timestamptz,
     OUT short_slices integer,
-    OUT slice_detail text)
+    OUT slice_detail text,
+    OUT demotes text,
+    OUT replay_cpu_wait_ms double precision,
+    OUT cpu_wait_ms double precision,
+    OUT demoted_cpu_wait_ms double precision,
+    OUT lost_to_replay_ms double precision,
+    OUT lost_to_others_ms double precision)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_priority AS SELECT * FROM lockstep_stat_priority();
@@ -110,7 +140,8 @@ CREATE FUNCTION lockstep_stat_throttle(
     OUT would_wait bigint,
     OUT timeouts bigint,
     OUT stats_reset timestamptz,
-    OUT phase text)
+    OUT phase text,
+    OUT beside_others integer)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_throttle AS SELECT * FROM lockstep_stat_throttle();

@@ -116,6 +116,8 @@ pub struct TrialSpec {
     pub read: Workload,
     /// The cores of the standby and its readers.
     pub side: Side,
+    /// Busy processes of others on these cores.
+    pub busy_others: u32,
     /// Settings of the standby beside the primary's.
     pub standby_settings: Settings,
     /// Load runs this long before the measurement begins.
@@ -383,6 +385,7 @@ fn under_load(
         .then(|| lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale))
         .transpose()?;
     let read = lab.start_load(standby, spec.side, spec.read, readers, scale)?;
+    let _others = lab.start_busy_processes(spec.busy_others, spec.side)?;
     let mut running = Running {
         watch,
         write,

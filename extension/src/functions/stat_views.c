@@ -9,9 +9,12 @@
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "replication/walreceiver.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/pg_lsn.h"
@@ -21,6 +24,7 @@
 #include "compat.h"
 #include "gate/gate.h"
 #include "gate/limit_rule.h"
+#include "priority/demotion_rule.h"
 #include "priority/priority.h"
 #include "replay/look_ahead.h"
 #include "replay/queue.h"
@@ -47,6 +51,7 @@ typedef struct Row
 } Row;
 
 static void views_require_preload(void);
+static void views_require_right_to_reset(void);
 static void views_put(Row *row, Datum value);
 static void views_put_lsn(Row *row, XLogRecPtr lsn);
 static void views_put_null(Row *row);
@@ -66,6 +71,7 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 {
 	Row			row = {.n = 0};
 	bool		standby = RecoveryInProgress();
+	bool		streaming;
 	XLogRecPtr	received;
 	XLogRecPtr	replayed;
 
@@ -76,9 +82,10 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	received = standby ? GetWalRcvFlushRecPtr(NULL, NULL) : InvalidXLogRecPtr;
 	views_put_lsn(&row, received);
 	views_put_lsn(&row, replayed);
-	if (received == InvalidXLogRecPtr || received < replayed)
+	streaming = standby && ls_is_streaming();
+	if (received == InvalidXLogRecPtr || received < replayed || (!streaming && received == replayed))
 	{
-		/* nothing streamed, or replaying the archive: not known here */
+		/* nothing streamed, or replaying the archive, or all that came is replayed: not known here */
 		views_put_null(&row);
 		views_put_null(&row);
 	}
@@ -89,6 +96,10 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	}
 	views_put_last_conflict(&row);
 	views_put_counter(&row, &ls_lag->reset_at);
+	if (standby)
+		views_put(&row, BoolGetDatum(streaming));
+	else
+		views_put_null(&row);
 	return views_finish(fcinfo, &row);
 }
 
@@ -178,6 +189,12 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 	views_put_counter(&row, &ls_priority->reset_at);
 	views_put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_priority->short_slices)));
 	views_put_text(&row, ls_priority->slice_detail);
+	views_put(&row, CStringGetTextDatum(ls_demotion_step_name(pg_atomic_read_u32(&ls_priority->step))));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->replay_wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->demoted_wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->lost_to_replay_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->lost_to_others_us));
 	return views_finish(fcinfo, &row);
 }
 
@@ -202,9 +219,15 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	views_put_counter(&row, &ls_gate->timeouts);
 	views_put_counter(&row, &ls_gate->reset_at);
 	if (limit == 0 || !RecoveryInProgress())
+	{
 		views_put_null(&row);
+		views_put_null(&row);
+	}
 	else
+	{
 		views_put(&row, CStringGetTextDatum(ls_limit_phase_name(pg_atomic_read_u32(&ls_gate->phase))));
+		views_put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->beside_others)));
+	}
 	return views_finish(fcinfo, &row);
 }
 
@@ -212,6 +235,7 @@ Datum
 lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_lag->conflicts);
 	views_zero(&ls_lag->conflict_event);
 	views_zero(&ls_lag->conflict_us);
@@ -238,9 +262,15 @@ Datum
 lockstep_stat_priority_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_priority->demotions);
 	views_zero(&ls_priority->restores);
 	views_zero(&ls_priority->refusals);
+	views_zero(&ls_priority->replay_wait_us);
+	views_zero(&ls_priority->wait_us);
+	views_zero(&ls_priority->demoted_wait_us);
+	views_zero(&ls_priority->lost_to_replay_us);
+	views_zero(&ls_priority->lost_to_others_us);
 	ls_set_text(ls_priority->last_refusal, "");
 	views_stamp(&ls_priority->reset_at);
 	PG_RETURN_VOID();
@@ -250,6 +280,7 @@ Datum
 lockstep_stat_throttle_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_gate->waits);
 	views_zero(&ls_gate->wait_us);
 	views_zero(&ls_gate->would_wait);
@@ -266,6 +297,16 @@ views_require_preload(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lockstep is not loaded on this server"),
 				 errhint("Add lockstep to shared_preload_libraries and restart the server.")));
+}
+
+/* Looked at here, too, since GRANT EXECUTE ON ALL FUNCTIONS gives the function to everybody. */
+static void
+views_require_right_to_reset(void)
+{
+	if (!superuser() && !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser or a member of pg_monitor to reset statistics")));
 }
 
 static void

@@ -34,7 +34,7 @@ ORDER BY c.relname COLLATE "C", a.attnum;
 \x on
 SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        last_conflict, last_conflict_at, last_conflict_ms,
-       stats_reset <= now() AS stats_reset
+       stats_reset <= now() AS stats_reset, streaming
 FROM lockstep_stat_replay;
 SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
        prefetcher, stats_reset <= now() AS stats_reset, dispatched, done_by_helpers, waits,
@@ -42,10 +42,11 @@ SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + 
 FROM lockstep_stat_replay_pipeline;
 SELECT count(*) AS workers FROM lockstep_stat_replay_workers;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
-       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail
+       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail,
+       demotes, replay_cpu_wait_ms, cpu_wait_ms, demoted_cpu_wait_ms, lost_to_replay_ms, lost_to_others_ms
 FROM lockstep_stat_priority;
 SELECT mode, concurrency_limit, running, waiting, waits, wait_ms, would_wait,
-       timeouts, stats_reset <= now() AS stats_reset, phase
+       timeouts, stats_reset <= now() AS stats_reset, phase, beside_others
 FROM lockstep_stat_throttle;
 \x off
 
@@ -128,6 +129,15 @@ SET ROLE regress_lockstep_monitor;
 SELECT lockstep_stat_throttle_reset();
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION lockstep_stat_throttle_reset() FROM regress_lockstep_monitor;
+-- but not to everybody by granting everything
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_lockstep_plain;
+SET ROLE regress_lockstep_plain;
+SELECT lockstep_stat_replay_reset();
+SELECT lockstep_stat_priority_reset();
+SELECT lockstep_stat_throttle_reset();
+SELECT lockstep_flush_buffers();
+RESET ROLE;
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM regress_lockstep_plain;
 
 DROP ROLE regress_lockstep_plain;
 DROP ROLE regress_lockstep_monitor;

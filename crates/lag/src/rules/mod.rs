@@ -18,6 +18,8 @@ use crate::views::Session;
 use crate::window::{NodeWindow, Window};
 
 #[cfg(test)]
+mod all_clear_tests;
+#[cfg(test)]
 mod bound_tests;
 mod cause;
 mod halted;
@@ -25,11 +27,15 @@ mod horizon;
 mod logical;
 #[cfg(test)]
 mod overlooked_tests;
+mod paused;
+mod primaries;
 mod published;
 mod receive;
 mod relay;
 #[cfg(test)]
 mod relay_tests;
+#[cfg(test)]
+mod remedy_tests;
 mod replay;
 mod replica;
 #[cfg(test)]
@@ -38,12 +44,16 @@ mod replica_tests;
 mod scene;
 mod server;
 mod standing;
+mod synchronised;
 mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use cause::Cause;
+pub(crate) use published::difference_known;
+pub(crate) use server::archives;
+pub(crate) use synchronised::{Copying, copying};
 pub use table::RULES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -169,7 +179,9 @@ impl Evidence {
             facts: Vec::new(),
             names: BTreeMap::new(),
         };
-        evidence = evidence.name("upstream", &link.upstream.name);
+        evidence = evidence
+            .name("upstream", &link.upstream.name)
+            .name("server", server(link));
         if link.replica.is_some() {
             evidence = evidence.name("node", &link.name);
         }
@@ -234,6 +246,14 @@ impl Evidence {
             ),
         )
         .name("pid", session.pid.to_string())
+        .name(
+            // What ending it costs.
+            match session.has_xid() {
+                true => "writer_pid",
+                false => "reader_pid",
+            },
+            session.pid.to_string(),
+        )
         .name("query", shortened(&session.query))
     }
 }
@@ -246,6 +266,8 @@ impl Rule {
             "subscription",
             "stuck_subscription",
             "disabled_subscription",
+            "failed_subscription",
+            "publication",
         ] {
             if let Some(name) = names.get_mut(name) {
                 *name = identifier(name);
@@ -259,6 +281,22 @@ impl Rule {
         }
         let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()
+    }
+}
+
+/// The server of a link's replica, as a remedy says where SQL is to be run.
+fn server(link: &Link<'_>) -> String {
+    match link.replica {
+        Some(node) => in_database(node, &node.facts.database),
+        None => "the subscriber".to_owned(),
+    }
+}
+
+/// A database of a server, as a remedy says where SQL is to be run.
+pub(crate) fn in_database(node: &NodeWindow, database: &str) -> String {
+    match database.is_empty() {
+        true => node.name.clone(),
+        false => format!("{}, in database {database}", node.name),
     }
 }
 
