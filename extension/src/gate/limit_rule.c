@@ -54,14 +54,17 @@
 /* Cores from which others count, and part of the time that sessions wait for a core. */
 #define OTHERS_FROM 0.33
 #define READERS_WAIT_FROM 0.2
-/* Parts of the lag that is allowed: places are added up to the one, and above the other half of them go. */
+/*
+ * Divisors of the allowed lag: up to a sixth of it places are added, above a third half of them are taken away.
+ */
 #define ADD_PART 6
 #define TAKE_PART 3
 /* The bound where the user has set none. */
 #define USUAL_ALLOWED_US INT64CONST(100000)
 /*
- * Parts of the time that replay waits for a core: places are added below the one, and from the other on half of
- * them go. Lag alone would not do: what a walreceiver without a core has not received is not lag yet.
+ * Parts of the time that replay waits for a core: below ADD_BELOW places are added, from TAKE_FROM on half of
+ * them are taken away. Lag alone is not enough: it does not count WAL that a walreceiver without a core has
+ * not received yet.
  */
 #define ADD_BELOW 0.5
 #define TAKE_FROM 0.9
