@@ -201,7 +201,7 @@ settings_define_wait(void)
 							   "SET returns once the standby has replayed what this token names.",
 							   NULL,
 							   &ls_wait_for_lsn, "",
-							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
 							   settings_check_wait_for_lsn, NULL, NULL);
 	DefineCustomBoolVariable("lockstep.report_token",
 							 "Sends the token of each transaction that wrote to its client.",
@@ -218,9 +218,10 @@ settings_define_wait(void)
 }
 
 /*
- * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
- * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: extension/src/README.md has the rule.
+ * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that ALTER ROLE,
+ * ALTER DATABASE or a function keeps would be assigned without that, and nobody would wait: they are
+ * refused here, and ALTER SYSTEM by GUC_DISALLOW_IN_FILE. When a configuration file has the setting, every
+ * process that reads the file calls this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
@@ -229,11 +230,17 @@ settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
 
 	if (*newval == NULL || **newval == '\0')
 		return true;
+	if (source == PGC_S_TEST)
+	{
+		GUC_check_errmsg("lockstep.wait_for_lsn cannot be kept for a role, a database or a function");
+		GUC_check_errdetail("Only SET in a session waits.");
+		return false;
+	}
 	if (ls_parse_token(*newval, &token))
 		return true;
 
 	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
-						"the position alone is accepted too.");
+						"the position alone is accepted too, unless it looks like the beginning of a token.");
 	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
 	return false;
 }
