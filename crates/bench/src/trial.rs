@@ -16,7 +16,7 @@ use lockstep_service::words::figures::{count, ms, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::audience::Audience;
+use crate::audience::{Audience, Stage, Tick};
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
@@ -124,34 +124,6 @@ pub struct TrialSpec {
     pub measured: Duration,
     /// Distance of the points in [`Outcome::series`].
     pub series_every: Duration,
-}
-
-/// A part of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Loading fresh data into the primary.
-    LoadData,
-    /// Copying the primary and letting the copy catch up.
-    MakeStandby,
-    /// Load that is not measured.
-    WarmUp,
-    /// The measurement.
-    Measure,
-}
-
-/// A moment of a trial under load.
-#[derive(Debug, Clone, Copy)]
-pub struct Tick {
-    /// Warm-up or measurement.
-    pub stage: Stage,
-    /// Time in this stage.
-    pub elapsed: Duration,
-    /// Lag now, ms, if known.
-    pub lag_ms: Option<f64>,
-    /// Transactions a second on the primary, as last reported.
-    pub primary_tps: Option<f64>,
-    /// Reads a second on the standby, as last reported.
-    pub read_tps: Option<f64>,
 }
 
 /// Dead rows and size of the load's tables on the primary.

@@ -66,7 +66,7 @@ macro_rules! failpoints {
     };
 }
 
-crate::failpoints! {
+failpoints! {
     /// A new segment's file is there, without its name.
     SEGMENT_MADE = "spool-segment-made";
     /// Frames are in the file, not durable.

@@ -11,11 +11,11 @@ use crate::Result;
 use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
-use crate::fault::slow_calls::SlowCalls;
 use crate::relay::applying::{self, Applier, ApplySpec, Writes};
 use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
+use crate::slow_calls::SlowCalls;
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
 
 /// Megabytes that a run may need beside data and backlog.

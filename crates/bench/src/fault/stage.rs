@@ -9,9 +9,10 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
-use super::{Frozen, Hurry, SlowCalls, SlowLink, Writer, behind};
+use super::{Frozen, Hurry, SlowLink, Writer, behind};
 use crate::Result;
 use crate::relay::process::Relay;
+use crate::slow_calls::SlowCalls;
 
 /// The database that has no subscription.
 pub const OTHER_DATABASE: &str = "other";

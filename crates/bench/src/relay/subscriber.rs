@@ -15,7 +15,7 @@ use super::publisher::{PUBLICATION, TABLES, until};
 use super::{Endpoint, beat};
 use crate::Result;
 use crate::contents::{Contents, contents};
-use crate::fault::slow_calls::SlowCalls;
+use crate::slow_calls::SlowCalls;
 
 /// The database that the others are copies of.
 const TEMPLATE: &str = "subscriber_template";

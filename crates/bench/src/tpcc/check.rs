@@ -5,7 +5,7 @@
 //! under load, and on a standby that is replaying. An orphan, a row whose parent is
 //! missing, counts as a violation too wherever the condition compares the two.
 
-use super::error::TpccError;
+use super::TpccError;
 use super::load::Probe;
 use super::tools::Tools;
 use crate::Result;

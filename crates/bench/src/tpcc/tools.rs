@@ -19,7 +19,7 @@ use lockstep_lab::pinning::Side;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-use super::error::TpccError;
+use super::TpccError;
 use crate::BenchError;
 use crate::Result;
 

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockstep_wire::Lsn;
 
-use super::Log;
 use super::cache::Chunk;
 use super::error::{LogError, Result};
 use super::index::Entry;
+use super::log::{Log, lock};
 use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Record, RecordKind, SEGMENT_HEADER, file_name};
 use super::state::LogState;
 use super::storage::Storage;
-use crate::lock;
 
 mod take;
 
@@ -109,6 +108,16 @@ enum Gathered {
     },
     /// Some of what was read or passed by is no longer in the log.
     Cut,
+}
+
+impl<S: Storage> Log<S> {
+    /// A reader of all units with key `from` or later, that is for a subscriber which has
+    /// confirmed `from`. Those that only know their end come if that is later than `from`.
+    ///
+    /// Reads up to a segment of the spool, so it may block.
+    pub fn reader(self: &Arc<Self>, from: Lsn) -> Result<Reader<S>> {
+        Reader::new(self, from)
+    }
 }
 
 impl<S: Storage> Reader<S> {

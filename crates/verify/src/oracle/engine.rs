@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
 
-use crate::oracle::difference::{Difference, Side, What};
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
+use crate::oracle::difference::{Difference, What};
 use crate::oracle::files::{Fork, RelationFork};
 use crate::oracle::folder::Found;
 use crate::oracle::mask;
@@ -18,6 +18,7 @@ use crate::oracle::node::Node;
 use crate::oracle::page::{self, PAGE_SIZE, PageKind, Place};
 use crate::oracle::wal::{Needed, Required};
 use crate::oracle::{CompareOptions, Comparison, FreeSpace};
+use crate::side::Side;
 
 /// Pages that are read from each side at a time.
 const PIECE_PAGES: usize = 128;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_lab::package::Major;
 
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
 /// Files of no relation that are compared byte by byte.
