@@ -1,10 +1,10 @@
-# The commands of this project; `make` lists them.
+# The verbs of this project; `make` lists them.
 #
 # Everything that is built, logged or cached is in build/. Only install and
 # uninstall write to system folders. scripts/setup installs missing packages;
 # if none is missing it changes nothing.
 
-# The PostgreSQL major to build for, to test and to run. The default is the major
+# The PostgreSQL major that is built for, tested and run. The default is the major
 # that this Debian release packages.
 CODENAME := $(shell . /etc/os-release 2>/dev/null; echo $$VERSION_CODENAME)
 PG_of_bookworm := 15
@@ -25,7 +25,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/build/target
 export LOCKSTEP_EXTENSION_STAGE := $(CURDIR)/$(STAGE)
 
 # Builds the extension in $(EXT_BUILD), outside its source folder. Each use passes its
-# own DESTDIR, since one from the environment must not change the staging.
+# own DESTDIR, so that one in the environment cannot change where the stage is.
 PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $(CURDIR)/extension/Makefile \
 	PG_CONFIG=$(PG_CONFIG) with_llvm=no
 
@@ -54,7 +54,7 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/n
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
 
-test-bed: check-pg ## the long rounds of benchmarks, player and what judges replay (T=part_of_a_name)
+test-bed: check-pg ## the long tests of benchmarks, player and page oracle (T=part_of_a_name)
 	@scripts/test --only bed $(T)
 
 test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
@@ -64,7 +64,7 @@ test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
 
-soak: check-pg ## hours: seeds, crashes and invariants of stock and of replay helpers, planted faults, the relay, the replica (T="equality crashes"; LOCKSTEP_SEEDS=…)
+soak: check-pg ## hours: the long tests of replay, page oracle, doctor, relay and replica (T="equality crashes"; LOCKSTEP_SEEDS=…)
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
@@ -77,7 +77,7 @@ test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, inje
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
 
-test-majors: ## the replica from 15 to 17 and to 18, and back, in Debian roots (MAJORS="15-17 17-15", T=part_of_a_name; root)
+test-majors: ## the replica from 15 to 17 and to 18, and the other way, in Debian roots (MAJORS="15-17 17-15", T=part_of_a_name; root)
 	@scripts/test-majors $(if $(T),--test $(T)) $(MAJORS)
 
 test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
@@ -87,7 +87,7 @@ test-deb: ## install, run, upgrade and purge the packages of `make deb` in a min
 	@scripts/test-deb
 
 # Where bench-replay and bench-load-curve keep their recordings for the next run; BENCH_RECORDINGS=
-# keeps none. The program gets it as an option, since it refuses an empty one.
+# keeps none. The program gets the value as an option, since it refuses an empty variable.
 BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
 unexport BENCH_RECORDINGS
 
@@ -102,8 +102,8 @@ lint: setup ## layout, compiler warnings and script checks
 
 SHARE := $(DESTDIR)$(PREFIX)/share
 
-# Under sudo root has another cargo, or none, and perhaps no network: a program that is newer than
-# its sources is installed as it is.
+# Under sudo, root has another cargo or none, and perhaps no network. So a program that is newer than
+# its sources is installed without a build.
 install: build-extension ## the extension into PostgreSQL N's own folders, lockstep into PREFIX (/usr/local); LAB=1: lockstep-lab too
 	@for program in lockstep$(if $(LAB), lockstep-lab); do \
 		binary=build/target/release/$$program; \
@@ -144,8 +144,7 @@ check-pg:
 setup: check-pg
 	@scripts/setup $(or $(SETUP),build)
 
-# Objects that were built for another minor release or by another compiler are not
-# reused.
+# Objects that were built for another minor release or by another compiler are built again.
 build-extension: setup
 	@mkdir -p $(EXT_BUILD)
 	@{ $(PG_CONFIG) --version; gcc --version | head -n 1; } >$(EXT_BUILD)/made-with.new; \

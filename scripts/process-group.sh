@@ -2,8 +2,8 @@
 # Sourced. `in_group COMMAND…` runs a command or function in a process group of
 # its own, without standard input. When the sourcing script is interrupted or
 # terminated, it sends SIGTERM to that whole group, waits up to 20 s for it to clean
-# up, and exits. (Otherwise a signal sent to the script alone would leave the command
-# running.)
+# up, and exits. Otherwise a signal that reaches only the script would leave the command
+# running.
 
 group=
 

@@ -71,7 +71,7 @@ REVOKE ALL ON FUNCTION lockstep_stat_replay_workers() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_workers() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_workers TO pg_monitor;
 
--- Time slices.
+-- Time slices, and who waits for the CPU.
 DROP VIEW lockstep_stat_priority;
 DROP FUNCTION lockstep_stat_priority();
 
@@ -87,7 +87,13 @@ CREATE FUNCTION lockstep_stat_priority(
     OUT last_refusal text,
     OUT stats_reset timestamptz,
     OUT short_slices integer,
-    OUT slice_detail text)
+    OUT slice_detail text,
+    OUT demotes text,
+    OUT replay_cpu_wait_ms double precision,
+    OUT cpu_wait_ms double precision,
+    OUT demoted_cpu_wait_ms double precision,
+    OUT lost_to_replay_ms double precision,
+    OUT lost_to_others_ms double precision)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_priority AS SELECT * FROM lockstep_stat_priority();
@@ -110,7 +116,8 @@ CREATE FUNCTION lockstep_stat_throttle(
     OUT would_wait bigint,
     OUT timeouts bigint,
     OUT stats_reset timestamptz,
-    OUT phase text)
+    OUT phase text,
+    OUT beside_others integer)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_throttle AS SELECT * FROM lockstep_stat_throttle();

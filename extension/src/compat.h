@@ -208,6 +208,17 @@ ls_procno_of(VirtualTransactionId vxid)
 #endif
 }
 
+/* 17, the same: the index of a parallel worker's leader. */
+static inline int
+ls_my_leader_procno(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return GetNumberFromPGProc(MyProc->lockGroupLeader);
+#else
+	return MyProc->lockGroupLeader->pgprocno;
+#endif
+}
+
 /*
  * Has the startup process asked this process to end its query or transaction? 19 notes
  * each reason, in a mask.

@@ -28,10 +28,10 @@
 #include "controller.h"
 #include "gate/gate.h"
 #include "gate/gate_limit.h"
+#include "priority/cpu_account.h"
 #include "priority/priority.h"
 #include "priority/sched_linux.h"
 #include "priority/slices.h"
-#include "priority/weight.h"
 #include "replay/clear_way.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
@@ -138,8 +138,8 @@ controller_round(void)
 	ls_lag_step(now);
 	ls_wait_lsn_step();
 	ls_clear_way(true);
+	ls_account_step(now);
 	ls_gate_step(now);
-	ls_weigh_sessions(now);
 	ls_priority_step(now, true);
 	ls_slices_step(true);
 

@@ -12,15 +12,15 @@ of PostgreSQL::Test::Cluster. In every SQL text that a test runs through psql() 
 poll_query_until(), C<CONNECTION '… port=N …'> with the port of a node becomes the
 port of a relay, which listens in the same socket folder. The first such text starts
 the relay: one for each publisher, as a DBA would, with an empty spool and no setting
-but the three that must be given, and a group where commits wait for it. All else goes to the servers themselves. The relays
-end before the servers. A relay that ended before is a failed test, and so is a test
-that takes more than four times PG_TEST_TIMEOUT_DEFAULT: a commit that waits for a
-synchronous standby has no deadline of its own.
+but the three required ones, and a group if commits wait for it. Everything else goes to the
+servers themselves. The relays end before the servers. If a relay ended earlier, the test has
+failed. So it has if it takes more than four times PG_TEST_TIMEOUT_DEFAULT, since a commit that
+waits for a synchronous standby has no deadline of its own.
 
 =head1 WHAT IS ADAPTED
 
-Tests also look at the publisher, where a relay's subscribers are not. What they see
-there is adapted here and nowhere else:
+Tests also query the publisher, which does not know a relay's subscribers. Their results
+are adapted here and nowhere else:
 
   what a test uses          what it gets instead                        needed by
   ------------------------  ------------------------------------------  -------------------
@@ -41,16 +41,16 @@ there is adapted here and nowhere else:
                             minute after its last subscriber
   stop                      a relay without subscribers' slots is       001, whose last
                             taken away first, and its own slots are     start has wal_level
-                            dropped, as a DBA would who needs it no     = minimal
-                            more
+                            dropped, as a DBA would who no longer       = minimal
+                            needs it
 
-Of pg_stat_replication a relay's sessions have pid, application_name, state and positions,
-of pg_replication_slots its slots have slot_name, slot_type, database, active, active_pid
+In pg_stat_replication a relay's sessions have pid, application_name, state and positions;
+in pg_replication_slots its slots have slot_name, slot_type, database, active, active_pid
 and confirmed_flush_lsn. Their other columns are null.
 
 =head1 ENVIRONMENT
 
-LOCKSTEP_PROGRAM is the program. To the file LOCKSTEP_RELAY_REPORT each test adds a line
+LOCKSTEP_PROGRAM is the program. Each test adds a line to the file LOCKSTEP_RELAY_REPORT
 with its name, "relays=N", "subscriptions=N" (commands whose CONNECTION was changed),
 "streams=N" (streams that relays began) and "passed=N" (streams that they passed through).
 
@@ -197,8 +197,8 @@ sub tables
 	} split /\n\n/, $out;
 }
 
-# A view of the publisher with rows of a relay: a subquery, under the view's name. Columns
-# of which a relay knows nothing are null.
+# A view of the publisher with a relay's rows: a subquery under the view's name. Columns
+# that a relay does not know are null.
 sub view
 {
 	my ($name, $clients, $slots) = @_;
@@ -318,7 +318,7 @@ wrap(
 		return $original->($node, $dbname, $instead, @params);
 	});
 
-# A view is made anew for every attempt.
+# A view is created again for every attempt.
 wrap(
 	poll_query_until => sub {
 		my ($original, $node, $dbname, $sql, $expected) = @_;

@@ -11,8 +11,8 @@
 
 setup_for() { if [ "$variant" = stock ]; then echo suites; else echo relay-suite; fi; }
 
-# Files for `make test`: some seconds each, and together they have initial
-# synchronisation, an altered subscription and cleaning up after it.
+# Files for `make test`: a few seconds each. Together they cover initial
+# synchronization, an altered subscription and dropping it.
 short_choice() { echo t/004_sync.pl t/008_diff_schema.pl t/024_add_drop_pub.pl; }
 
 build_what_is_tested() {

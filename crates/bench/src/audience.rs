@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-/// Is told how a run goes.
+/// The listener that a run tells how it goes.
 pub trait Audience {
-    /// What the run is made of. Comes first.
+    /// Says what the run is made of. This call comes first.
     fn expect(&mut self, ahead: Ahead);
     /// One line about the run.
     fn say(&mut self, line: &str);

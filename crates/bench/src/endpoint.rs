@@ -7,7 +7,7 @@ use lockstep_lab::server::{DATABASE, SUPERUSER};
 /// The primary or a relay, on a port of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its name in messages.
+    /// The server's name in messages.
     pub name: &'static str,
     /// Port on 127.0.0.1.
     pub port: u16,

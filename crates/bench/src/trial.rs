@@ -21,7 +21,7 @@ use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
 
-/// How often the audience hears of a trial under load.
+/// Interval at which the audience hears of a trial under load.
 const TICK: Duration = Duration::from_millis(500);
 
 /// How long load may take to report for the first time: 128 sessions must connect to a
@@ -42,12 +42,12 @@ const SPARE_CONNECTIONS: u32 = 40;
 pub enum Variant {
     /// PostgreSQL as it is.
     Stock,
-    /// With the extension.
+    /// PostgreSQL with the extension.
     Lockstep,
 }
 
 impl Variant {
-    /// Its name in results.
+    /// The variant's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",
@@ -55,7 +55,7 @@ impl Variant {
         }
     }
 
-    /// Its standby's name for people.
+    /// The variant's standby, as people call it.
     pub fn title(self) -> &'static str {
         match self {
             Self::Stock => "stock standby",
@@ -116,6 +116,8 @@ pub struct TrialSpec {
     pub read: Workload,
     /// The cores of the standby and its readers.
     pub side: Side,
+    /// Busy processes of others on these cores.
+    pub busy_others: u32,
     /// Settings of the standby beside the primary's.
     pub standby_settings: Settings,
     /// Load runs this long before the measurement begins.
@@ -160,7 +162,7 @@ pub struct Outcome {
     pub lag_slices: Vec<LagSlice>,
     /// Distance of neighbouring samples of the primary, 99th percentile, ms.
     pub primary_gap_p99_ms: f64,
-    /// Of the standby.
+    /// Distance of neighbouring samples of the standby, 99th percentile, ms.
     pub standby_gap_p99_ms: f64,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
@@ -231,9 +233,9 @@ pub struct TrialFigures {
     pub primary_tps: f64,
     pub read_tps: f64,
     pub seconds: f64,
-    /// Of the standby.
+    /// CPU seconds of the standby.
     pub cpu_s: f64,
-    /// Of the standby's startup process, which replays.
+    /// CPU seconds of the standby's startup process, which replays.
     pub startup_cpu_s: f64,
     /// Where the standby's time went; rows of before 2026-11-22 lack it.
     #[serde(flatten)]
@@ -244,17 +246,17 @@ pub struct TrialFigures {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Account {
     pub walreceiver_cpu_s: f64,
-    /// Of the extension's background workers.
+    /// CPU seconds of the extension's background workers.
     pub lockstep_cpu_s: f64,
     pub readers_cpu_s: f64,
-    /// In which the cores did nothing.
+    /// Seconds in which the cores did nothing.
     pub idle_s: f64,
     /// CPU of one read in its session, ms.
     pub read_cpu_ms: f64,
 }
 
 impl TrialFigures {
-    /// With the precision of results.
+    /// These figures with the precision of results.
     pub fn rounded(self) -> Self {
         Self {
             lag_p50_ms: rounded(self.lag_p50_ms),
@@ -355,6 +357,7 @@ fn under_load(
         .then(|| lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale))
         .transpose()?;
     let read = lab.start_load(standby, spec.side, spec.read, readers, scale)?;
+    let _others = lab.start_busy_processes(spec.busy_others, spec.side)?;
     let mut running = Running {
         watch,
         write,

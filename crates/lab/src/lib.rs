@@ -42,6 +42,7 @@
 
 pub mod account;
 pub mod address;
+pub mod busy;
 pub mod cluster;
 mod data_folder;
 pub mod error;

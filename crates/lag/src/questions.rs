@@ -109,6 +109,17 @@ const SETTINGS: &[&str] = &[
     "hot_standby_feedback",
     "max_standby_streaming_delay",
     "recovery_min_apply_delay",
+    "recovery_target",
+    "recovery_target_action",
+    "recovery_target_lsn",
+    "recovery_target_name",
+    "recovery_target_time",
+    "recovery_target_xid",
+    "max_connections",
+    "max_worker_processes",
+    "max_wal_senders",
+    "max_prepared_transactions",
+    "max_locks_per_transaction",
     "recovery_prefetch",
     "maintenance_io_concurrency",
     "wal_receiver_status_interval",
@@ -267,7 +278,8 @@ fn subscriptions(major: u32) -> String {
         _ => ("AND a.leader_pid IS NULL ", "i.indpred IS NULL"),
     };
     format!(
-        "SELECT s.subname AS name, s.subenabled AS enabled, s.subslotname AS slot_name, \
+        "SELECT s.subname AS name, s.subenabled AS enabled, \
+           s.subdisableonerr AS disable_on_error, s.subslotname AS slot_name, \
            s.subsynccommit AS synchronous_commit, a.pid, a.received_lsn, a.latest_end_lsn, \
            1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
            (SELECT count(*) FROM pg_subscription_rel r \

@@ -124,6 +124,8 @@ pub struct Receiver {
 pub struct Subscription {
     pub name: String,
     pub enabled: bool,
+    /// An error of its worker disables it.
+    pub disable_on_error: bool,
     /// The subscription's slot on the publisher.
     pub slot_name: Option<String>,
     pub synchronous_commit: SynchronousCommit,

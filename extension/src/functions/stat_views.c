@@ -21,6 +21,7 @@
 #include "compat.h"
 #include "gate/gate.h"
 #include "gate/limit_rule.h"
+#include "priority/demotion_rule.h"
 #include "priority/priority.h"
 #include "replay/look_ahead.h"
 #include "replay/queue.h"
@@ -178,6 +179,12 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 	views_put_counter(&row, &ls_priority->reset_at);
 	views_put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_priority->short_slices)));
 	views_put_text(&row, ls_priority->slice_detail);
+	views_put(&row, CStringGetTextDatum(ls_demotion_step_name(pg_atomic_read_u32(&ls_priority->step))));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->replay_wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->demoted_wait_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->lost_to_replay_us));
+	views_put_ms(&row, pg_atomic_read_u64(&ls_priority->lost_to_others_us));
 	return views_finish(fcinfo, &row);
 }
 
@@ -202,9 +209,15 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	views_put_counter(&row, &ls_gate->timeouts);
 	views_put_counter(&row, &ls_gate->reset_at);
 	if (limit == 0 || !RecoveryInProgress())
+	{
 		views_put_null(&row);
+		views_put_null(&row);
+	}
 	else
+	{
 		views_put(&row, CStringGetTextDatum(ls_limit_phase_name(pg_atomic_read_u32(&ls_gate->phase))));
+		views_put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->beside_others)));
+	}
 	return views_finish(fcinfo, &row);
 }
 
@@ -241,6 +254,11 @@ lockstep_stat_priority_reset(PG_FUNCTION_ARGS)
 	views_zero(&ls_priority->demotions);
 	views_zero(&ls_priority->restores);
 	views_zero(&ls_priority->refusals);
+	views_zero(&ls_priority->replay_wait_us);
+	views_zero(&ls_priority->wait_us);
+	views_zero(&ls_priority->demoted_wait_us);
+	views_zero(&ls_priority->lost_to_replay_us);
+	views_zero(&ls_priority->lost_to_others_us);
 	ls_set_text(ls_priority->last_refusal, "");
 	views_stamp(&ls_priority->reset_at);
 	PG_RETURN_VOID();

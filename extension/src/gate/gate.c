@@ -123,6 +123,7 @@ ls_gate_init_shared(char *queues)
 {
 	pg_atomic_init_u32(&ls_gate->limit, 0);
 	pg_atomic_init_u32(&ls_gate->phase, LS_LIMIT_CALM);
+	pg_atomic_init_u32(&ls_gate->beside_others, 0);
 	pg_atomic_init_u32(&ls_gate->steady, 0);
 	/* until the controller has measured anything, every query passes */
 	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);

@@ -29,6 +29,8 @@ typedef struct LsGateShared
 {
 	pg_atomic_uint32 limit;		/* what the controller aims at; controller */
 	pg_atomic_uint32 phase;		/* LsLimitPhase; controller */
+	pg_atomic_uint32 beside_others; /* part of the limit, for other programs that
+									 * want the cores; controller */
 	pg_atomic_uint32 steady;	/* places that do not depend on single
 								 * sessions: the least that an end of an
 								 * exception leaves; controller */

@@ -6,7 +6,8 @@
  * measures what they need and does what they say.
  *
  * The limit: its ceiling is lockstep.read_throttle_max, or one query for each
- * core. With more than one core a busy startup process has one of them for itself.
+ * core. With more than one core a busy startup process has one of them for itself. While other
+ * programs want the cores and replay has what it needs, places are added to it.
  *
  * The capacity is what queries without a place leave of the limit, though at
  * least lockstep.read_throttle_min: otherwise a few sessions that may not wait,
@@ -37,6 +38,7 @@
 #include "gate/gate.h"
 #include "gate/gate_limit.h"
 #include "gate/limit_rule.h"
+#include "priority/cpu_account.h"
 #include "priority/sched_linux.h"
 #include "replay/replay_lag.h"
 #include "replay/startup_process.h"
@@ -44,19 +46,19 @@
 #include "state/session.h"
 #include "state/settings.h"
 
-/* Time between two steps of the limit, and between two looks at the number of cores. */
+/* Time between two steps of the limit. */
 #define LIMIT_EVERY_US INT64CONST(100000)
-#define CORES_EVERY_US INT64CONST(5000000)
 /* Share of the time on a core from which startup counts as busy. */
 #define BUSY_SHARE 0.9
+/* Share of a core from which replay works. */
+#define REPLAY_WORKS 0.01
 /* Part of the last step in the average of startup's share. */
 #define SHARE_PART 8
 /* Rounds from one sample of resting sessions to the next: each reads procfs. */
 #define REST_ROUNDS 4
 
-static int	gate_limit_cores = 1;
-static int64 gate_limit_cores_at = 0;
 static LsLimitState gate_limit_state;
+static LsCrowdState gate_limit_crowd;
 static int64 gate_limit_stepped_at = 0;
 static int64 gate_limit_startup_cpu_ns = 0;
 static double gate_limit_average_share = 0;
@@ -75,6 +77,8 @@ typedef enum Kind
 
 static void gate_limit_forget(void);
 static void gate_limit_move(int64 now);
+static void gate_limit_move_crowd(const LsLimitInput *limit);
+static int gate_limit_now(void);
 static double gate_limit_startup_share(int64 since_us);
 static int64 gate_limit_curable_lag_us(void);
 static bool gate_limit_replay_is_held(void);
@@ -125,6 +129,7 @@ static void
 gate_limit_forget(void)
 {
 	memset(&gate_limit_state, 0, sizeof(gate_limit_state));
+	memset(&gate_limit_crowd, 0, sizeof(gate_limit_crowd));
 	gate_limit_average_resting = 0;
 	pg_atomic_write_u32(&ls_gate->limit, 0);
 }
@@ -137,11 +142,6 @@ gate_limit_move(int64 now)
 
 	if (gate_limit_state.limit != 0 && now - gate_limit_stepped_at < LIMIT_EVERY_US)
 		return;
-	if (now - gate_limit_cores_at >= CORES_EVERY_US)
-	{
-		gate_limit_cores = ls_sched_cores();
-		gate_limit_cores_at = now;
-	}
 	share = gate_limit_startup_share(now - gate_limit_stepped_at);
 	gate_limit_average_share += (share - gate_limit_average_share) / SHARE_PART;
 	gate_limit_core_for_startup = ls_limit_core_for_startup(gate_limit_core_for_startup,
@@ -157,11 +157,43 @@ gate_limit_move(int64 now)
 	in.replayed = GetXLogReplayRecPtr(NULL);
 	in.startup_busy = share >= BUSY_SHARE;
 	in.floor = ls_read_throttle_min;
-	in.ceiling = ls_limit_ceiling(ls_read_throttle_max, in.floor, gate_limit_cores,
+	in.ceiling = ls_limit_ceiling(ls_read_throttle_max, in.floor, ls_cpu_account()->cores,
 								  gate_limit_core_for_startup);
 	ls_limit_step(&gate_limit_state, &in);
-	pg_atomic_write_u32(&ls_gate->limit, (uint32) gate_limit_state.limit);
+	gate_limit_move_crowd(&in);
+	pg_atomic_write_u32(&ls_gate->limit, (uint32) gate_limit_now());
+	pg_atomic_write_u32(&ls_gate->beside_others, (uint32) gate_limit_crowd.places);
 	pg_atomic_write_u32(&ls_gate->phase, (uint32) gate_limit_state.phase);
+}
+
+/* Places beside other programs. */
+static void
+gate_limit_move_crowd(const LsLimitInput *limit)
+{
+	const LsCpuAccount *account = ls_cpu_account();
+	double		period_us = Max(account->period_us, 1);
+	double		readers_us = account->heavy_cpu_us + account->heavy_wait_us;
+	LsCrowdInput in = {
+		.now = limit->now,
+		.automatic = ls_read_throttle_max == 0,
+		.lag_counts = ls_limit_lag_counts(gate_limit_state.phase),
+		.waiting = (int) pg_atomic_read_u32(&ls_gate->waiting),
+		.others = ls_account_others(account),
+		.readers_wait = account->heavy_wait_us / Max(readers_us, 1),
+		.replay_wait = account->replay_wait_us / period_us,
+		.replay_works = account->replay_cpu_us / period_us > REPLAY_WORKS,
+		.lag_us = (int64) pg_atomic_read_u64(&ls_lag->lag_us),
+		.allowed_us = limit->allowed_us
+	};
+
+	ls_limit_step_crowd(&gate_limit_crowd, &in);
+}
+
+/* The limit with the places beside other programs. */
+static int
+gate_limit_now(void)
+{
+	return gate_limit_state.limit + gate_limit_crowd.places;
 }
 
 /* Part of the time since the last step that the startup process was on a core. */
@@ -204,7 +236,7 @@ gate_limit_set_capacity(int64 now)
 		kinds = MemoryContextAlloc(TopMemoryContext, ls_nsessions);
 	census = gate_limit_take_census(kinds, now, lag_counts);
 	gate_limit_average_resting_step(kinds, lag_counts);
-	places = ls_limit_places(gate_limit_state.limit, ls_read_throttle_min,
+	places = ls_limit_places(gate_limit_now(), ls_read_throttle_min,
 							 gate_limit_average_resting, &census);
 	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
 	pg_atomic_exchange_u32(&ls_gate->capacity,

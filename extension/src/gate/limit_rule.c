@@ -17,6 +17,14 @@
  * replay is slower the limit goes back to its floor, and the next trial comes after
  * REST times as long.
  *
+ * Beside other programs: the kernel divides a core among all that want it. Where 128 sessions
+ * read and one executes at a time, a busy program of others gets half a core instead of a
+ * 129th. So while others have a good part of a core, and sessions inside wait for it, places
+ * are added to the limit, as long as replay has what it needs: lag far below the bound, and
+ * processes that get a core when they want one. Added
+ * places hide what others would take beside the limit alone. So from time to time the
+ * limit is that alone for a moment, if replay works; where it does not, the places cost it nothing.
+ *
  * Rates are of bytes: WAL that differs from one piece to the next can mislead a
  * trial. That costs reads, or lag, until the next one.
  *
@@ -43,6 +51,25 @@
 #define SAMPLE_PART 4
 #define FORGET_PART 256
 
+/* Cores from which others count, and part of the time that sessions wait for a core. */
+#define OTHERS_FROM 0.33
+#define READERS_WAIT_FROM 0.2
+/* Parts of the lag that is allowed: places are added up to the one, and above the other half of them go. */
+#define ADD_PART 6
+#define TAKE_PART 3
+/* The bound where the user has set none. */
+#define USUAL_ALLOWED_US INT64CONST(100000)
+/*
+ * Parts of the time that replay waits for a core: places are added below the one, and from the other on half of
+ * them go. Lag alone would not do: what a walreceiver without a core has not received is not lag yet.
+ */
+#define ADD_BELOW 0.5
+#define TAKE_FROM 0.9
+/* Time between two looks at what others take, and until a look has an account of its own. */
+#define LOOK_EVERY_US INT64CONST(20000000)
+#define LOOK_US INT64CONST(500000)
+
+static void limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in);
 static void limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in);
 static void limit_rule_enter(LsLimitState *state, const LsLimitInput *in, LsLimitPhase phase, int64 watch_us);
 static void limit_rule_judge_lowest(LsLimitState *state, const LsLimitInput *in);
@@ -88,6 +115,28 @@ ls_limit_step(LsLimitState *state, const LsLimitInput *in)
 		state->limit = limit_rule_next(state, in);
 	}
 	state->limit = Min(Max(state->limit, in->floor), in->ceiling);
+}
+
+/* Places beside other programs. To be called once in each period of equal length. */
+void
+ls_limit_step_crowd(LsCrowdState *state, const LsCrowdInput *in)
+{
+	int64		allowed_us = in->allowed_us > 0 ? in->allowed_us : USUAL_ALLOWED_US;
+
+	if (!in->automatic || in->lag_counts)
+	{
+		memset(state, 0, sizeof(*state));
+		return;
+	}
+	if (state->looking || state->places == 0 || in->now - state->looked_at >= LOOK_EVERY_US)
+	{
+		limit_rule_look_at_others(state, in);
+		return;
+	}
+	if (in->lag_us > allowed_us / TAKE_PART || in->replay_wait >= TAKE_FROM)
+		state->places /= 2;
+	else if (in->waiting > 0 && in->lag_us <= allowed_us / ADD_PART && in->replay_wait < ADD_BELOW)
+		state->places += state->places / 4 + 1;
 }
 
 /*
@@ -148,6 +197,29 @@ ls_limit_places(int limit, int floor, double average_resting, const LsGateCensus
 	places.for_resting = Max(census->resting - always, 0);
 	places.for_longs = Max(floor - (others - census->longs), 0);
 	return places;
+}
+
+/* What others take is seen while no places are added. */
+static void
+limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in)
+{
+	if (state->places > 0)
+	{
+		state->looked_at = in->now;
+		if (!in->replay_works)
+			return;
+		state->looking = true;
+		state->places_before = state->places;
+		state->places = 0;
+		return;
+	}
+	if (state->looking && in->now - state->looked_at < LOOK_US)
+		return;
+	state->looking = false;
+	state->looked_at = in->now;
+	if (in->others >= OTHERS_FROM && in->readers_wait >= READERS_WAIT_FROM && in->waiting > 0)
+		state->places = Max(state->places_before, 1);
+	state->places_before = 0;
 }
 
 static void

@@ -50,6 +50,31 @@ typedef struct LsLimitState
 	double		lowest_rate;	/* TRIAL: bytes replayed in a us at the floor */
 } LsLimitState;
 
+/* What has the cores beside the sessions at the gate. */
+typedef struct LsCrowdInput
+{
+	int64		now;			/* us */
+	bool		automatic;		/* the ceiling is not the user's */
+	bool		lag_counts;		/* ls_limit_lag_counts() */
+	int			waiting;		/* sessions at the gate */
+	double		others;			/* cores that other programs had in the last period */
+	double		readers_wait;	/* part of the time that sessions inside waited for a core */
+	double		replay_wait;	/* the same of replay; below 0: not known */
+	bool		replay_works;	/* replay has used a core in the last period */
+	int64		lag_us;
+	int64		allowed_us;		/* as in LsLimitInput */
+} LsCrowdInput;
+
+/* All zero: no step was made yet. */
+typedef struct LsCrowdState
+{
+	int			places;			/* added to the limit */
+	int			places_before;	/* while others are looked at: what is added again
+								 * if they are still there */
+	int64		looked_at;		/* since when the limit is without them, or was last */
+	bool		looking;
+} LsCrowdState;
+
 /* Sessions by what they use of what the limit is about. */
 typedef struct LsGateCensus
 {
@@ -70,6 +95,7 @@ typedef struct LsGatePlaces
 extern const char *ls_limit_phase_name(LsLimitPhase phase);
 extern bool ls_limit_lag_counts(LsLimitPhase phase);
 extern void ls_limit_step(LsLimitState *state, const LsLimitInput *in);
+extern void ls_limit_step_crowd(LsCrowdState *state, const LsCrowdInput *in);
 extern int	ls_limit_ceiling(int max, int floor, int cores, bool core_for_startup);
 extern bool ls_limit_core_for_startup(bool before, double busy_share);
 extern double ls_limit_average_resting(double average, int resting, bool any_waits, bool lag_counts);

@@ -2,17 +2,21 @@
  * priority.c - which sessions run at low priority, and making it so.
  *
  * A session says once whether it may be demoted (ls_priority_note), weight.c
- * whether demoting it is worth it. The controller compares the priority that
- * each session should have with the one it has and changes those that differ,
- * so promotion, a reload and the kill switch need no help from sessions, idle
- * ones included. Only the controller changes priorities. No query ever fails
- * because the kernel refuses one.
+ * whether demoting it is worth it, and demotion_rule.c whether replay needs it. The
+ * controller changes sessions one after the other, so promotion, a reload and the kill
+ * switch need no help from sessions, idle ones included. Only the controller changes
+ * priorities. No query ever fails because the kernel refuses one.
+ *
+ * Never demoted are sessions that others wait for and that would get no CPU: those in
+ * replay's way, those that were cancelled or end, and a parallel worker whose leader is
+ * not demoted. A leader is demoted before its workers, and restored after them.
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
- * processes of a machine together: 128 new sessions are demoted within 13 s.
- * No query waits for that. In recovery restores and demotions take turns, or
+ * processes of a machine together: 128 sessions are demoted within 13 s.
+ * No query waits for that. What the rule asks for has this pace with every method. In recovery
+ * restores and demotions take turns, or
  * sessions that keep changing would prevent the demotion of others. Before both come
- * the sessions that replay waits for; each of them was demoted once, so they cannot
+ * the sessions that others wait for; each of them was demoted once, so they cannot
  * take all changes.
  */
 #include "postgres.h"
@@ -24,22 +28,25 @@
 #include "utils/timestamp.h"
 
 #include "controller.h"
+#include "priority/cpu_account.h"
+#include "priority/demotion_rule.h"
 #include "priority/priority.h"
 #include "priority/sched_linux.h"
 #include "priority/slices.h"
+#include "replay/replay_lag.h"
 #include "state/session.h"
 #include "state/settings.h"
 #include "state/shared_state.h"
 
 /* The kernel's own limit, 100 ms (HZ / 10), and 1 ms more. */
-#define AUTOGROUP_PACE_US INT64CONST(101000)
+#define PACE_US INT64CONST(101000)
 /* Number of stuck processes that a message names. */
 #define STUCK_NAMED 10
 
 LsPriorityShared *ls_priority = NULL;
 
-/* State of the controller: when the next autogroup change is allowed, and whose turn it is. */
-static int64 priority_next_autogroup = 0;
+/* State of the controller: when the next paced change is allowed, and whose turn it is. */
+static int64 priority_next_paced = 0;
 static bool priority_refusal_logged = false;
 static int	priority_cursor = 0;
 static bool priority_demote_first = false;
@@ -47,16 +54,20 @@ static bool priority_demote_first = false;
 /* What priority_change_sessions() is to do. */
 typedef enum Change
 {
-	CLEAR_WAY,					/* restore sessions that replay waits for */
+	CLEAR_WAY,					/* restore sessions that others wait for */
 	RESTORE,
 	DEMOTE
 } Change;
 
 static bool priority_change_sessions(bool low_allowed, Change change, int64 now);
-static bool priority_should_be_low(LsSession *s);
+static void priority_choose_step(bool low_allowed);
+static bool priority_is_due(LsSession *s, Change change, bool low_allowed);
+static bool priority_may_be_low(LsSession *s);
+static bool priority_is_awaited(LsSession *s);
+static LsSession *priority_leader_of(LsSession *s);
+static bool priority_has_low_workers(LsSession *s);
 static void priority_set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to);
-static bool priority_is_due(LsSession *s, Change change, uint32 sched, bool low);
-static bool priority_is_demoted(uint32 sched);
+static void priority_free_left(LsSession *s, int pid);
 static LsKernelAnswer priority_demote(LsSession *s, int pid, LsPriorityMethod method);
 static LsKernelAnswer priority_restore(LsSession *s, int pid, LsSchedState was);
 
@@ -66,11 +77,17 @@ ls_priority_init_shared(void)
 	pg_atomic_init_u32(&ls_priority->method, LS_METHOD_NONE);
 	strlcpy(ls_priority->method_detail,
 			"the controller has not run since this server started", LS_TEXT_SIZE);
+	pg_atomic_init_u32(&ls_priority->step, LS_DEMOTE_NONE);
 	pg_atomic_init_u64(&ls_priority->demotions, 0);
 	pg_atomic_init_u64(&ls_priority->restores, 0);
 	pg_atomic_init_u64(&ls_priority->refusals, 0);
 	pg_atomic_init_u32(&ls_priority->short_slices, 0);
 	strlcpy(ls_priority->slice_detail, ls_priority->method_detail, LS_TEXT_SIZE);
+	pg_atomic_init_u64(&ls_priority->wait_us, 0);
+	pg_atomic_init_u64(&ls_priority->demoted_wait_us, 0);
+	pg_atomic_init_u64(&ls_priority->lost_to_replay_us, 0);
+	pg_atomic_init_u64(&ls_priority->lost_to_others_us, 0);
+	pg_atomic_init_u64(&ls_priority->replay_wait_us, 0);
 	pg_atomic_init_u64(&ls_priority->reset_at, (uint64) GetCurrentTimestamp());
 }
 
@@ -119,9 +136,10 @@ ls_priority_init(void)
 void
 ls_priority_step(int64 now, bool in_recovery)
 {
-	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
+	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority != LS_PRIORITY_OFF;
 	bool		used;
 
+	priority_choose_step(low_allowed);
 	if (priority_change_sessions(low_allowed, CLEAR_WAY, now))
 		return;
 	if (!low_allowed)
@@ -161,8 +179,7 @@ ls_priority_left(void)
 
 	for (int i = 0; i < ls_nsessions; i++)
 	{
-		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
-			priority_is_demoted(pg_atomic_read_u32(&ls_sessions[i].sched)))
+		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 && ls_session_is_demoted(&ls_sessions[i]))
 			left++;
 	}
 	return left;
@@ -196,12 +213,22 @@ ls_priority_report_stuck(void)
 	pfree(pids.data);
 }
 
+/* Any process. */
+bool
+ls_session_is_demoted(LsSession *s)
+{
+	uint32		sched = pg_atomic_read_u32(&s->sched);
+
+	return sched == LS_SCHED_AUTOGROUP || sched == LS_SCHED_IDLE;
+}
+
 /* Counts sessions for view lockstep_stat_priority; any process. */
 void
 ls_priority_count(int *demoted, int *pending, int *stuck)
 {
-	bool		low_allowed = RecoveryInProgress() && ls_enabled && ls_replay_priority &&
-		pg_atomic_read_u32(&ls_priority->method) != LS_METHOD_NONE;
+	bool		demoting = RecoveryInProgress() && ls_enabled && ls_replay_priority != LS_PRIORITY_OFF &&
+		pg_atomic_read_u32(&ls_priority->method) != LS_METHOD_NONE &&
+		pg_atomic_read_u32(&ls_priority->step) == LS_DEMOTE_ONE_MORE;
 
 	*demoted = *pending = *stuck = 0;
 	for (int i = 0; i < ls_nsessions; i++)
@@ -211,25 +238,43 @@ ls_priority_count(int *demoted, int *pending, int *stuck)
 
 		if (pg_atomic_read_u32(&s->pid) == 0)
 			continue;
-		if (priority_is_demoted(sched))
+		if (ls_session_is_demoted(s))
 			(*demoted)++;
 		else if (sched == LS_SCHED_STUCK)
 			(*stuck)++;
-		else if (sched == LS_SCHED_NORMAL && low_allowed &&
-				 priority_should_be_low(s))
+		else if (sched == LS_SCHED_NORMAL && demoting && priority_may_be_low(s))
 			(*pending)++;
 	}
 }
 
+/* What replay needs at this moment. */
+static void
+priority_choose_step(bool low_allowed)
+{
+	const LsCpuAccount *account = ls_cpu_account();
+	double		period_us = Max(account->period_us, 1);
+	LsDemotionInput in = {
+		.always = ls_replay_priority == LS_PRIORITY_ALWAYS,
+		.short_slices = ls_slices_in_force(),
+		.replay_wait = account->replay_wait_us / period_us,
+		.readers = account->heavy_cpu_us / period_us,
+		.normal_readers = account->normal_cpu_us / period_us,
+		.lag_us = (int64) pg_atomic_read_u64(&ls_lag->lag_us),
+		.allowed_us = (int64) ls_read_throttle_lag * 1000
+	};
+
+	pg_atomic_write_u32(&ls_priority->step, low_allowed ? ls_demotion_step(&in) : LS_DEMOTE_NONE);
+}
+
 /*
  * Changes sessions, all of them in one way, starting after the one that was
- * changed last. Stops, and is true, once it has used up the kernel's rate of
- * autogroup changes.
+ * changed last. Stops, and is true, after one change that has to keep the pace.
  */
 static bool
 priority_change_sessions(bool low_allowed, Change change, int64 now)
 {
 	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
+	bool		by_rule = low_allowed && change != CLEAR_WAY && ls_replay_priority != LS_PRIORITY_ALWAYS;
 
 	low_allowed = low_allowed && method != LS_METHOD_NONE;
 
@@ -239,37 +284,90 @@ priority_change_sessions(bool low_allowed, Change change, int64 now)
 		LsSession  *s = &ls_sessions[i];
 		int			pid = (int) pg_atomic_read_u32(&s->pid);
 		uint32		sched = pg_atomic_read_u32(&s->sched);
-		bool		low = low_allowed && priority_should_be_low(s);
-		bool		autogroup;
+		bool		paced;
 		LsKernelAnswer answer;
 
 		if (pid == 0)
 			continue;
-		if (low && sched == LS_SCHED_STUCK)
+		if (sched == LS_SCHED_STUCK && priority_is_due(s, DEMOTE, low_allowed))
 			priority_set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
-		if (!priority_is_due(s, change, sched, low))
+		if (sched == LS_SCHED_STUCK || sched == LS_SCHED_REFUSED || ls_session_is_demoted(s) == (change == DEMOTE))
 			continue;
-
-		autogroup = change == DEMOTE ? method == LS_METHOD_AUTOGROUP : sched == LS_SCHED_AUTOGROUP;
-		if (autogroup && now < priority_next_autogroup)
+		paced = by_rule ||
+			(change == DEMOTE ? method == LS_METHOD_AUTOGROUP : sched == LS_SCHED_AUTOGROUP);
+		if ((paced && now < priority_next_paced) || !priority_is_due(s, change, low_allowed))
 			continue;
 		answer = change == DEMOTE ? priority_demote(s, pid, method) : priority_restore(s, pid, sched);
-		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
+		if (paced && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
 		{
 			priority_cursor = i + 1;
-			priority_next_autogroup = now + AUTOGROUP_PACE_US;
+			priority_next_paced = now + PACE_US;
 			return true;
 		}
 	}
 	return false;
 }
 
+/* Is this change due for the session, which is demoted, or for DEMOTE is not? */
 static bool
-priority_should_be_low(LsSession *s)
+priority_is_due(LsSession *s, Change change, bool low_allowed)
 {
-	return pg_atomic_read_u32(&s->wants_low) != 0 &&
-		pg_atomic_read_u32(&s->heavy) != 0 &&
-		pg_atomic_read_u32(&s->in_the_way) == 0;
+	LsDemotionStep step = pg_atomic_read_u32(&ls_priority->step);
+
+	switch (change)
+	{
+		case CLEAR_WAY:
+			return priority_is_awaited(s) && !priority_has_low_workers(s);
+		case RESTORE:
+			return (!low_allowed || step == LS_DEMOTE_NONE || !priority_may_be_low(s)) &&
+				!priority_has_low_workers(s);
+		case DEMOTE:
+			return low_allowed && step == LS_DEMOTE_ONE_MORE && priority_may_be_low(s);
+	}
+	return false;
+}
+
+/* May the session be demoted, if replay needs it? */
+static bool
+priority_may_be_low(LsSession *s)
+{
+	LsSession  *leader = priority_leader_of(s);
+
+	return pg_atomic_read_u32(&s->wants_low) != 0 && pg_atomic_read_u32(&s->heavy) != 0 &&
+		!priority_is_awaited(s) && (leader == NULL || ls_session_is_demoted(leader));
+}
+
+/* Do others wait for the session, or for a worker's leader? */
+static bool
+priority_is_awaited(LsSession *s)
+{
+	LsSession  *leader = priority_leader_of(s);
+	uint32		ends_at = pg_atomic_read_u32(&s->ends_at);
+
+	return pg_atomic_read_u32(&s->in_the_way) != 0 ||
+		ends_at == LS_LEFT || ends_at == pg_atomic_read_u32(&s->statements) ||
+		(leader != NULL && priority_is_awaited(leader));
+}
+
+/* The leader of a parallel worker; NULL for other sessions. */
+static LsSession *
+priority_leader_of(LsSession *s)
+{
+	uint32		leader = pg_atomic_read_u32(&s->leader);
+
+	return leader == 0 ? NULL : &ls_sessions[leader - 1];
+}
+
+static bool
+priority_has_low_workers(LsSession *s)
+{
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
+			priority_leader_of(&ls_sessions[i]) == s && ls_session_is_demoted(&ls_sessions[i]))
+			return true;
+	}
+	return false;
 }
 
 /* Sets the state unless the process left and its slot was taken again. */
@@ -287,20 +385,14 @@ priority_set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
 		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
 }
 
-/* Is the session due for this change? low: it should have low priority. */
-static bool
-priority_is_due(LsSession *s, Change change, uint32 sched, bool low)
+/* The slot of a session that has exited is free once nothing is left to be restored. */
+static void
+priority_free_left(LsSession *s, int pid)
 {
-	if (change == DEMOTE)
-		return low && sched == LS_SCHED_NORMAL;
-	return priority_is_demoted(sched) && !low &&
-		(change == RESTORE || pg_atomic_read_u32(&s->in_the_way) != 0);
-}
+	uint32		expected = (uint32) pid;
 
-static bool
-priority_is_demoted(uint32 sched)
-{
-	return sched == LS_SCHED_AUTOGROUP || sched == LS_SCHED_IDLE;
+	if (pg_atomic_read_u32(&s->ends_at) == LS_LEFT)
+		(void) pg_atomic_compare_exchange_u32(&s->pid, &expected, 0);
 }
 
 static LsKernelAnswer
@@ -352,8 +444,10 @@ priority_restore(LsSession *s, int pid, LsSchedState was)
 			priority_set_sched(s, pid, was, LS_SCHED_STUCK);
 			break;
 		case LS_KERNEL_LATER:
+			return answer;
 		case LS_KERNEL_GONE:
 			break;
 	}
+	priority_free_left(s, pid);
 	return answer;
 }

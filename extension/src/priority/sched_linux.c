@@ -44,6 +44,9 @@
 #define SCHED_IDLE 5
 #endif
 
+/* A signal in the kernel's masks. */
+#define SIGNAL_BIT(signal) (UINT64CONST(1) << ((signal) - 1))
+
 /* What the kernel takes and gives for a process; sched_setattr(2) names the fields. */
 typedef struct SchedAttributes
 {
@@ -204,29 +207,48 @@ ls_sched_cores(void)
 	return Max(cores, 1);
 }
 
-/* Time that a process was ready to run and waited for a core, in all; -1: not known. */
-int64
-ls_sched_queued_us(int pid)
+/*
+ * CPU time that a process has used, and the time that it was ready to run and waited for
+ * a core. Where the kernel keeps no account of waiting, queued_us is -1. False if the
+ * process is gone.
+ */
+bool
+ls_sched_times(int pid, LsSchedTimes *times)
 {
-	char		path[64];
+	char		path[MAXPGPATH];
 	char		text[96];
+	uint64		cpu_ns;
 	uint64		queued_ns;
-	int			file;
-	ssize_t		size;
 
-	snprintf(path, sizeof(path), "/proc/%d/schedstat", pid);
-	file = open(path, O_RDONLY | O_CLOEXEC);
-	if (file < 0)
-		return -1;
-	size = read(file, text, sizeof(text) - 1);
-	close(file);
-	if (size <= 0)
-		return -1;
-	text[size] = '\0';
+	times->queued_us = -1;
+	snprintf(path, sizeof(path), "%s/%d/schedstat", ls_proc_root, pid);
 	/* time on a core, time in a queue, number of turns */
-	if (sscanf(text, "%*u " UINT64_FORMAT, &queued_ns) != 1)
-		return -1;
-	return (int64) (queued_ns / 1000);
+	if (ls_read_small_file(path, text, sizeof(text)) > 0 &&
+		sscanf(text, UINT64_FORMAT " " UINT64_FORMAT, &cpu_ns, &queued_ns) == 2)
+	{
+		times->cpu_ns = (int64) cpu_ns;
+		times->queued_us = (int64) (queued_ns / 1000);
+		return true;
+	}
+	times->cpu_ns = ls_sched_cpu_ns(pid);
+	return times->cpu_ns >= 0;
+}
+
+/* Is a signal pending that ends a process's query or the process, and that it had no CPU to receive? */
+bool
+ls_sched_is_asked_to_end(int pid)
+{
+	char		path[MAXPGPATH];
+	char		text[4096];
+	char	   *pending;
+	uint64		signals;
+
+	snprintf(path, sizeof(path), "%s/%d/status", ls_proc_root, pid);
+	if (ls_read_small_file(path, text, sizeof(text)) <= 0 ||
+		(pending = strstr(text, "\nShdPnd:")) == NULL ||
+		sscanf(pending + strlen("\nShdPnd:"), "%" INT64_MODIFIER "x", &signals) != 1)
+		return false;
+	return (signals & (SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGTERM) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGALRM))) != 0;
 }
 
 /* CPU time that a process has used, in ns; -1 if it is gone or not known. */

@@ -22,6 +22,13 @@ typedef enum LsKernelAnswer
 	LS_KERNEL_REFUSED			/* errno says why */
 } LsKernelAnswer;
 
+/* What a process has had of the CPU since it began, and what not. */
+typedef struct LsSchedTimes
+{
+	int64		cpu_ns;
+	int64		queued_us;		/* ready to run, without a core; -1: not known */
+} LsSchedTimes;
+
 /* Autogroup nice value of a demoted session and of a normal one. */
 #define LS_NICE_LOW 19
 #define LS_NICE_NORMAL 0
@@ -34,7 +41,8 @@ extern LsKernelAnswer ls_sched_policy(int pid, bool idle,
 extern uint64 ls_sched_slice_ns(int pid);
 extern int	ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns);
 extern int	ls_sched_cores(void);
-extern int64 ls_sched_queued_us(int pid);
+extern bool ls_sched_times(int pid, LsSchedTimes *times);
+extern bool ls_sched_is_asked_to_end(int pid);
 extern int64 ls_sched_cpu_ns(int pid);
 extern char ls_sched_state(int pid);
 extern int	ls_read_small_file(const char *path, char *buf, int size);

@@ -7,8 +7,8 @@
  * of its own. One with a shorter slice than the process that runs goes first as it
  * wakes up. How much CPU each gets in the long run stays the same.
  *
- * Who gets the shortest slice there is: the walreceiver and the startup process; the
- * controller, which wakes sessions that wait for an LSN; and walsenders, on which
+ * Who gets the shortest slice there is: the walreceiver, the startup process and replay
+ * helpers; the controller, which wakes sessions that wait for an LSN; and walsenders, on which
  * standbys of this standby wait.
  *
  * It needs no privilege, for any process of the same user, and can be undone. A
@@ -27,7 +27,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "replication/walreceiver.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
@@ -36,7 +35,7 @@
 #include "priority/sched_linux.h"
 #include "priority/slice_rule.h"
 #include "priority/slices.h"
-#include "replay/startup_process.h"
+#include "replay/replay_processes.h"
 #include "state/settings.h"
 #include "state/shared_state.h"
 
@@ -57,7 +56,9 @@ typedef struct Process
 
 enum
 {
-	CONTROLLER = 0, STARTUP, WALRECEIVER, FIRST_WALSENDER
+	CONTROLLER = 0,
+	FIRST_OF_REPLAY = 1,
+	FIRST_WALSENDER = FIRST_OF_REPLAY + LS_REPLAY_PROCESSES
 };
 
 static Process *slices_processes = NULL;
@@ -87,7 +88,7 @@ ls_slices_init(void)
 	{
 		case LS_SLICE_DONE:
 			slices_kernel_has_them = true;
-			strlcpy(detail, "0.1 ms for startup process, walreceiver, walsenders and controller",
+			strlcpy(detail, "0.1 ms for startup process, walreceiver, replay helpers, walsenders and controller",
 					sizeof(detail));
 			break;
 		case LS_SLICE_REFUSED:
@@ -107,7 +108,7 @@ ls_slices_init(void)
 void
 ls_slices_step(bool in_recovery)
 {
-	bool		want_short = in_recovery && ls_enabled && ls_replay_priority;
+	bool		want_short = in_recovery && ls_enabled && ls_replay_priority != LS_PRIORITY_OFF;
 	uint32		has_short = 0;
 
 	if (!slices_kernel_has_them)
@@ -130,6 +131,13 @@ ls_slices_step(bool in_recovery)
 	pg_atomic_write_u32(&ls_priority->short_slices, has_short);
 }
 
+/* Controller: has replay short time slices, as far as it runs? */
+bool
+ls_slices_in_force(void)
+{
+	return slices_kernel_has_them;
+}
+
 static int
 slices_process_count(void)
 {
@@ -140,17 +148,11 @@ slices_process_count(void)
 static int
 slices_pid_of(int which)
 {
-	switch (which)
-	{
-		case CONTROLLER:
-			return MyProcPid;
-		case STARTUP:
-			return ls_startup_pid();
-		case WALRECEIVER:
-			return (int) *(volatile pid_t *) &WalRcv->pid;
-		default:
-			return (int) *(volatile pid_t *) &WalSndCtl->walsnds[which - FIRST_WALSENDER].pid;
-	}
+	if (which == CONTROLLER)
+		return MyProcPid;
+	if (which < FIRST_WALSENDER)
+		return ls_replay_pid(which - FIRST_OF_REPLAY);
+	return (int) *(volatile pid_t *) &WalSndCtl->walsnds[which - FIRST_WALSENDER].pid;
 }
 
 static void

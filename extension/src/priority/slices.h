@@ -6,5 +6,6 @@
 
 extern void ls_slices_init(void);
 extern void ls_slices_step(bool in_recovery);
+extern bool ls_slices_in_force(void);
 
 #endif							/* LOCKSTEP_SLICES_H */

@@ -7,8 +7,8 @@
  * by its own client at every answer (seen: a third fewer look-ups a second).
  * So only sessions with statements of some length are demoted.
  *
- * The controller compares, five times a second, the CPU time that a session's
- * process has used with the number of statements it has begun. That costs a
+ * The controller compares, five times a second (cpu_account.c), the CPU time that a
+ * session's process has used with the number of statements it has begun. That costs a
  * session one increment for each statement. Parallel workers are heavy from
  * the start (session.c).
  *
@@ -18,11 +18,9 @@
 
 #include "utils/memutils.h"
 
-#include "priority/sched_linux.h"
 #include "priority/weight.h"
 #include "state/session.h"
 
-#define WEIGH_EVERY_US INT64CONST(200000)
 /* CPU time of each statement from which a session becomes heavy. */
 #define HEAVY_NS INT64CONST(250000)
 /* CPU time of each statement below which a session becomes light again. */
@@ -35,53 +33,35 @@
 /* A session is judged from its second statement on: the first fills caches. */
 #define FIRST_JUDGED 2
 
-/* controller only: what was read last, by slot */
-typedef struct Reading
+/* controller only: a session as it was last judged, by slot */
+typedef struct Judged
 {
 	int			pid;
 	int64		cpu_ns;
 	uint32		statements;
-} Reading;
+} Judged;
 
-static Reading *weight_readings = NULL;
-static int64 weight_taken_at = 0;
+static Judged *weight_judged = NULL;
 
-static void weight_of_session(LsSession *s, Reading *last);
-
-/* Controller, each round. */
+/* Controller: the CPU time that a session's process has used so far, and its statements. */
 void
-ls_weigh_sessions(int64 now)
+ls_weigh_session(int slot, int pid, int64 cpu_ns, uint32 statements)
 {
-	if (now - weight_taken_at < WEIGH_EVERY_US)
-		return;
-	weight_taken_at = now;
-	if (weight_readings == NULL)
-		weight_readings = MemoryContextAllocZero(TopMemoryContext,
-												 sizeof(Reading) * ls_nsessions);
+	LsSession  *s = &ls_sessions[slot];
+	Judged	   *last;
+	int64		used;
+	uint32		begun;
+	bool		known;
+	bool		early;
 
-	for (int i = 0; i < ls_nsessions; i++)
-	{
-		LsSession  *s = &ls_sessions[i];
+	if (weight_judged == NULL)
+		weight_judged = MemoryContextAllocZero(TopMemoryContext, sizeof(Judged) * ls_nsessions);
+	last = &weight_judged[slot];
+	used = cpu_ns - last->cpu_ns;
+	begun = statements - last->statements;
+	known = last->pid == pid;
+	early = last->statements < FIRST_JUDGED;
 
-		if (pg_atomic_read_u32(&s->pid) != 0 &&
-			pg_atomic_read_u32(&s->wants_low) != 0)
-			weight_of_session(s, &weight_readings[i]);
-	}
-}
-
-static void
-weight_of_session(LsSession *s, Reading *last)
-{
-	int			pid = (int) pg_atomic_read_u32(&s->pid);
-	uint32		statements = pg_atomic_read_u32(&s->statements);
-	int64		cpu_ns = ls_sched_cpu_ns(pid);
-	int64		used = cpu_ns - last->cpu_ns;
-	uint32		begun = statements - last->statements;
-	bool		known = last->pid == pid;
-	bool		early = last->statements < FIRST_JUDGED;
-
-	if (cpu_ns < 0)
-		return;
 	/* too little to judge by: let it add up */
 	if (known && begun == 0 && used < LONG_RUNNING_NS)
 		return;

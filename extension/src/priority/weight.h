@@ -4,6 +4,6 @@
 #ifndef LOCKSTEP_WEIGHT_H
 #define LOCKSTEP_WEIGHT_H
 
-extern void ls_weigh_sessions(int64 now);
+extern void ls_weigh_session(int slot, int pid, int64 cpu_ns, uint32 statements);
 
 #endif							/* LOCKSTEP_WEIGHT_H */

@@ -203,7 +203,8 @@ helper_count_look_at_cores(LsHelperInput *in)
 		int			pid = i < 0 ? MyProcPid :
 			(int) pg_atomic_read_u32(&ls_queue->helpers[i].pid);
 		LsQueued   *last = &helper_count_queued[i + 1];
-		int64		us = pid == 0 ? -1 : ls_sched_queued_us(pid);
+		LsSchedTimes times;
+		int64		us = pid != 0 && ls_sched_times(pid, &times) ? times.queued_us : -1;
 
 		if (us >= 0 && last->pid == pid)
 			in->queued_us = Max(in->queued_us, (uint64) (us - last->us));

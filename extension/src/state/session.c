@@ -2,7 +2,8 @@
  * session.c - this process's slot in shared memory, and whether it is exempt.
  *
  * Runs in backends and parallel workers. The slot is taken at the first query
- * and given back as the process exits, also after FATAL.
+ * and given back as the process exits, also after FATAL. A session that exits while it is
+ * demoted leaves that to the controller.
  */
 #include "postgres.h"
 
@@ -18,6 +19,7 @@
 #include "utils/portal.h"
 
 #include "compat.h"
+#include "controller.h"
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "priority/priority.h"
@@ -57,6 +59,8 @@ ls_session_attach(void)
 	pg_atomic_write_u32(&s->heavy, IsParallelWorker() ? 1 : 0);
 	pg_atomic_write_u32(&s->statements, 0);
 	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
+	pg_atomic_write_u32(&s->leader, IsParallelWorker() ? (uint32) ls_my_leader_procno() + 1 : 0);
+	pg_atomic_write_u32(&s->ends_at, LS_NEVER);
 	pg_atomic_write_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_write_u64(&s->wait_lsn, InvalidXLogRecPtr);
 	pg_write_barrier();
@@ -114,6 +118,8 @@ session_init(LsSession *s)
 	pg_atomic_init_u32(&s->heavy, 0);
 	pg_atomic_init_u32(&s->statements, 0);
 	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
+	pg_atomic_init_u32(&s->leader, 0);
+	pg_atomic_init_u32(&s->ends_at, LS_NEVER);
 	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_init_u32(&s->in_ring, 0);
 	pg_atomic_init_u32(&s->excepted, 0);
@@ -132,6 +138,13 @@ session_exit(int code, Datum arg)
 	if (pg_atomic_exchange_u64(&s->wait_lsn, InvalidXLogRecPtr) != InvalidXLogRecPtr)
 		pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
 	pg_atomic_write_u32(&s->wants_low, 0);
+	/* a demoted one needs the CPU for the rest of its end: the controller restores it, and frees the slot */
+	if (ls_session_is_demoted(s))
+	{
+		pg_atomic_write_u32(&s->ends_at, LS_LEFT);
+		ls_nudge_controller();
+		return;
+	}
 	pg_atomic_write_u32(&s->pid, 0);
 	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
 }

@@ -11,8 +11,12 @@
 
 #include "port/atomics.h"
 
-/* A cache line, in bytes: 8 more for each session than the fields need. */
+/* A cache line, in bytes. */
 #define LS_SESSION_SIZE 64
+
+/* LsSession.ends_at of a session that ends nothing, and of one that has left while it was demoted. */
+#define LS_NEVER PG_UINT32_MAX
+#define LS_LEFT (PG_UINT32_MAX - 1)
 
 /*
  * Every field is written by the session itself, the owner, unless its comment
@@ -29,6 +33,10 @@ typedef struct LsSession
 	pg_atomic_uint32 statements;	/* top-level statements begun so far */
 	pg_atomic_uint32 sched;		/* LsSchedState; written by the controller,
 								 * reset by the owner */
+	pg_atomic_uint32 leader;	/* parallel worker: its leader's slot + 1; others: 0 */
+	pg_atomic_uint32 ends_at;	/* statements when the controller saw that this
+								 * session is to end its statement and has no
+								 * CPU for that; LS_NEVER; LS_LEFT, by the owner */
 
 	/* gate (gate/) */
 	pg_atomic_uint32 gate;		/* LsGateState, which names the writers */

@@ -17,7 +17,7 @@
 #include "wait/token.h"
 
 bool		ls_enabled = true;
-bool		ls_replay_priority = true;
+int			ls_replay_priority = LS_PRIORITY_ON;
 bool		ls_priority_irreversible = false;
 int			ls_read_throttle = LS_THROTTLE_ON;
 int			ls_read_throttle_lag = 100;
@@ -47,6 +47,20 @@ static const struct config_enum_entry settings_throttle_modes[] = {
 	{NULL, 0, false}
 };
 
+/* What a switch accepts, and "always". */
+static const struct config_enum_entry settings_priorities[] = {
+	{"off", LS_PRIORITY_OFF, false},
+	{"on", LS_PRIORITY_ON, false},
+	{"always", LS_PRIORITY_ALWAYS, false},
+	{"true", LS_PRIORITY_ON, true},
+	{"false", LS_PRIORITY_OFF, true},
+	{"yes", LS_PRIORITY_ON, true},
+	{"no", LS_PRIORITY_OFF, true},
+	{"1", LS_PRIORITY_ON, true},
+	{"0", LS_PRIORITY_OFF, true},
+	{NULL, 0, false}
+};
+
 static void settings_define_throttle(void);
 static void settings_define_replay(void);
 static void settings_define_wait(void);
@@ -60,10 +74,10 @@ ls_define_settings(void)
 							 NULL,
 							 &ls_enabled, true,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.replay_priority",
-							 "Runs the read queries of a standby at a lower priority than replay.",
-							 NULL,
-							 &ls_replay_priority, true,
+	DefineCustomEnumVariable("lockstep.replay_priority",
+							 "Gives replay the CPU before the read queries of a standby.",
+							 "\"on\" runs them at a lower priority only while replay lacks the CPU.",
+							 &ls_replay_priority, LS_PRIORITY_ON, settings_priorities,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("lockstep.priority_irreversible",
 							 "Lowers priorities even where the kernel will not raise them again.",

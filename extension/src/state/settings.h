@@ -11,6 +11,13 @@ typedef enum LsThrottleMode
 	LS_THROTTLE_ON
 } LsThrottleMode;
 
+typedef enum LsReplayPriority
+{
+	LS_PRIORITY_OFF,
+	LS_PRIORITY_ON,
+	LS_PRIORITY_ALWAYS
+} LsReplayPriority;
+
 /* The program's too: a test holds both against CHANGELOG.md. */
 #define LS_VERSION "0.2.0"
 
@@ -21,7 +28,7 @@ typedef enum LsThrottleMode
 #define LS_MAX_REPLAY_WORKERS 16
 
 extern bool ls_enabled;
-extern bool ls_replay_priority;
+extern int	ls_replay_priority;
 extern bool ls_priority_irreversible;
 extern int	ls_read_throttle;
 extern int	ls_read_throttle_lag;

@@ -42,10 +42,11 @@ SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + 
 FROM lockstep_stat_replay_pipeline;
 SELECT count(*) AS workers FROM lockstep_stat_replay_workers;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
-       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail
+       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail,
+       demotes, replay_cpu_wait_ms, cpu_wait_ms, demoted_cpu_wait_ms, lost_to_replay_ms, lost_to_others_ms
 FROM lockstep_stat_priority;
 SELECT mode, concurrency_limit, running, waiting, waits, wait_ms, would_wait,
-       timeouts, stats_reset <= now() AS stats_reset, phase
+       timeouts, stats_reset <= now() AS stats_reset, phase, beside_others
 FROM lockstep_stat_throttle;
 \x off
 

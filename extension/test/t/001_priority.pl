@@ -1,5 +1,6 @@
-# Replay priority: who is demoted and who is not, by what the kernel says of
-# real processes, and the way back by reload and by promotion.
+# Replay priority with lockstep.replay_priority = always: who is demoted and who is not, by
+# what the kernel says of real processes, and the way back by reload and by promotion. When
+# sessions are demoted with "on" is what t/033_demotion_by_need.pl is about.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,7 +14,7 @@ use Test::More;
 
 # without the throttle, which would make the sessions of this test wait
 my ($primary, $standby, $on_primary, $admin) =
-  primary_and_standby(conf => 'lockstep.read_throttle = off');
+  primary_and_standby(conf => "lockstep.read_throttle = off\nlockstep.replay_priority = always");
 
 wait_until($admin, q{SELECT detail NOT LIKE '%has not run%' FROM lockstep_stat_priority},
 	'the controller has looked at the kernel');
@@ -152,8 +153,12 @@ $leader->send($cross);
 wait_until($admin, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'parallel worker'},
 	'a parallel worker runs');
 my $worker = $admin->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
-wait_until($admin, sub { is_low($method, $worker) }, 'the parallel worker is demoted');
-wait_until($admin, sub { low($leader) }, 'so is its leader');
+my $worker_alone = 0;
+wait_until($admin,
+	sub { my $is = is_low($method, $worker); $worker_alone ||= $is && !low($leader); $is },
+	'the parallel worker is demoted');
+ok(low($leader), 'so is its leader');
+ok(!$worker_alone, 'the worker never ranked below it');
 $leader->cancel;
 refused($leader->result, '57014', qr/user request/, 'the parallel query');
 $leader->close;
@@ -167,8 +172,9 @@ for my $setting ('lockstep.replay_priority', 'lockstep.enabled')
 	wait_until($admin, sub { !low($app) }, "$setting = off brings it back");
 	wait_until($admin, 'SELECT demoted + pending + stuck = 0 FROM lockstep_stat_priority',
 		"the view agrees");
-	set_and_reload($standby, $setting => 'on');
-	wait_until($admin, sub { low($app) }, "$setting = on demotes it again");
+	my $on = $setting eq 'lockstep.enabled' ? 'on' : 'always';
+	set_and_reload($standby, $setting => $on);
+	wait_until($admin, sub { low($app) }, "$setting = $on demotes it again");
 }
 
 # While it is off, nothing heavy is demoted either.

@@ -16,7 +16,7 @@ use Time::HiRes;
 
 my $proc = PostgreSQL::Test::Utils::tempdir() . '/proc';
 my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
-	conf => "lockstep.read_throttle = off\nmax_standby_streaming_delay = -1\nlockstep.proc_root = '$proc'");
+	conf => "lockstep.read_throttle = off\nmax_standby_streaming_delay = -1\nlockstep.replay_priority = always\nlockstep.proc_root = '$proc'");
 
 sub write_file
 {
@@ -152,7 +152,7 @@ is($first->[1]->pid, $holder->pid, 'the one that replay waits for before all oth
 $holder->value('COMMIT');
 catch_up($on_primary, $admin);
 $_->close for @more;
-set_and_reload($standby, 'lockstep.replay_priority' => 'on');
+set_and_reload($standby, 'lockstep.replay_priority' => 'always');
 wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'two are demoted again');
 
 # The way back is refused to one of them.
@@ -176,7 +176,7 @@ wait_until($admin, 'SELECT stuck = 0 FROM lockstep_stat_priority', 'a stuck sess
 
 unlink "$proc/self/autogroup";
 set_and_reload($standby,
-	'lockstep.replay_priority'       => 'on',
+	'lockstep.replay_priority'       => 'always',
 	'lockstep.priority_irreversible' => 'on');
 wait_until($admin, q{SELECT method = 'sched_idle' FROM lockstep_stat_priority},
 	'lockstep.priority_irreversible allows what may not be undone');

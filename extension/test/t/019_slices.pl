@@ -72,7 +72,7 @@ if (!kernel_has_slices())
 	done_testing();
 	exit;
 }
-is($detail, '0.1 ms for startup process, walreceiver, walsenders and controller', 'the kernel has slices');
+is($detail, '0.1 ms for startup process, walreceiver, replay helpers, walsenders and controller', 'the kernel has slices');
 
 sub pid_of_type
 {

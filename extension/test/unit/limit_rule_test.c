@@ -197,6 +197,114 @@ run(const Model *model)
 	   model->name, at_floor * 100 / steps, at_ceiling * 100 / steps, lag_us / 1000);
 }
 
+/* ---- Places beside other programs ---- */
+
+typedef struct CrowdRow
+{
+	const char *name;
+	bool		automatic;
+	bool		lag_counts;
+	double		others;
+	double		readers_wait;
+	double		replay_wait;
+	int64		lag_us;
+	int			before;
+	int			after;
+} CrowdRow;
+
+static const CrowdRow crowd_rows[] = {
+	{"others have half a core", true, false, 0.5, 0.5, 0, 0, 0, 1},
+	{"others have little of it", true, false, 0.32, 0.5, 0, 0, 0, 0},
+	{"sessions do not wait for it", true, false, 3, 0.1, 0, 0, 0, 0},
+	{"the user's maximum stands", false, false, 0.5, 0.5, 0, 0, 0, 0},
+	{"no places while lag counts", true, true, 0.5, 0.5, 0, 0, 16, 0},
+	{"more are added", true, false, 0.1, 0.5, 0.49, ALLOWED_US / 6, 16, 21},
+	{"not while replay waits", true, false, 0.1, 0.5, 0.5, 0, 16, 16},
+	{"replay that gets no core takes half of them", true, false, 0.1, 0.5, 0.9, 0, 16, 8},
+	{"with some lag no more are added", true, false, 0.1, 0.5, 0, ALLOWED_US / 6 + 1, 16, 16},
+	{"more lag takes half of them", true, false, 0.1, 0.5, 0, ALLOWED_US / 3 + 1, 16, 8},
+};
+
+/* A core that its processes share; replay wants part of it. */
+typedef struct CrowdModel
+{
+	const char *name;
+	int			others;
+	double		replay_wants;
+	double		least_readers;	/* part of the core, on average over the second half */
+	double		most_readers;
+	int64		most_lag_us;	/* then */
+} CrowdModel;
+
+#define SESSIONS 128
+
+static const CrowdModel crowd_models[] = {
+	{"nothing else wants the core", 0, 0.1, 0.89, 0.9, 0},
+	{"one other program, an idle primary", 1, 0, 0.98, 1, 0},
+	{"12 of them", 12, 0, 0.9, 1, 0},
+	{"one, and replay that needs little", 1, 0.02, 0.9, 1, 60000},
+	{"12, and replay that needs little", 12, 0.02, 0.65, 1, 60000},
+	{"12, and replay that needs more than it gets", 12, 0.2, 0, 0.1, INT64CONST(1000) * SECOND_US},
+};
+
+static void
+run_crowd(const CrowdModel *model)
+{
+	LsCrowdState state = {0};
+	double		backlog_us = 0;	/* CPU that replay still needs */
+	double		readers_sum = 0;
+	int64		most_lag_us = 0;
+	const int	steps = 6000;
+
+	for (int step = 0; step < steps; step++)
+	{
+		int			inside = Min(1 + state.places, SESSIONS);
+		double		fair = 1.0 / (1 + inside + model->others);
+		double		wants = model->replay_wants + backlog_us / STEP_US;
+		double		replay = Min(wants, fair);
+		double		readers = (1 - replay) * inside / (inside + model->others);
+		int64		lag_us;
+
+		backlog_us += (model->replay_wants - replay) * STEP_US;
+		lag_us = model->replay_wants == 0 ? 0 : (int64) (backlog_us / model->replay_wants);
+		ls_limit_step_crowd(&state, &(LsCrowdInput) {
+			.now = (int64) step * STEP_US,.automatic = true,
+				.lag_counts = lag_us > ALLOWED_US,.waiting = SESSIONS - inside,
+				.others = 1 - readers - replay,.readers_wait = 1 - readers / inside,
+				.replay_wait = wants > replay ? 1 - replay : 0,
+				.replay_works = replay > 0.01,.lag_us = lag_us,.allowed_us = ALLOWED_US
+		});
+		if (step < steps / 2)
+			continue;
+		readers_sum += readers / (steps / 2);
+		most_lag_us = Max(most_lag_us, lag_us);
+	}
+	ok(readers_sum >= model->least_readers && readers_sum <= model->most_readers &&
+	   most_lag_us <= model->most_lag_us,
+	   "%s: readers have %.3f of the core, lag is " INT64_FORMAT " ms at most",
+	   model->name, readers_sum, most_lag_us / 1000);
+}
+
+static void
+test_crowd(void)
+{
+	for (int i = 0; i < lengthof(crowd_rows); i++)
+	{
+		const CrowdRow *row = &crowd_rows[i];
+		LsCrowdState state = {.places = row->before};
+
+		ls_limit_step_crowd(&state, &(LsCrowdInput) {
+			.now = STEP_US,.automatic = row->automatic,.lag_counts = row->lag_counts,.waiting = 100,
+				.others = row->others,.readers_wait = row->readers_wait,.replay_wait = row->replay_wait,
+				.replay_works = true,.lag_us = row->lag_us,.allowed_us = ALLOWED_US
+		});
+		ok(state.places == row->after, "%s: from %d to %d (is %d)", row->name, row->before, row->after,
+		   state.places);
+	}
+	for (int i = 0; i < lengthof(crowd_models); i++)
+		run_crowd(&crowd_models[i]);
+}
+
 /* ---- The ceiling ---- */
 
 typedef struct CeilingRow
@@ -339,6 +447,7 @@ main(void)
 	test_judgements();
 	for (int i = 0; i < lengthof(models); i++)
 		run(&models[i]);
+	test_crowd();
 	test_ceiling();
 	test_places();
 	test_resting();

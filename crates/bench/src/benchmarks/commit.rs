@@ -98,7 +98,7 @@ fn name(awaited: Awaited, level: Level, committers: u32) -> String {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CommitFigures {
     pub seconds: f64,
-    /// That were timed.
+    /// Commits that were timed.
     pub commits: u64,
     pub commit_p50_ms: f64,
     pub commit_p99_ms: f64,

@@ -31,9 +31,12 @@ const SERIES_SECONDS: u64 = 5;
 /// The long case is this many times as long as the others.
 const LONG_FACTOR: u32 = 10;
 
+/// Writers beside busy processes of others: few, so that the primary's core is not the bound.
+const FOREIGN_WRITERS: u32 = 16;
+
 /// Megabytes that a run may need: primary, standby, and the WAL of both.
 const SPACE_MB_BASE: u64 = 2_000;
-/// The same for each second measured, as a lagging standby keeps all WAL.
+/// Megabytes that a run may need for each second measured, as a lagging standby keeps all WAL.
 const SPACE_MB_PER_SECOND: u64 = 10;
 
 /// Cases that read alike and so share their stock rounds, in one round after the other.
@@ -99,20 +102,36 @@ pub enum PriorityCase {
     AggregateStill,
     /// As aggregate; the standby has both cores, and shares one of them with the primary.
     AggregateTwoCores,
+    /// Aggregates beside 16 writers and a busy process of others on the standby's core.
+    #[value(name = "foreign-1")]
+    Foreign1,
+    /// As foreign-1, with 12 busy processes of others.
+    #[value(name = "foreign-12")]
+    Foreign12,
+    /// As foreign-1, while nothing is written.
+    #[value(name = "foreign-1-still")]
+    Foreign1Still,
+    /// As foreign-12, while nothing is written.
+    #[value(name = "foreign-12-still")]
+    Foreign12Still,
 }
 
 impl PriorityCase {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 10] = [
         Self::Aggregate,
         Self::Select,
         Self::ThrottleOnly,
         Self::Aggregate10min,
         Self::AggregateStill,
         Self::AggregateTwoCores,
+        Self::Foreign1,
+        Self::Foreign12,
+        Self::Foreign1Still,
+        Self::Foreign12Still,
     ];
 
-    /// Its name in arguments and results.
+    /// The case's name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aggregate => "aggregate",
@@ -121,6 +140,28 @@ impl PriorityCase {
             Self::Aggregate10min => "aggregate-10min",
             Self::AggregateStill => "aggregate-still",
             Self::AggregateTwoCores => "aggregate-two-cores",
+            Self::Foreign1 => "foreign-1",
+            Self::Foreign12 => "foreign-12",
+            Self::Foreign1Still => "foreign-1-still",
+            Self::Foreign12Still => "foreign-12-still",
+        }
+    }
+
+    /// Busy processes of others on the standby's cores.
+    fn busy_others(self) -> u32 {
+        match self {
+            Self::Foreign1 | Self::Foreign1Still => 1,
+            Self::Foreign12 | Self::Foreign12Still => 12,
+            _ => 0,
+        }
+    }
+
+    /// Clients that write to the primary, of as many as were asked for.
+    fn writers(self, asked: u32) -> u32 {
+        match self {
+            Self::AggregateStill | Self::Foreign1Still | Self::Foreign12Still => 0,
+            Self::Foreign1 | Self::Foreign12 => asked.min(FOREIGN_WRITERS),
+            _ => asked,
         }
     }
 }
@@ -131,7 +172,7 @@ pub struct PriorityFigures {
     #[serde(flatten)]
     pub trial: TrialFigures,
     pub primary_cpu_s: f64,
-    /// Of the standby.
+    /// Memory of the standby.
     pub rss_mb: f64,
     /// How sharp the measurement was: distance of neighbouring samples.
     pub primary_sample_gap_p99_ms: f64,
@@ -294,10 +335,7 @@ impl Benchmark for PriorityArgs {
         let spec = TrialSpec {
             variant: turn.variant,
             size: Size {
-                writers: match turn.case {
-                    PriorityCase::AggregateStill => 0,
-                    _ => self.writers,
-                },
+                writers: turn.case.writers(self.writers),
                 ..self.size()
             },
             read: match turn.case {
@@ -308,6 +346,7 @@ impl Benchmark for PriorityArgs {
                 PriorityCase::AggregateTwoCores => Side::Both,
                 _ => Side::Standby,
             },
+            busy_others: turn.case.busy_others(),
             standby_settings: turn.variant.standby_settings(&settings),
             warmup: Duration::from_secs(u64::from(self.warmup)),
             measured: Duration::from_secs(u64::from(self.measured(turn.case))),

@@ -339,6 +339,7 @@ fn phase(
         size,
         read: args.read_query.workload(),
         side: Side::Standby,
+        busy_others: 0,
         standby_settings: variant.standby_settings(&[]),
         warmup: seconds(warmup(args)),
         measured: seconds(args.duration),

@@ -11,7 +11,7 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, Writer, behind, unseen};
+use super::{Hurry, Writer, behind, paused, unseen};
 use crate::Result;
 use crate::slow_calls::SlowCalls;
 
@@ -101,7 +101,17 @@ pub const FAULTS: &[Fault] = &[
         Cause::AsynchronousApplyCommit,
         asynchronous_commit,
     ),
-    fault("paused replay", Cause::ReplayPaused, paused),
+    fault("paused replay", Cause::ReplayPaused, pause),
+    fault(
+        "recovery target reached",
+        Cause::RecoveryTarget,
+        paused::at_target,
+    ),
+    fault(
+        "settings lower than the primary's",
+        Cause::StandbySettingsTooLow,
+        paused::settings_too_low,
+    ),
     fault("recovery conflict", Cause::RecoveryConflict, conflict),
     fault("cleanup lock", Cause::CleanupLock, cleanup_lock),
     fault("starved startup", Cause::ReplayStarved, starved),
@@ -311,7 +321,7 @@ fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     Ok(injected)
 }
 
-fn paused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+fn pause(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.standby.execute("SELECT pg_wal_replay_pause()")?;
     injected

@@ -10,6 +10,7 @@
 //! | [`stage`] | the servers |
 //! | [`faults`] | the faults |
 //! | `behind` | faults at a relay and behind one |
+//! | `paused` | replay that pauses by itself |
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
 //! | [`slow_link`] | a connection of limited bandwidth |
@@ -20,6 +21,7 @@ mod behind;
 pub mod faults;
 pub mod freeze;
 pub mod hurry;
+mod paused;
 pub mod slow_link;
 pub mod stage;
 mod unseen;

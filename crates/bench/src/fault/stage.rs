@@ -60,7 +60,12 @@ pub struct Injected {
     pub(super) frozen: Vec<Frozen>,
     pub(super) hurried: Option<Hurry>,
     pub(super) undo: Vec<(Which, String)>,
+    /// A remedy was tried, so that there may be nothing left to undo.
+    pub mended: bool,
     unset: Vec<(Which, &'static str)>,
+    /// Settings with which servers are started anew, one after the other: a value, or the one that the
+    /// server has otherwise.
+    pub(super) restarts: Vec<(Which, &'static str, Option<String>)>,
 }
 
 impl Injected {
@@ -183,6 +188,11 @@ impl Stage {
         Ok(server.reload()?)
     }
 
+    /// Starts a server anew.
+    pub fn restart(&mut self, which: Which) -> Result<()> {
+        Ok(self.server_mut(which).restart()?)
+    }
+
     /// The server process of a type; of several walsenders, that of `application`.
     pub fn process(
         &self,
@@ -229,7 +239,9 @@ impl Stage {
             frozen,
             hurried,
             undo,
+            mended,
             unset,
+            restarts,
             culprit: _,
         } = injected;
         drop(loads);
@@ -245,9 +257,21 @@ impl Stage {
             server.reload()?;
         }
         for (which, sql) in undo {
-            self.server(which).execute(&sql)?;
+            let undone = self.server(which).execute(&sql);
+            if !mended {
+                undone?;
+            }
         }
         drop(writers);
+        for (which, name, value) in restarts {
+            let server = self.server_mut(which);
+            match value {
+                Some(value) => server.set([(name, value)])?,
+                None => server.unset(name)?,
+            }
+            server.restart()?;
+            self.standby.catch_up(&self.primary)?;
+        }
         behind::close(self)
     }
 

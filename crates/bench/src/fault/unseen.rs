@@ -168,7 +168,13 @@ pub(super) fn table_not_followed(
     stage: &mut Stage,
     strength: Strength,
 ) -> Result<Injected> {
-    added(stage, strength)
+    let mut injected = added(stage, strength)?;
+    // Doctor's remedy makes them follow it.
+    for (which, name) in [(Which::First, "first"), (Which::Second, "second")] {
+        let refresh = format!("ALTER SUBSCRIPTION {name} REFRESH PUBLICATION");
+        injected.undo.push((which, refresh));
+    }
+    Ok(injected)
 }
 
 fn added(stage: &mut Stage, strength: Strength) -> Result<Injected> {
@@ -176,6 +182,7 @@ fn added(stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     for server in [&stage.primary, &stage.first, &stage.second] {
         server.execute(CREATE)?;
+        server.execute("TRUNCATE added")?;
     }
     stage
         .primary
@@ -203,7 +210,7 @@ pub(super) fn table_left_out(_: &Lab, stage: &mut Stage, strength: Strength) -> 
 }
 
 /// Writes WAL that no table has.
-fn fill(stage: &Stage, megabytes: u32) -> Result<()> {
+pub(super) fn fill(stage: &Stage, megabytes: u32) -> Result<()> {
     Ok(stage.primary.execute(&format!(
         "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) \
          FROM generate_series(1, {megabytes})"

@@ -1,4 +1,4 @@
-//! What Lockstep claims, in one row each: README's table and the longer one of
+//! Lockstep's claims, one row each: README's table and the longer one in
 //! `docs/measurements.md`.
 
 use std::path::Path;
@@ -39,119 +39,119 @@ macro_rules! medians {
     };
 }
 
-/// README's claims: one about each part of Lockstep, and what reading loses.
+/// README's claims: one about each part of Lockstep, and the price that readers pay.
 const README_CLAIMS: &[Claim] = &[
     Claim {
-        words: "Replay lag under 128 readers, whose queries aggregate 3,000 rows each: median",
+        words: "Median replay lag under 128 readers, each query aggregating 3,000 rows",
         benchmark: "priority",
         figures: medians!(Lower, "aggregate", "lag_p50_ms"),
     },
     Claim {
-        words: "What that costs: aggregates read a second",
+        words: "The price of that: aggregate queries answered a second",
         benchmark: "priority",
         figures: medians!(Higher, "aggregate", "read_tps"),
     },
     Claim {
-        words: "Replay of updates of three indexed columns, on two cores by two processes, data in memory",
+        words: "Time to replay updates of three indexed columns: two cores, two processes, data in memory",
         benchmark: "replay",
         figures: medians!(Lower, "update-cached-local", "seconds"),
     },
     Claim {
-        words: "Transactions a second on a primary with eight logical subscribers, through a relay",
+        words: "Transactions a second on a primary with eight logical subscribers (ours: through a relay)",
         benchmark: "relay-fanout",
         figures: medians!(Higher, "subscribers-8", "primary_tps"),
     },
     Claim {
-        words: "Changes of TPC-B transactions that a replica applies a second, and a subscription",
+        words: "TPC-B changes applied a second while catching up (ours: a replica, stock: a subscription)",
         benchmark: "apply",
         figures: medians!(Higher, "tpcb", "rows_per_s"),
     },
     Claim {
-        words: "Causes of lag that doctor names first, of 32 injected",
+        words: "Injected causes of lag, of 32, that doctor names first",
         benchmark: "doctor-matrix",
         figures: Figures::Headline("causes"),
     },
 ];
 
-/// What else is claimed, in `docs/measurements.md` only.
+/// Further claims, in `docs/measurements.md` only.
 const MORE_CLAIMS: &[Claim] = &[
     Claim {
-        words: "Replay lag under 128 readers, whose queries aggregate 3,000 rows each: 99th percentile",
+        words: "99th percentile of replay lag under 128 readers, each query aggregating 3,000 rows",
         benchmark: "priority",
         figures: medians!(Lower, "aggregate", "lag_p99_ms"),
     },
     Claim {
-        words: "the same: at the end of ten minutes",
+        words: "Replay lag under the same readers at the end of ten minutes",
         benchmark: "priority",
         figures: medians!(Lower, "aggregate-10min", "lag_end_ms"),
     },
     Claim {
-        words: "the same: transactions a second on the primary over ten minutes",
+        words: "Transactions a second on the primary over these ten minutes",
         benchmark: "priority",
         figures: medians!(Higher, "aggregate-10min", "primary_tps"),
     },
     Claim {
-        words: "Replay lag under 128 readers of single rows: 99th percentile",
+        words: "99th percentile of replay lag under 128 readers of single rows",
         benchmark: "priority",
         figures: medians!(Lower, "select", "lag_p99_ms"),
     },
     Claim {
-        words: "the same: rows read a second",
+        words: "Rows that these readers read a second",
         benchmark: "priority",
         figures: medians!(Higher, "select", "read_tps"),
     },
     Claim {
-        words: "Highest rate of WAL at which lag stays bounded under 128 readers (0: at none that was tried)",
+        words: "Highest tried rate of WAL at which lag stays bounded under 128 readers (0: at none)",
         benchmark: "load-curve",
         figures: Figures::Headline("mb_per_s"),
     },
     Claim {
-        words: "Look-ups a second while the read throttle is on and has nothing to do",
+        words: "Lookups a second with the read throttle on and nothing to hold back (stock: throttle off)",
         benchmark: "overhead",
         figures: Figures::Headline("read_tps"),
     },
     Claim {
-        words: "WAL that a standby replays on one core, updates of three indexed columns, data in memory",
+        words: "WAL replayed a second on one core: updates of three indexed columns, data in memory",
         benchmark: "replay",
         figures: Figures::Headline("mb_per_s"),
     },
     Claim {
-        words: "Replay of TPC-C on two cores by two processes, all WAL there",
+        words: "Time to replay TPC-C: two cores, two processes, all WAL on disk at the start",
         benchmark: "replay",
         figures: medians!(Lower, "tpcc-cached-local", "seconds"),
     },
     Claim {
-        words: "the same: rows with random keys",
+        words: "Time to replay inserts of rows with random keys, under the same conditions",
         benchmark: "replay",
         figures: medians!(Lower, "uuid-insert-cached-local", "seconds"),
     },
     Claim {
-        words: "the same: TPC-C, 30 % in memory and reads of 1 ms, four helpers",
+        words: "Time to replay TPC-C with 30 % of the data in memory, reads of 1 ms, and four helpers",
         benchmark: "replay",
         figures: medians!(Lower, "tpcc-30pct-1ms-local", "seconds"),
     },
     Claim {
-        words: "Redo of 2 GB of WAL after a crash, two cores",
+        words: "Time for redo of 2 GB of WAL after a crash, on two cores",
         benchmark: "replay",
         figures: medians!(Lower, "crash-recovery", "seconds"),
     },
     Claim {
-        words: "the same: until it accepts connections",
+        words: "Time until that server accepts connections",
         benchmark: "replay",
         figures: medians!(Lower, "crash-recovery", "ready_seconds"),
     },
     Claim {
-        words: "CPU of decoding 100,000 TPC-B transactions once",
+        words: "CPU time to decode 100,000 TPC-B transactions once",
         benchmark: "decode",
         figures: Figures::Headline("cpu_s"),
     },
     Claim {
-        words: "Transactions a second on a primary with eight logical subscribers through a relay, and of stock without any",
+        words: "Transactions a second on a primary (ours: eight logical subscribers through a relay, stock: no subscriber)",
         benchmark: "relay-fanout",
         figures: medians!(Higher, "subscribers-8", "subscribers-0", "primary_tps"),
     },
     Claim {
-        words: "Rows a second at each of eight subscribers, with transactions of 200,000 rows among small ones",
+        words: "Rows a second received by each of eight subscribers, with transactions of 200,000 rows among small ones",
         benchmark: "relay-mixed",
         figures: medians!(Higher, "mixed-16MB", "rows_per_s"),
     },
@@ -161,17 +161,17 @@ const MORE_CLAIMS: &[Claim] = &[
         figures: medians!(Lower, "null-16MB", "null", "seconds"),
     },
     Claim {
-        words: "Commit at `synchronous_commit = on` with a synchronous subscriber, by default and with doctor's remedy",
+        words: "Time of a commit with a synchronous subscriber, `synchronous_commit = on` (ours: with doctor's remedy)",
         benchmark: "commit-levels",
         figures: Figures::Headline("on_ms"),
     },
     Claim {
-        words: "CPU that watching 20 nodes costs their primary, of one core",
+        words: "CPU of the primary for watching 20 nodes, in percent of one core",
         benchmark: "watching",
         figures: medians!(Neither, "pg15 20 nodes", "sampling_cpu_percent"),
     },
     Claim {
-        words: "the same with `--heartbeat`, of a standby whose replay is paused",
+        words: "CPU of a standby whose replay is paused, watched with `--heartbeat`",
         benchmark: "watching",
         figures: Figures::Medians {
             ours: "pg15 20 nodes/heartbeat, paused/standby_cpu_percent",

@@ -23,7 +23,7 @@ use crate::Result;
 /// How long consumers may take after the last write.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// How often a round looks whether all servers and consumers still run.
+/// Interval at which a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// One round.
@@ -39,7 +39,7 @@ pub struct MixedSpec {
     pub clients: u32,
     /// Rows of a large transaction.
     pub large_rows: u32,
-    /// From the end of one large transaction to the next.
+    /// Pause from the end of one large transaction to the next.
     pub large_every: Duration,
     /// How long writers write.
     pub written: Duration,

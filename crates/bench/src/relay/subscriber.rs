@@ -32,7 +32,7 @@ const IN_USE: &str = "55006";
 /// The cores that a subscriber's server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// Those of the standby's side, while the primary is busy.
+    /// The cores of the standby's side, while the primary is busy.
     Standbys,
     /// All cores, where the primary has little to do: apply workers then need not share a core
     /// with the server's other processes.

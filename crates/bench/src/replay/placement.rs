@@ -16,7 +16,7 @@ pub enum Placement {
 impl Placement {
     pub const ALL: [Self; 3] = [Self::Local, Self::Streamed, Self::OneCore];
 
-    /// Its name in cases.
+    /// The placement's name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",

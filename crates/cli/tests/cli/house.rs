@@ -12,6 +12,9 @@ mod layers;
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
 
+/// Most columns of a comment in Rust; `rustfmt` sees to the code.
+const MOST_COLUMNS: usize = 110;
+
 /// Endings of source files; scripts have none.
 const SOURCES: [&str; 9] = ["rs", "c", "h", "sql", "pl", "pm", "js", "css", "sh"];
 
@@ -107,6 +110,23 @@ fn no_source_file_is_long() {
         );
     }
     assert!(seen > 300, "there are only {seen} source files");
+}
+
+/// A row of a table cannot be broken.
+#[test]
+fn no_comment_is_wide() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    for path in found {
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            let text = line.trim_start();
+            let is_row = text.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let is_wide = line.chars().count() > MOST_COLUMNS;
+            let is_wrong = text.starts_with("//") && !is_row && is_wide;
+            assert!(!is_wrong, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
 }
 
 /// Names that say nothing outside their module, and that two crates would both take.

@@ -28,6 +28,10 @@ macro_rules! causes {
 causes! {
     /// Somebody has paused replay.
     ReplayPaused = "replay_paused",
+    /// Replay is paused, and has a recovery target, which it may have reached.
+    RecoveryTarget = "recovery_target",
+    /// Settings of a standby are lower than its primary's, so that replay pauses.
+    StandbySettingsTooLow = "standby_settings_too_low",
     /// `recovery_min_apply_delay` holds replay back.
     ReplayDelayed = "replay_delayed",
     /// Replay waits for a query that needs old rows or holds a lock.

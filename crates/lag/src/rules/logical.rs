@@ -208,8 +208,18 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             _ => Severity::Lag,
         };
         let mut evidence = Evidence::of(link, away.max(0.5));
-        if !last.enabled {
-            evidence = evidence.name("disabled_subscription", &last.name);
+        // Its own worker is not there, so somebody else uses the slot: a copy of this server, perhaps.
+        let taken = link
+            .slot
+            .as_deref()
+            .filter(|_| link.connected_share() > 0.0);
+        match (last.enabled, taken) {
+            (true, _) => {}
+            (false, Some(slot)) => evidence = evidence.name("taken_slot", slot),
+            (false, None) if last.disable_on_error && last.apply_errors > 0 => {
+                evidence = evidence.name("failed_subscription", &last.name);
+            }
+            (false, None) => evidence = evidence.name("disabled_subscription", &last.name),
         }
         // What fails again and again at one place is the same transaction. A lost connection is
         // counted as an error, too, but then there is progress between two of them.

@@ -25,11 +25,14 @@ mod horizon;
 mod logical;
 #[cfg(test)]
 mod overlooked_tests;
+mod paused;
 mod published;
 mod receive;
 mod relay;
 #[cfg(test)]
 mod relay_tests;
+#[cfg(test)]
+mod remedy_tests;
 mod replay;
 mod replica;
 #[cfg(test)]
@@ -169,7 +172,9 @@ impl Evidence {
             facts: Vec::new(),
             names: BTreeMap::new(),
         };
-        evidence = evidence.name("upstream", &link.upstream.name);
+        evidence = evidence
+            .name("upstream", &link.upstream.name)
+            .name("server", server(link));
         if link.replica.is_some() {
             evidence = evidence.name("node", &link.name);
         }
@@ -234,6 +239,14 @@ impl Evidence {
             ),
         )
         .name("pid", session.pid.to_string())
+        .name(
+            // What ending it costs.
+            match session.has_xid() {
+                true => "writer_pid",
+                false => "reader_pid",
+            },
+            session.pid.to_string(),
+        )
         .name("query", shortened(&session.query))
     }
 }
@@ -246,6 +259,8 @@ impl Rule {
             "subscription",
             "stuck_subscription",
             "disabled_subscription",
+            "failed_subscription",
+            "publication",
         ] {
             if let Some(name) = names.get_mut(name) {
                 *name = identifier(name);
@@ -259,6 +274,22 @@ impl Rule {
         }
         let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()
+    }
+}
+
+/// The server of a link's replica, as a remedy says where SQL is to be run.
+fn server(link: &Link<'_>) -> String {
+    match link.replica {
+        Some(node) => in_database(node, &node.facts.database),
+        None => "the subscriber".to_owned(),
+    }
+}
+
+/// A database of a server, as a remedy says where SQL is to be run.
+pub(crate) fn in_database(node: &NodeWindow, database: &str) -> String {
+    match database.is_empty() {
+        true => node.name.clone(),
+        false => format!("{}, in database {database}", node.name),
     }
 }
 

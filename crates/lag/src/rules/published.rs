@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Evidence, Severity, View};
+use super::{Evidence, Severity, View, in_database};
 use crate::link::Link;
 use crate::point::LinkKind;
 use crate::window::NodeWindow;
@@ -16,6 +16,10 @@ const MOST_NAMED: usize = 5;
 pub(super) struct Difference {
     unpublished: Vec<String>,
     pub(super) unfollowed: Vec<String>,
+    /// The publisher and its database.
+    publisher: String,
+    /// The first publication that the subscription follows.
+    publication: String,
 }
 
 /// The server that publishes for a link, and the database that it does so from.
@@ -57,6 +61,8 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Option<Differe
     Some(Difference {
         unpublished: list(&tables, &published),
         unfollowed: list(&published, &tables),
+        publisher: in_database(publisher, &database),
+        publication: followed.publications.first().cloned().unwrap_or_default(),
     })
 }
 
@@ -73,26 +79,36 @@ pub(super) fn some(names: &[String]) -> String {
 fn of_tables(
     view: &View<'_>,
     fact: &'static str,
-    choose: fn(Difference) -> Vec<String>,
+    choose: fn(&Difference) -> &[String],
     words: &str,
 ) -> Vec<Evidence> {
     let links = view.links.iter();
     let links = links.filter(|link| link.kind == LinkKind::Logical);
     let mut found = Vec::new();
     for link in links {
-        let tables = difference(view, link).map(choose).unwrap_or_default();
+        let Some(difference) = difference(view, link) else {
+            continue;
+        };
+        let tables = choose(&difference);
         if tables.is_empty() {
             continue;
         }
+        let number = match tables.len() > MOST_NAMED {
+            true => "many_tables",
+            false => "few_tables",
+        };
         found.push(
             Evidence::of(link, 0.0)
                 .severity(Severity::Risk)
                 .fact(
                     fact,
                     tables.len() as f64,
-                    format!("{words}: {}", some(&tables)),
+                    format!("{words}: {}", some(tables)),
                 )
-                .name("tables", some(&tables)),
+                .name("publisher", &difference.publisher)
+                .name("publication", &difference.publication)
+                .name("tables", some(tables))
+                .name(number, some(tables)),
         );
     }
     found
@@ -103,12 +119,17 @@ pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {
     of_tables(
         view,
         "unpublished_tables",
-        |tables| tables.unpublished,
+        |tables| &tables.unpublished,
         words,
     )
 }
 
 pub(super) fn unfollowed(view: &View<'_>) -> Vec<Evidence> {
     let words = "tables that are published and the subscription does not follow";
-    of_tables(view, "unfollowed_tables", |tables| tables.unfollowed, words)
+    of_tables(
+        view,
+        "unfollowed_tables",
+        |tables| &tables.unfollowed,
+        words,
+    )
 }

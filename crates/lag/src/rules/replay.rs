@@ -8,7 +8,7 @@ use crate::link::Link;
 use crate::parallel_report::ParallelReport;
 use crate::point::{LinkKind, Stage};
 use crate::sample::Sample;
-use crate::states::{BackendType, ReplayPause, WaitType};
+use crate::states::{BackendType, WaitType};
 use crate::views::{Extension, Process, Session};
 use crate::window::NodeWindow;
 
@@ -38,7 +38,9 @@ const LEAST_SEEN: usize = 3;
 const REPLAY_STAGE: f64 = 0.3;
 
 /// Physical links to standbys that were asked.
-fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
+pub(super) fn standbys<'v, 'a>(
+    view: &'v View<'a>,
+) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
     view.links
         .iter()
         .filter(|link| link.kind == LinkKind::Physical)
@@ -95,7 +97,9 @@ fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence
     let Some(extension) = extension(link) else {
         return match preloaded {
             true => evidence,
-            false => evidence.name("stock_node", &node.name),
+            false => {
+                (evidence.name("stock_node", &node.name)).setting(node, "shared_preload_libraries")
+            }
         };
     };
     evidence
@@ -122,28 +126,6 @@ fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence
         .setting(node, "lockstep.read_throttle")
 }
 
-pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
-    let mut found = Vec::new();
-    for (link, node) in standbys(view) {
-        let state = node.last().and_then(|sample| sample.wal.pause.as_ref());
-        let Some(state @ (ReplayPause::Paused | ReplayPause::Requested)) = state else {
-            continue;
-        };
-        let share = node.share(|sample| sample.wal.pause != Some(ReplayPause::NotPaused));
-        let severity = match link.last_bytes() {
-            0 => Severity::Risk,
-            _ => Severity::Lag,
-        };
-        let evidence = Evidence::of(link, share).severity(severity).fact(
-            "paused_share",
-            share,
-            format!("pg_get_wal_replay_pause_state() is \"{state}\""),
-        );
-        found.push(unreplayed(evidence, link));
-    }
-    found
-}
-
 pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
     let waits = |process: &Process| process.waits_for("RecoveryApplyDelay");
     let mut found = Vec::new();
@@ -167,10 +149,13 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
+/// The wait event of a startup process that waits for the end of a snapshot.
+const SNAPSHOT: &str = "RecoveryConflictSnapshot";
+
 /// The startup process waits for a query: for the end of its snapshot, or for its lock.
 fn in_conflict(process: &Process) -> bool {
     process.waits(&WaitType::Lock)
-        || ["RecoveryConflictSnapshot", "RecoveryConflictTablespace"]
+        || [SNAPSHOT, "RecoveryConflictTablespace"]
             .iter()
             .any(|event| process.waits_for(event))
 }
@@ -217,19 +202,17 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The session that holds the lock that replay waits for, else the one with the oldest
-/// snapshot.
+/// The session that holds the lock that replay waits for, or the one with the oldest snapshot if
+/// replay waits for the end of a snapshot. None if it is somebody else, who must not be ended for it.
 fn culprit(sample: &Sample) -> Option<&Session> {
     let startup = sample.process(&BackendType::Startup)?;
-    let sessions = &sample.clients.oldest;
-    sessions
-        .iter()
-        .find(|session| startup.blocked_by.contains(&session.pid))
-        .or_else(|| {
-            let with_snapshot = sessions.iter().filter(|session| session.xmin_age.is_some());
-            with_snapshot.max_by_key(|session| session.xmin_age)
-        })
-        .or_else(|| sessions.first())
+    let mut sessions = sample.clients.oldest.iter();
+    if !startup.blocked_by.is_empty() {
+        return sessions.find(|session| startup.blocked_by.contains(&session.pid));
+    }
+    startup.waits_for(SNAPSHOT).then_some(())?;
+    let with_snapshot = sessions.filter(|session| session.xmin_age.is_some());
+    with_snapshot.max_by_key(|session| session.xmin_age)
 }
 
 pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {

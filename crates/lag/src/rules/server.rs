@@ -24,6 +24,9 @@ const SOME_WAL: f64 = 1024.0 * 1024.0;
 /// What `wal_compression` leaves of pages, at the least: fewer bytes are never assumed.
 const COMPRESSED: f64 = 0.25;
 
+/// A delay with which replay waits for usual queries, in milliseconds: PostgreSQL's own.
+const SOME_DELAY_MS: f64 = 30_000.0;
+
 /// The server archives WAL, according to its setting: a standby only with `always`.
 fn archives(node: &NodeWindow) -> bool {
     matches!(
@@ -111,8 +114,14 @@ pub(super) fn queries_cancelled(view: &View<'_>) -> Vec<Evidence> {
                 format!("replay cancelled {number:.0} queries: {}", kinds.join(", ")),
             )
             .setting(node, "max_standby_streaming_delay");
-        if of(|c| c.snapshot).is_some() {
-            evidence = evidence.setting(node, "hot_standby_feedback");
+        let lacks_feedback = node.facts.setting("hot_standby_feedback") == Some("off");
+        if of(|c| c.snapshot).is_some() && lacks_feedback {
+            evidence = evidence.name("without_feedback", &node.name);
+        }
+        let delay = node.facts.number("max_standby_streaming_delay");
+        if let Some(delay) = delay.filter(|delay| *delay >= 0.0) {
+            let longer = (2.0 * delay).max(SOME_DELAY_MS);
+            evidence = evidence.name("longer", format!("{longer:.0}"));
         }
         found.push(evidence);
     }

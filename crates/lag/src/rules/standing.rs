@@ -114,6 +114,10 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
             let is_lost = slot.wal_status == Some(WalStatus::Lost);
             let what = if is_lost { "lost_slot" } else { "near_slot" };
             evidence = evidence.name(what, &slot.slot_name);
+            let limit = node.facts.number("max_slot_wal_keep_size");
+            if let Some(limit) = limit.filter(|limit| *limit > 0.0 && !is_lost) {
+                evidence = evidence.name("twice", format!("{:.0}", 2.0 * limit));
+            }
             match replica::of_slot(slot) {
                 Some(name) => evidence = of_replica(evidence, name),
                 None if !slot.active && !has_owner(view, node, slot) => {
@@ -173,6 +177,7 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     },
                     &node.name,
                 )
+                .name("kept", bytes(kept))
                 .setting(node, "max_slot_wal_keep_size");
             match replica::of_slot(slot) {
                 Some(name) => {

@@ -1,8 +1,8 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, halted, horizon, logical, published, receive, relay, replay, replica, server,
-    standing, synchronous,
+    Cause, Rule, halted, horizon, logical, paused, published, receive, relay, replay, replica,
+    server, standing, synchronous,
 };
 
 /// The order decides between causes that explain equally much.
@@ -10,16 +10,43 @@ pub const RULES: &[Rule] = &[
     Rule {
         cause: Cause::ReplayPaused,
         title: "replay is paused",
-        signal: replay::paused,
-        remedies: &["on {node}: SELECT pg_wal_replay_resume();"],
+        signal: paused::by_somebody,
+        remedies: &[
+            "on {node}: SELECT pg_wal_replay_resume(); if somebody has paused it. If its log has \
+             \"insufficient parameter settings\" instead, that stops {node}: raise what the log names, and \
+             restart it",
+        ],
+    },
+    Rule {
+        cause: Cause::RecoveryTarget,
+        title: "replay is paused at its recovery target, or before it",
+        signal: paused::at_target,
+        remedies: &[
+            "on {following}: ALTER SYSTEM SET {target_setting} = ''; and restart it, if it is to follow: it \
+             stays a standby and replays on",
+            "on {restoring}: ALTER SYSTEM SET {target_setting} = ''; and restart it, if it is to follow and \
+             its data folder has a file standby.signal; without that file it is promoted where its WAL ends",
+            "nothing, if {node} is meant to stand there",
+            "on {node}: SELECT pg_wal_replay_resume(); only if it is to follow no longer: once it is at its \
+             target, that {resumed}",
+        ],
+    },
+    Rule {
+        cause: Cause::StandbySettingsTooLow,
+        title: "settings of the standby are lower than the primary's: replay pauses",
+        signal: paused::settings_too_low,
+        remedies: &[
+            "on {node}: {raise} and restart it: it stays a standby and replays on. pg_wal_replay_resume() \
+             would stop it",
+        ],
     },
     Rule {
         cause: Cause::ReplayDelayed,
         title: "replay is delayed on purpose",
         signal: replay::delayed,
         remedies: &[
-            "on {node}: set recovery_min_apply_delay (now {recovery_min_apply_delay} ms) to 0 and reload, \
-             unless this standby is meant to be late",
+            "on {node}: ALTER SYSTEM SET recovery_min_apply_delay = 0; SELECT pg_reload_conf(); (now \
+             {recovery_min_apply_delay} ms), unless this standby is meant to be late",
         ],
     },
     Rule {
@@ -31,7 +58,8 @@ pub const RULES: &[Rule] = &[
              process",
             "look at the startup process {pid} on {node} (ps, a debugger, dmesg): it has WAL to replay and \
              does nothing, and no view of the server says why",
-            "restart {node} if nothing else helps: it replays from its last restartpoint again",
+            "restart {node} if nothing else helps: that ends its sessions, and it replays from its last \
+             restartpoint again",
         ],
     },
     Rule {
@@ -39,7 +67,7 @@ pub const RULES: &[Rule] = &[
         title: "replay waits for a query (recovery conflict)",
         signal: replay::conflict,
         remedies: &[
-            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
+            "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
             "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
              forever): queries that hold replay up for longer are then cancelled",
             "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts \
@@ -51,8 +79,8 @@ pub const RULES: &[Rule] = &[
         title: "replay waits for a page that a query pins (cleanup lock)",
         signal: replay::cleanup_lock,
         remedies: &[
-            "on {node}: SELECT pg_terminate_backend({pid}); it has the oldest transaction, so most likely \
-             an open cursor or scan on that page",
+            "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended; it has the oldest \
+             transaction, so most likely an open cursor or scan on that page",
             "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
              forever)",
             "close cursors early: a cursor that is not read further keeps its page pinned",
@@ -63,8 +91,8 @@ pub const RULES: &[Rule] = &[
         title: "replay does not get the CPU: {who} take it",
         signal: replay::starved,
         remedies: &[
-            "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay \
-             goes first, and readers queue",
+            "on {stock_node}: Lockstep's extension: add lockstep to shared_preload_libraries (now \
+             '{shared_preload_libraries}'), and restart it: replay goes first, and readers queue",
             "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now \
              {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to \
              be on for replay to go first",
@@ -90,7 +118,7 @@ pub const RULES: &[Rule] = &[
         title: "replay uses a whole core",
         signal: replay::core_limit,
         remedies: &[
-            "less WAL: drop indexes that nobody uses, fillfactor below 100 for tables with many updates, \
+            "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for tables with many updates, \
              wal_compression, checkpoints further apart (max_wal_size)",
             "on {lockstep_node}, on trial: several processes that replay, lockstep.replay_workers (now \
              {lockstep.replay_workers}) with lockstep.replay_hot_standby (now \
@@ -156,7 +184,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "faster or separate storage for pg_wal of {node}; look at what else writes to that disk",
             "if commits wait for it: synchronous_commit = remote_write waits for the standby's operating \
-             system only",
+             system only; they are then lost if the machines of both fail at once",
         ],
     },
     Rule {
@@ -165,7 +193,8 @@ pub const RULES: &[Rule] = &[
         signal: server::page_images,
         remedies: &[
             "on {upstream}: checkpoints further apart: checkpoint_timeout (now {checkpoint_timeout} s) and \
-             max_wal_size (now {max_wal_size} MB); after each, the first change of a page writes all of it",
+             max_wal_size (now {max_wal_size} MB); after each, the first change of a page writes all of \
+             it. Recovery from a crash then takes longer",
             "on {upstream}: wal_compression = lz4 or on (now {wal_compression})",
         ],
     },
@@ -191,8 +220,8 @@ pub const RULES: &[Rule] = &[
              application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription \
              it is its name",
             "on {node}: name replicas in synchronous_standby_names that are there, and reload",
-            "on {node}: empty synchronous_standby_names and reload: all commits that wait return at once, \
-             and are lost if {node} is lost before a replica has them",
+            "on {node}: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); all commits \
+             that wait return at once, and are lost if {node} is lost before a replica has them",
         ],
     },
     Rule {
@@ -200,9 +229,9 @@ pub const RULES: &[Rule] = &[
         title: "the apply worker commits asynchronously: its flush waits for the WAL writer",
         signal: logical::asynchronous_commit,
         remedies: &[
-            "on the subscriber: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each \
-             transaction is then flushed as it is applied",
-            "on the subscriber, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it \
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each transaction \
+             is then flushed as it is applied",
+            "on {server}, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it \
              counts for the whole server",
             "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until \
              they are visible there, not until they are flushed",
@@ -213,8 +242,12 @@ pub const RULES: &[Rule] = &[
         title: "the subscription does not apply",
         signal: logical::stopped,
         remedies: &[
-            "on the subscriber: ALTER SUBSCRIPTION {disabled_subscription} ENABLE, if it need not be \
-             disabled any longer; until then its slot keeps WAL on {upstream}",
+            "find out who uses slot {taken_slot} (pg_stat_replication on {upstream}) before the subscription \
+             is enabled: of two consumers of one slot each gets only a part of the changes, and loses the rest",
+            "on {server}: ALTER SUBSCRIPTION {disabled_subscription} ENABLE; if it need not be disabled any \
+             longer; until then its slot keeps WAL on {upstream}",
+            "on {server}: correct what its log says of subscription {failed_subscription}, which has disabled \
+             itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} ENABLE;",
             "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
              names: a row that is there already, a table or column that is missing, a connection that is \
              refused",
@@ -228,10 +261,12 @@ pub const RULES: &[Rule] = &[
         title: "tables are left out of the publication: their rows differ more and more",
         signal: published::unpublished,
         remedies: &[
-            "on the publisher: ALTER PUBLICATION ... ADD TABLE for {tables}; what was changed meanwhile is \
-             missing at the subscriber, so copy them anew",
-            "on the subscriber, if they are left out on purpose: ALTER SUBSCRIPTION {subscription} REFRESH \
-             PUBLICATION; it then follows them no longer",
+            "on {publisher}: ALTER PUBLICATION {publication} ADD TABLE {few_tables}; what was changed \
+             meanwhile stays missing at the subscriber until the table is copied anew",
+            "on {publisher}: ALTER PUBLICATION ... ADD TABLE for {many_tables}; what was changed meanwhile \
+             stays missing at the subscriber until the tables are copied anew",
+            "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if they are left out on \
+             purpose: it then follows them no longer, and copies tables that are published and not followed",
         ],
     },
     Rule {
@@ -239,8 +274,9 @@ pub const RULES: &[Rule] = &[
         title: "published tables are not followed",
         signal: published::unfollowed,
         remedies: &[
-            "on the subscriber: make sure that {tables} exist there, and ALTER SUBSCRIPTION {subscription} \
-             REFRESH PUBLICATION; it copies them and follows them",
+            "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies {tables} and \
+             follows them. They must be there and empty: a row that is there already doubles, or makes the \
+             copy fail for ever",
         ],
     },
     Rule {
@@ -248,8 +284,12 @@ pub const RULES: &[Rule] = &[
         title: "the apply worker waits for a lock",
         signal: logical::blocked,
         remedies: &[
-            "on the subscriber: SELECT pg_terminate_backend({pid}); it holds the lock",
+            "on {server}: SELECT pg_terminate_backend({reader_pid}); if that transaction may be ended: it \
+             holds the lock, and has written nothing",
+            "let the transaction of process {writer_pid} on {server} end: it holds the lock",
             "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
+            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: what it \
+             wrote is lost",
         ],
     },
     Rule {
@@ -267,7 +307,7 @@ pub const RULES: &[Rule] = &[
         title: "a giant transaction is decoded",
         signal: logical::giant,
         remedies: &[
-            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they \
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
              run (parallel from 16 on)",
             "smaller transactions: bulk changes in pieces of some 10,000 rows",
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
@@ -281,7 +321,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
              walsender",
-            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they \
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
              run",
         ],
     },
@@ -290,8 +330,8 @@ pub const RULES: &[Rule] = &[
         title: "the apply worker searches whole tables: an index is missing",
         signal: logical::missing_index,
         remedies: &[
-            "on the subscriber: give {table} the primary key that it has on the publisher",
-            "on the subscriber, if there is none: a unique index on columns that are NOT NULL, and ALTER \
+            "on {server}: give {table} the primary key that it has on the publisher",
+            "on {server}, if there is none: a unique index on columns that are NOT NULL, and ALTER \
              TABLE {table} REPLICA IDENTITY USING INDEX; from 16 on any btree index on all rows will do",
         ],
     },
@@ -300,11 +340,11 @@ pub const RULES: &[Rule] = &[
         title: "the consumer of this slot is slow",
         signal: logical::consumer,
         remedies: &[
-            "on the subscriber: a primary key or another index for every table (REPLICA IDENTITY FULL \
+            "on {server}: a primary key or another index for every table (REPLICA IDENTITY FULL \
              searches whole tables)",
-            "on the subscriber: fewer indexes and triggers on the tables that are applied to",
+            "on {server}: fewer indexes and triggers on the tables that are applied to",
             "split the publication of slot {subscribed_slot} into several, each with a subscription and a \
-             worker of its own",
+             worker of its own: a transaction on tables of both then comes in two parts",
             "let several sessions apply, which commit in the source's order: lockstep replica run \
              {slow_replica} --writers 4, or writers = 4 in its file",
         ],
@@ -364,8 +404,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
              lockstep replica resume {blocked}",
-            "let the sessions that the error names end their transactions on {node}; SELECT \
-             pg_terminate_backend(PID) ends one, and replica {waiting} goes on by itself",
+            "let the sessions that the error names end their transactions on {node}; replica {waiting} then \
+             goes on by itself. SELECT pg_terminate_backend(PID) ends one, and what it wrote is lost",
             "let the process of replica {connecting} reach the server that the error names: network, \
              password, pg_hba.conf, a free walsender; it goes on by itself",
             "do what the error says for replica {ended}; of a slot with a gap: lockstep replica drop \
@@ -436,9 +476,10 @@ pub const RULES: &[Rule] = &[
         signal: standing::retained,
         remedies: &[
             "let the consumer of slot {near_slot} run and catch up",
-            "build the consumer of slot {lost_slot} anew: WAL that it needs is gone",
-            "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has \
-             room",
+            "build the consumer of slot {lost_slot} anew, with a slot of its own: WAL that it needs is gone. \
+             A standby with a restore_command may have it from an archive",
+            "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
+             (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not got, and must start anew",
@@ -453,8 +494,8 @@ pub const RULES: &[Rule] = &[
             "look on its target why replica {lockstep_replica} does not run: lockstep replica status, or \
              name the target with --subscriber",
             "on its target: lockstep replica drop {lockstep_replica}, if nobody needs it",
-            "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot \
-             cannot fill the disk",
+            "on {upstream}: max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB, -1 is no limit) of more \
+             than the {kept} that it keeps, so that a slot cannot fill the disk: one that keeps more is lost",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not got, and must start anew",
@@ -469,7 +510,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "look at the log of {node} for what archive_command or archive_library says about {segment}, \
              and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
-            "watch the disk of pg_wal on {node}: if it fills up, {node} stops",
+            "watch the disk of pg_wal on {node}: if it fills up, {node} stops. Delete nothing in pg_wal by \
+             hand: {node} is then lost if it crashes",
         ],
     },
     Rule {
@@ -477,10 +519,10 @@ pub const RULES: &[Rule] = &[
         title: "replay cancels queries",
         signal: server::queries_cancelled,
         remedies: &[
-            "on {node}: hot_standby_feedback = on (now {hot_standby_feedback}): the primary then keeps the \
-             rows that queries need, which costs dead rows there",
-            "on {node}: raise max_standby_streaming_delay (now {max_standby_streaming_delay} ms): replay \
-             then waits for queries, so the standby lags",
+            "on {without_feedback}: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); the \
+             primary then keeps the rows that queries need, which costs dead rows there",
+            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT pg_reload_conf(); \
+             (now {max_standby_streaming_delay} ms): replay then waits for queries, so the standby lags",
             "let long queries run on a standby of their own",
         ],
     },
@@ -502,10 +544,12 @@ pub const RULES: &[Rule] = &[
         title: "an old transaction keeps WAL of slots, or dead rows",
         signal: horizon::old_transaction,
         remedies: &[
-            "let it end: a limit for transactions on {node}: idle_in_transaction_session_timeout, \
-             statement_timeout",
-            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended: what it wrote \
-             is lost",
+            "on {node}: SELECT pg_terminate_backend({reader_pid}); if that transaction may be ended: it has \
+             written nothing",
+            "let process {pid} on {node} end its transaction; limits end the next one: \
+             idle_in_transaction_session_timeout, statement_timeout",
+            "on {node}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: what it \
+             wrote is lost",
         ],
     },
     Rule {
@@ -513,7 +557,7 @@ pub const RULES: &[Rule] = &[
         title: "a replica's old snapshot keeps dead rows on its upstream",
         signal: standing::bloat,
         remedies: &[
-            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
+            "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
             "on {node}: hot_standby_feedback = off, if its long queries may be cancelled instead",
             "a limit for transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],

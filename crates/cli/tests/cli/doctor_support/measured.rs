@@ -93,6 +93,8 @@ fn startup(fact: &'static str, kind: Kind, what: &str) -> Question {
 fn of_standby(fault: &Fault) -> Option<Question> {
     Some(match fault.cause() {
         Cause::ReplayPaused
+        | Cause::RecoveryTarget
+        | Cause::StandbySettingsTooLow
         | Cause::ReplayDelayed
         | Cause::ReplayHalted
         | Cause::RecoveryConflict

@@ -14,6 +14,7 @@ use lockstep_lag::{Cause, Node, Role};
 use serde_json::{Value, json};
 
 pub mod measured;
+pub mod remedy;
 pub mod true_lag;
 
 use measured::{Measured, Measuring};
@@ -189,7 +190,9 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::RelayHalted => Some(("relay", "relay")),
         Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
         Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
-        Cause::RecoveryConflict
+        Cause::RecoveryTarget => Some(("following", "standby")),
+        Cause::StandbySettingsTooLow
+        | Cause::RecoveryConflict
         | Cause::CleanupLock
         | Cause::ReplayHalted
         | Cause::ReceiverHalted => Some(("node", "standby")),
@@ -197,8 +200,8 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Injects a fault, asks doctor and measures meanwhile, heals: a row of the results. Its
-/// `wrong` is null if nothing is.
+/// Injects a fault, asks doctor and measures meanwhile, does what doctor says, heals: a row of the
+/// results. Its `wrong` is null if nothing is.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
     let mut probing = Probing::start(stage);
     let injected = fault.inject(lab, stage, strength).unwrap();
@@ -216,7 +219,8 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
         println!("{}: {measured:?} {}", fault.name, brief(&json));
     }
-    stage.heal(injected).unwrap();
+    let (remedy, failed) = remedy::try_printed(stage, fault, injected, &json);
+    let wrong = wrong.or(failed);
     let first = &json["findings"][0];
     json!({
         "case": fault.name,
@@ -231,6 +235,7 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
         "quoted": quoted,
         "measured": measured.value,
         "lags": lags,
+        "remedy": remedy,
         "wrong": wrong,
     })
 }

@@ -110,12 +110,18 @@ impl Probing {
 }
 
 fn positions(server: &Server, sql: &'static str, stop: Arc<AtomicBool>) -> JoinHandle<Vec<Answer>> {
-    let mut client = server.connect(SUPERUSER, "lockstep probing").unwrap();
+    let address = server.config(SUPERUSER, "lockstep probing");
+    let mut client = address.connect().unwrap();
     thread::spawn(move || {
         let mut seen = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let asked = now_ms();
-            let rows = client.query(sql).unwrap();
+            let Ok(rows) = client.query(sql) else {
+                // A fault may start the server anew.
+                thread::sleep(EVERY);
+                client = address.connect().unwrap_or(client);
+                continue;
+            };
             let at = (asked + now_ms()) / 2.0;
             for row in rows {
                 if let [Some(name), Some(said)] = row.as_slice() {

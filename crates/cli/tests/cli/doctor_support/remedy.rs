@@ -1,0 +1,413 @@
+//! Remedies as doctor prints them, done as a user would: what is pasted into `psql` or a shell, and a
+//! restart. Then all is looked at again: the cause is gone, each server is what it was, and no row is lost.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use lockstep_bench::fault::faults::{BEHIND_RELAY, SUBSCRIBER_NETWORK};
+use lockstep_bench::fault::stage::Which;
+use lockstep_bench::fault::{Fault, Injected, Stage};
+use lockstep_lab::server::{SUPERUSER, Server};
+use serde_json::Value;
+
+use super::{brief, causes, examine};
+
+/// How a fault's remedy is tried.
+#[derive(Clone, Copy)]
+enum Tried {
+    /// The remedy that has these words is done. What it leaves behind is undone by SQL on a server.
+    Done(&'static str, Option<(Which, &'static str)>),
+    /// Why a program cannot.
+    Not(&'static str),
+}
+
+/// How the remedy of each fault is tried.
+const TRIED: &[(&str, Tried)] = &[
+    (
+        "asynchronous apply commit",
+        Tried::Done(
+            "SET (synchronous_commit = on)",
+            Some((
+                Which::First,
+                "ALTER SUBSCRIPTION first SET (synchronous_commit = off)",
+            )),
+        ),
+    ),
+    ("paused replay", Tried::Done("pg_wal_replay_resume", None)),
+    (
+        "recovery target reached",
+        Tried::Done("recovery_target_lsn = ''", None),
+    ),
+    (
+        "settings lower than the primary's",
+        Tried::Done("max_connections", None),
+    ),
+    (
+        "recovery conflict",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    ("cleanup lock", Tried::Done("pg_terminate_backend", None)),
+    (
+        "starved startup",
+        Tried::Not("fewer queries, or another library, which takes a restart"),
+    ),
+    (
+        "replay at one core's limit",
+        Tried::Not("less WAL or a faster core"),
+    ),
+    ("slow storage", Tried::Not("faster storage")),
+    ("slow walreceiver fsync", Tried::Not("faster storage")),
+    ("slow network", Tried::Not("a faster network")),
+    (
+        "one slow slot",
+        Tried::Not("which index or trigger to change is a person's choice"),
+    ),
+    ("all slots slow", Tried::Not("a relay has to be installed")),
+    (
+        "giant transaction spill",
+        Tried::Not("the transaction is over: the setting is for the next"),
+    ),
+    (
+        "apply blocked by a lock",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (
+        "retained WAL near its limit",
+        Tried::Done("max_slot_wal_keep_size", None),
+    ),
+    (
+        "synchronous standby missing",
+        Tried::Done("synchronous_standby_names = ''", None),
+    ),
+    (
+        "recovery_min_apply_delay",
+        Tried::Done("recovery_min_apply_delay = 0", None),
+    ),
+    ("frozen startup", Tried::Done("kill -CONT", None)),
+    ("frozen walreceiver", Tried::Done("kill -CONT", None)),
+    (
+        "killed walsenders",
+        Tried::Not("the log says who ends them"),
+    ),
+    (SUBSCRIBER_NETWORK, Tried::Not("a faster network")),
+    (
+        "checkpoint and full-page images",
+        Tried::Not("this fault's checkpoints are commands"),
+    ),
+    (
+        "unique violation",
+        Tried::Not("which of two rows is right is a person's choice"),
+    ),
+    ("subscription disabled", Tried::Done("ENABLE", None)),
+    (
+        "table missing at the subscriber",
+        Tried::Not("doctor does not know the table's definition"),
+    ),
+    (
+        "missing index at the subscriber",
+        Tried::Not("doctor does not know the key's columns"),
+    ),
+    (
+        BEHIND_RELAY,
+        Tried::Not("which index or trigger to change is a person's choice"),
+    ),
+    ("frozen relay", Tried::Not("its process is looked at first")),
+    (
+        "table that no subscriber follows",
+        Tried::Done("REFRESH PUBLICATION", None),
+    ),
+    (
+        "table left out of the publication",
+        Tried::Done("ADD TABLE", None),
+    ),
+    (
+        "prepared transaction",
+        Tried::Done("ROLLBACK PREPARED", None),
+    ),
+    (
+        "old transaction holding slots",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (
+        "archiver failing",
+        Tried::Not("the log says what is wrong with the command"),
+    ),
+    (
+        "cancelled queries",
+        Tried::Done("max_standby_streaming_delay", None),
+    ),
+    (
+        "inactive slot",
+        Tried::Done("pg_drop_replication_slot", None),
+    ),
+    ("idle primary", Tried::Not("none is needed")),
+    ("other database's WAL", Tried::Not("none is needed")),
+];
+
+/// How many times all is looked at until the cause is gone.
+const LOOKS: u32 = 6;
+
+/// Does what doctor has printed, looks again, and heals the fault. What was done, or why nothing, and what
+/// is wrong with it.
+pub fn try_printed(
+    stage: &mut Stage,
+    fault: &Fault,
+    mut injected: Injected,
+    json: &Value,
+) -> (String, Option<String>) {
+    let (_, tried) = TRIED.iter().find(|(name, _)| *name == fault.name).unwrap();
+    let (words, left) = match tried {
+        Tried::Done(words, left) => (words, left),
+        Tried::Not(why) => {
+            stage.heal(injected).unwrap();
+            return (format!("not done: {why}"), None);
+        }
+    };
+    let remedies = printed(json, fault, words);
+    let before = look(stage);
+    let pasted: Vec<Pasted> = remedies.iter().map(|it| Pasted::of(it)).collect();
+    for one in &pasted {
+        one.paste(stage);
+    }
+    injected.mended = true;
+    let mut wrong = remedies
+        .is_empty()
+        .then(|| format!("no remedy has {words}: {}", brief(json)));
+    wrong = wrong.or_else(|| still_there(stage, fault));
+    let restarted: BTreeSet<&str> = pasted
+        .iter()
+        .filter(|one| one.restart)
+        .map(|one| one.place.as_str())
+        .collect();
+    // Then there is no stage any more on which other faults could be tried.
+    if let Some(changed) = before.changed(&look(stage), &restarted) {
+        panic!("{}: {changed}: {remedies:?}", fault.name);
+    }
+    for one in &pasted {
+        one.reset(stage);
+    }
+    if let Some((which, sql)) = left {
+        stage.server(*which).execute(sql).unwrap();
+    }
+    stage.heal(injected).unwrap();
+    let lost = before.lost(&look(stage));
+    (remedies.join("; then "), wrong.or(lost))
+}
+
+/// Remedies that have these words, of all findings of the fault's cause, each once.
+fn printed(json: &Value, fault: &Fault, words: &str) -> Vec<String> {
+    let findings = json["findings"].as_array().unwrap();
+    let of_cause = findings
+        .iter()
+        .filter(|it| it["cause"] == fault.cause().id());
+    let remedies = of_cause.filter_map(|it| {
+        let mut remedies = it["remedies"].as_array()?.iter().filter_map(Value::as_str);
+        remedies
+            .find(|remedy| remedy.contains(words))
+            .map(str::to_owned)
+    });
+    remedies.collect::<BTreeSet<String>>().into_iter().collect()
+}
+
+/// The cause, if doctor still finds it after some time.
+fn still_there(stage: &Stage, fault: &Fault) -> Option<String> {
+    let mut seen = String::new();
+    for _ in 0..LOOKS {
+        let (_, json) = examine(stage, 2);
+        if !causes(&json)
+            .iter()
+            .any(|cause| cause == fault.cause().id())
+        {
+            return None;
+        }
+        seen = brief(&json);
+    }
+    Some(format!("the remedy does not help: {seen}"))
+}
+
+/// A remedy that can be pasted.
+struct Pasted {
+    /// The node's name.
+    place: String,
+    database: Option<String>,
+    /// A command for a shell on the node's machine, and not SQL.
+    is_command: bool,
+    statements: Vec<String>,
+    restart: bool,
+}
+
+impl Pasted {
+    /// Reads `on PLACE[, in database D]: STATEMENT; STATEMENT; words`.
+    fn of(remedy: &str) -> Self {
+        let (place, rest) = remedy.split_once(": ").unwrap();
+        let (machine, place) = match place.strip_prefix("on the machine of ") {
+            Some(place) => (true, place),
+            None => (false, place.strip_prefix("on ").unwrap()),
+        };
+        let (place, database) = match place.split_once(", in database ") {
+            Some((place, database)) => (place, Some(database.to_owned())),
+            None => (place, None),
+        };
+        let mut pieces: Vec<&str> = rest.split(';').map(str::trim).collect();
+        let is_statement = |piece: &&str| piece.chars().take(4).all(|c| c.is_ascii_uppercase());
+        let words = pieces.split_off(1);
+        let more = words.iter().copied().take_while(is_statement);
+        let statements: Vec<String> = pieces
+            .iter()
+            .copied()
+            .chain(more)
+            .map(str::to_owned)
+            .collect();
+        let after = words.get(statements.len() - 1).copied().unwrap_or_default();
+        Self {
+            place: place.to_owned(),
+            database,
+            is_command: machine,
+            statements,
+            restart: after.starts_with("and restart it"),
+        }
+    }
+
+    fn which(&self) -> Which {
+        match self.place.as_str() {
+            "primary" => Which::Primary,
+            "standby" => Which::Standby,
+            "first" => Which::First,
+            "second" => Which::Second,
+            other => panic!("no node is called {other}"),
+        }
+    }
+
+    fn paste(&self, stage: &mut Stage) {
+        let which = self.which();
+        if self.is_command {
+            for command in &self.statements {
+                let done = Command::new("sh").args(["-c", command]).status().unwrap();
+                assert!(done.success(), "{command}");
+            }
+            return;
+        }
+        self.execute(stage.server(which), &self.statements);
+        if self.restart {
+            stage.restart(which).unwrap();
+        }
+    }
+
+    /// Each statement by itself, as psql sends them.
+    fn execute(&self, server: &Server, statements: &[String]) {
+        let mut address = server.config(SUPERUSER, "administrator");
+        if let Some(database) = &self.database {
+            address = address.database(database);
+        }
+        let mut session = address.connect().unwrap();
+        for sql in statements {
+            session
+                .execute(sql)
+                .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        }
+    }
+
+    /// Takes back what it has written into the server's configuration.
+    fn reset(&self, stage: &Stage) {
+        let set = self.statements.iter().filter_map(|sql| {
+            let name = sql.strip_prefix("ALTER SYSTEM SET ")?.split(' ').next()?;
+            Some(format!("ALTER SYSTEM RESET {name}"))
+        });
+        let mut statements: Vec<String> = set.collect();
+        if !statements.is_empty() {
+            statements.push("SELECT pg_reload_conf()".to_owned());
+            self.execute(stage.server(self.which()), &statements);
+        }
+    }
+}
+
+/// What each server is, and how many rows table `t` has there.
+struct Look(Vec<Seen>);
+
+struct Seen {
+    name: &'static str,
+    in_recovery: String,
+    started: String,
+    /// None if a session has the table locked.
+    rows: Option<u64>,
+}
+
+fn look(stage: &Stage) -> Look {
+    let servers = [
+        ("primary", &stage.primary),
+        ("standby", &stage.standby),
+        ("first", &stage.first),
+        ("second", &stage.second),
+    ];
+    let seen = servers.map(|(name, server)| {
+        let ask = |sql: &str| server.query_text(sql).unwrap().unwrap();
+        Seen {
+            name,
+            in_recovery: ask("SELECT pg_is_in_recovery()::text"),
+            started: ask("SELECT pg_postmaster_start_time()::text"),
+            rows: rows(server),
+        }
+    });
+    Look(seen.into())
+}
+
+fn rows(server: &Server) -> Option<u64> {
+    let mut session = server.connect(SUPERUSER, "lockstep counting").unwrap();
+    session.execute("SET lock_timeout = '500ms'").unwrap();
+    let rows = session.query("SELECT count(*) FROM t").ok()?;
+    rows[0][0].as_ref()?.parse().ok()
+}
+
+impl Look {
+    /// A server that is not what it was, without being told to be.
+    fn changed(&self, after: &Self, restarted: &BTreeSet<&str>) -> Option<String> {
+        let mut pairs = self.0.iter().zip(&after.0);
+        let (seen, _) = pairs.find(|(before, after)| {
+            let again = before.started != after.started && !restarted.contains(before.name);
+            before.in_recovery != after.in_recovery || again
+        })?;
+        Some(format!(
+            "the remedy has promoted {0} or started {0} anew",
+            seen.name
+        ))
+    }
+
+    /// A server that has fewer rows than before, or a standby that has others than its primary.
+    fn lost(&self, after: &Self) -> Option<String> {
+        let mut pairs = self.0.iter().zip(&after.0);
+        let fewer = pairs.find(|(before, after)| after.rows < before.rows);
+        let fewer = fewer.map(|(seen, _)| format!("rows of {} are lost", seen.name));
+        let [primary, standby, ..] = after.0.as_slice() else {
+            return fewer;
+        };
+        let differs = primary.rows != standby.rows;
+        fewer.or(differs.then(|| "the standby has other rows than its primary".to_owned()))
+    }
+}
+
+#[test]
+fn every_fault_says_how_its_remedy_is_tried() {
+    let faults = lockstep_bench::fault::faults::FAULTS.iter();
+    let faults: Vec<&str> = faults.map(|fault| fault.name).collect();
+    let tried: Vec<&str> = TRIED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(tried, faults);
+}
+
+#[test]
+fn a_remedy_is_read_as_it_is_pasted() {
+    let of = Pasted::of(
+        "on b, in database d: ALTER SYSTEM SET x = ''; SELECT f(); and restart it: so; it is",
+    );
+    assert_eq!(
+        (of.place.as_str(), of.database.as_deref()),
+        ("b", Some("d"))
+    );
+    assert_eq!(of.statements, ["ALTER SYSTEM SET x = ''", "SELECT f()"]);
+    assert!(of.restart && !of.is_command);
+    let of = Pasted::of("on the machine of b: kill -CONT 7; a signal has");
+    assert_eq!(
+        (of.place.as_str(), of.is_command, of.restart),
+        ("b", true, false)
+    );
+    assert_eq!(of.statements, ["kill -CONT 7"]);
+}

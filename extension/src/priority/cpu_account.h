@@ -1,0 +1,27 @@
+/*
+ * cpu_account.h - what sessions and replay have had of the CPU.
+ */
+#ifndef LOCKSTEP_CPU_ACCOUNT_H
+#define LOCKSTEP_CPU_ACCOUNT_H
+
+/*
+ * The last period of some 200 ms. Times are sums over processes, in us. Sessions are
+ * those whose reads may be demoted; exempt ones count as programs of others.
+ */
+typedef struct LsCpuAccount
+{
+	int64		period_us;		/* 0: nothing is known yet */
+	int			cores;			/* that this server may use */
+	int64		light_cpu_us;	/* sessions with short statements */
+	int64		heavy_cpu_us;	/* sessions with long ones */
+	int64		normal_cpu_us;	/* of these, not demoted */
+	int64		heavy_wait_us;	/* for which sessions with long statements waited for a core */
+	int64		replay_cpu_us;
+	int64		replay_wait_us; /* of the process of replay that waited most; -1: not known */
+} LsCpuAccount;
+
+extern bool ls_account_step(int64 now);
+extern const LsCpuAccount *ls_cpu_account(void);
+extern double ls_account_others(const LsCpuAccount *account);
+
+#endif							/* LOCKSTEP_CPU_ACCOUNT_H */
