@@ -56,7 +56,7 @@ pub(crate) fn serve(play: &Play, session: &Session, stream: Stream, full: bool) 
     }
     if session.went_away() {
         play.notice(format!(
-            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), make it anew from {}",
+            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), set it up again from {}",
             session.name(),
             play.recording.system_identifier(),
             play.recording.timeline(),
@@ -271,7 +271,7 @@ impl<'a> Talk<'a> {
         drop(about);
         if in_vain {
             self.play.notice(format!(
-                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, make it anew from {}",
+                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, set it up again from {}",
                 self.session.name(),
                 self.play.recording.base().display(),
             ));
@@ -444,7 +444,7 @@ impl<'a> Talk<'a> {
                 ),
             )
             .hint(format!(
-                "The standby has replayed more than is recorded: make it anew from {}.",
+                "The standby has replayed more than is recorded: set it up again from {}.",
                 recording.base().display()
             )));
         }

@@ -32,20 +32,20 @@ fn words(gap: &Gap, name: &str, known: &FollowedSource, found: &SourceFound) -> 
         Gap::Forked { followed, at } => format!(
             "the primary's timeline {} left what the relay followed, timeline {followed}, at \
              {at}, but the relay has transactions up to {received}: the new primary never had \
-             them, and subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and \
+             them, and subscribers may; synchronize subscriptions again (on PostgreSQL 17 and \
              later synchronized_standby_slots prevents this)",
             now.timeline
         ),
         Gap::SetBack => format!(
             "the primary's WAL ends at {}, but the relay has its transactions up to {received}: \
              the primary was set back, as by a restored backup; subscribers may have what it \
-             does not, so synchronise subscriptions anew",
+             does not, so synchronize subscriptions again",
             now.end
         ),
         Gap::NoSlot => format!(
             "replication slot \"{name}\" does not exist on the primary: transactions committed \
              since {received} would be lost without a word; if the slot was lost in a failover, \
-             subscriptions must be synchronised anew (on PostgreSQL 17 and later a failover slot \
+             subscriptions must be synchronized again (on PostgreSQL 17 and later a failover slot \
              prevents this)"
         ),
         Gap::NotOurs(slot) => {
@@ -62,11 +62,11 @@ fn words(gap: &Gap, name: &str, known: &FollowedSource, found: &SourceFound) -> 
         Gap::Invalidated(why) => format!(
             "replication slot \"{name}\" was invalidated by the primary ({why}): transactions \
              committed since {received} are lost to the relay; subscriptions must be \
-             synchronised anew, and max_slot_wal_keep_size raised"
+             synchronized again, and max_slot_wal_keep_size raised"
         ),
         Gap::Ahead { confirmed } => format!(
             "replication slot \"{name}\" stands at {confirmed}, the relay's spool ends at {received}: \
-             transactions between the two are lost; subscriptions must be synchronised anew"
+             transactions between the two are lost; subscriptions must be synchronized again"
         ),
     }
 }
@@ -76,8 +76,8 @@ pub fn differs(at: Lsn) -> String {
     format!(
         "the primary does not have the transaction that the relay has received from it at {at}: \
          it was set back, as by a restored backup, or is another server than before, and has \
-         written other WAL since; subscribers may have what it does not, so synchronise \
-         subscriptions anew"
+         written other WAL since; subscribers may have what it does not, so synchronize \
+         subscriptions again"
     )
 }
 

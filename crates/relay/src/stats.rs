@@ -200,7 +200,7 @@ pub struct ClientStat {
 /// What a reset did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
-    /// The statistics of one slot, or of all, begin anew.
+    /// The statistics of one slot, or of all, start again from zero.
     Done,
     /// There is no such slot.
     NoSuchSlot,

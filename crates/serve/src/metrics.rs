@@ -144,7 +144,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "lag_seconds",
             "gauge",
-            "For how long there has been WAL upstream that the replica has not replayed or applied, as \
+            "How long there has been WAL upstream that the replica has not replayed or applied, as \
              far as is known.",
         ),
         |link| link.lag_ms / 1000.0,
@@ -153,7 +153,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "lag_is_least",
             "gauge",
-            "1 if the lag began before anybody watched, so that it is longer than lag_seconds.",
+            "1 if the lag began before anybody watched, so that lag_seconds is a lower bound.",
         ),
         |link| flag(link.bound.lag_is_least),
     ),
@@ -161,7 +161,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "lag_is_most",
             "gauge",
-            "1 if the replica may have applied more than it told, so that lag_seconds is the most.",
+            "1 if the replica may have applied more than it reported, so that lag_seconds is an upper bound.",
         ),
         |link| flag(link.bound.lag_is_most),
     ),
@@ -177,7 +177,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "behind",
             "gauge",
-            "1 if the replica lags, as the diagnosis of the last seconds has it.",
+            "1 if the replica lags by the diagnosis of the last seconds.",
         ),
         |link| flag(link.behind),
     ),
@@ -225,18 +225,22 @@ pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
         ),
         (
             "history_limit_bytes",
-            "Most that it may have.",
+            "Limit of the history's file.",
             Some(status.limit_bytes as f64),
         ),
-        ("history_reach_seconds", "How far it goes back.", oldest),
+        (
+            "history_reach_seconds",
+            "How far the history goes back.",
+            oldest,
+        ),
         (
             "history_saved_age_seconds",
-            "Since it was written last.",
+            "Time since the history's file was last written.",
             saved,
         ),
         (
             "history_failing",
-            "1 if it cannot be written or read.",
+            "1 if the history's file cannot be written or read.",
             Some(flag(status.trouble.is_some())),
         ),
     ] {
@@ -267,7 +271,7 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     let up = Family(
         "up",
         "gauge",
-        "1 if the node answers and is what it was said to be.",
+        "1 if the node answers and has the role that it was named with.",
     );
     family(text, &up);
     for node in &state.nodes {
@@ -278,7 +282,7 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     let unseen = Family(
         "unseen",
         "gauge",
-        "What cannot be seen of nodes that answer; above 0 nobody knows whether all is well.",
+        "Number of things that cannot be seen although nodes answer; above 0 nobody knows whether all replicas keep up.",
     );
     family(text, &unseen);
     let number = state.diagnosis.unknown.len();
@@ -286,7 +290,7 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     let age = Family(
         "sample_age_seconds",
         "gauge",
-        "Since the newest sample; of a node that is lost, too.",
+        "Age of the newest sample, also of a node that does not answer.",
     );
     family(text, &age);
     let since_ms = now_ms.saturating_sub(state.at_ms).max(0) as f64;

@@ -28,7 +28,7 @@ pub struct DoctorArgs {
     /// Which servers.
     #[command(flatten)]
     nodes: NodesArgs,
-    /// Seconds to watch; a lag that comes and goes needs more
+    /// Seconds to watch; take more for a lag that comes and goes
     #[arg(
         long,
         value_name = "SECONDS",
@@ -39,12 +39,12 @@ pub struct DoctorArgs {
     /// Commit 1,000 rows at a time at each level of synchronous_commit, and show how long a commit
     /// would wait for each replica
     ///
-    /// Writes: with subscribers, table lockstep_probe.commits is made on all servers, added to their
-    /// publications and removed again, which takes the owners' rights; without, logical messages are
-    /// written and nothing is made.
+    /// Writes. With subscribers, it creates table lockstep_probe.commits on all servers, adds it to
+    /// their publications and removes it again; this needs the rights of the owners. Without
+    /// subscribers, it writes logical messages and creates nothing.
     #[arg(long)]
     probe: bool,
-    /// Commits at each level with --probe; each takes 0.7 s and what it waits
+    /// Commits at each level with --probe; each takes 0.7 s plus its wait
     #[arg(
         long,
         value_name = "N",

@@ -94,13 +94,14 @@ const FAMILIES: [Family; 18] = [
     (
         "flushed_position_bytes",
         "gauge",
-        "The same as far as it is on the target's disk; without a spool the source is told this.",
+        "Like applied_position_bytes, as far as it is on the target's disk; without a spool this is confirmed \
+         to the source.",
         |stats| position(stats.flushed),
     ),
     (
         "source_position_bytes",
         "gauge",
-        "Where the source's WAL ended when it was last heard, as a number of bytes.",
+        "End of the source's WAL that it last reported, as a number of bytes.",
         |stats| position(stats.source_end),
     ),
     (
@@ -116,7 +117,7 @@ const FAMILIES: [Family; 18] = [
     (
         "sessions_total",
         "counter",
-        "Times that both servers were connected to.",
+        "Times that both servers have been connected.",
         |stats| Some(stats.sessions.to_string()),
     ),
     (
@@ -164,7 +165,7 @@ const FAMILIES: [Family; 18] = [
     (
         "waits_for_lock",
         "gauge",
-        "1 while changes wait for a lock that another session of the target has.",
+        "1 while changes wait for a lock that another session on the target holds.",
         |stats| Some(u8::from(stats.waits.is_some()).to_string()),
     ),
     (
@@ -176,19 +177,20 @@ const FAMILIES: [Family; 18] = [
     (
         "spool_limit_bytes",
         "gauge",
-        "Most disk space that it may take.",
+        "Limit of the replica's spool on disk.",
         |stats| spool(stats, |spool| spool.limit),
     ),
     (
         "spool_from_position_bytes",
         "gauge",
-        "WAL position of the source in bytes after which the spool holds what the target does not.",
+        "WAL position of the source in bytes from which on the spool holds changes that the target lacks.",
         |stats| spool(stats, |spool| spool.from.into()),
     ),
     (
         "spool_to_position_bytes",
         "gauge",
-        "The same up to which it does, durably; the source is told this.",
+        "WAL position of the source in bytes up to which the spool holds changes on disk; this is confirmed to \
+         the source.",
         |stats| spool(stats, |spool| spool.to.into()),
     ),
     (

@@ -109,8 +109,8 @@ pub const RULES: &[Rule] = &[
         signal: replay::savepoints,
         remedies: &[
             "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that \
-             their numbers no longer fit into shared memory",
-            "shorter transactions: old ones make every look-up go further back",
+             their transaction IDs no longer fit into shared memory",
+            "shorter transactions: old ones make every lookup go further back",
         ],
     },
     Rule {
@@ -125,7 +125,7 @@ pub const RULES: &[Rule] = &[
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
             "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
              'lockstep wal analyze' says how much of this WAL they can share",
-            "faster cores for {node}: what the startup process does alone is not shared by more of them",
+            "faster cores for {node}: more cores do not help with what the startup process does alone",
         ],
     },
     Rule {
@@ -172,9 +172,9 @@ pub const RULES: &[Rule] = &[
             "on the machine of {node}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
              process",
             "look at the walreceiver {pid} on {node} (ps, a debugger) and at the network to {upstream}: \
-             nothing gets through, and the connection is not given up",
+             nothing gets through, and the connection stays open",
             "on {node}: wal_receiver_timeout (now {wal_receiver_timeout} ms), on {upstream}: \
-             wal_sender_timeout (now {wal_sender_timeout} ms): after that the connection is made anew",
+             wal_sender_timeout (now {wal_sender_timeout} ms): after that they connect again",
         ],
     },
     Rule {
@@ -262,9 +262,9 @@ pub const RULES: &[Rule] = &[
         signal: published::unpublished,
         remedies: &[
             "on {publisher}: ALTER PUBLICATION {publication} ADD TABLE {few_tables}; what was changed \
-             meanwhile stays missing at the subscriber until the table is copied anew",
+             meanwhile stays missing at the subscriber until the table is copied again",
             "on {publisher}: ALTER PUBLICATION ... ADD TABLE for {many_tables}; what was changed meanwhile \
-             stays missing at the subscriber until the tables are copied anew",
+             stays missing at the subscriber until the tables are copied again",
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if they are left out on \
              purpose: it then follows them no longer, and copies tables that are published and not followed",
         ],
@@ -299,7 +299,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
             "fewer slots on {upstream}: subscribers of the same publications can share one through a relay",
-            "less WAL to read: writing less helps, publishing less does not",
+            "less WAL: decoding reads all of it, so publishing less does not help",
         ],
     },
     Rule {
@@ -369,7 +369,7 @@ pub const RULES: &[Rule] = &[
              walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
             "make room for group {waiting} on the disk of the spool of {relay}",
             "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what \
-             each reason means; its subscriptions may have to be synchronised anew",
+             each reason means; its subscriptions may have to be synchronized again",
             "look at the log of {relay}, and at SHOW UPSTREAM in its console",
         ],
     },
@@ -382,7 +382,7 @@ pub const RULES: &[Rule] = &[
             "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, \
              and RELOAD",
             "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be \
-             synchronised anew",
+             synchronized again",
         ],
     },
     Rule {
@@ -402,7 +402,7 @@ pub const RULES: &[Rule] = &[
         title: "the replica does not apply: {why}",
         signal: replica::stopped,
         remedies: &[
-            "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
+            "repair what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
              lockstep replica resume {blocked}",
             "let the sessions that the error names end their transactions on {node}; replica {waiting} then \
              goes on by itself. SELECT pg_terminate_backend(PID) ends one, and what it wrote is lost",
@@ -476,13 +476,13 @@ pub const RULES: &[Rule] = &[
         signal: standing::retained,
         remedies: &[
             "let the consumer of slot {near_slot} run and catch up",
-            "build the consumer of slot {lost_slot} anew, with a slot of its own: WAL that it needs is gone. \
+            "set up the consumer of slot {lost_slot} again, with a new slot: WAL that it needs is lost. \
              A standby with a restore_command may have it from an archive",
             "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
              (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
         ],
     },
     Rule {
@@ -498,9 +498,9 @@ pub const RULES: &[Rule] = &[
              than the {kept} that it keeps, so that a slot cannot fill the disk: one that keeps more is lost",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
             "in the console of {relay}: DROP SLOT {unowned_slot}; only if nobody needs it: its subscription \
-             must then be synchronised anew",
+             must then be synchronized again",
         ],
     },
     Rule {
@@ -559,7 +559,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
             "on {node}: hot_standby_feedback = off, if its long queries may be cancelled instead",
-            "a limit for transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
+            "limit transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],
     },
     Rule {

@@ -385,12 +385,12 @@ fn resets_say_what_happened() {
     for (query, text, asked) in [
         (
             "SELECT lockstep_stat_reset_wal_cache('a')",
-            "| Cache statistics of slot \"a\" begin anew.",
+            "| Cache statistics of slot \"a\" start again from zero.",
             "reset Some(\"a\")",
         ),
         (
             "select * from lockstep_stat_reset_wal_cache(NULL::text)",
-            "| Cache statistics of all slots begin anew.",
+            "| Cache statistics of all slots start again from zero.",
             "reset None",
         ),
         (

@@ -116,7 +116,7 @@ fn tables_that_cannot_have_one_are_named() {
                 &[],
                 Warning,
                 "table \"public.p\"",
-                "none that is made later",
+                "partitions created later",
                 "publication",
             ),
         ],

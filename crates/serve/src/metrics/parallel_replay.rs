@@ -13,7 +13,7 @@ const FAMILIES: &[(Family, OfNode)] = &[
         Family(
             "replay_parallel",
             "gauge",
-            "1 if several processes replay at the moment.",
+            "1 while several processes replay.",
         ),
         |said| flag(said.is_parallel()),
     ),
@@ -77,7 +77,7 @@ const FAMILIES: &[(Family, OfNode)] = &[
         Family(
             "replay_ahead_records",
             "gauge",
-            "Records in the queue after the one that is replayed at the moment.",
+            "Records in the queue after the one that is being replayed.",
         ),
         |said| said.record_distance as f64,
     ),

@@ -31,7 +31,7 @@ pub enum OracleError {
     },
     /// The control file cannot be used.
     #[error(
-        "the control file of {path} cannot be used: {reason}; restore it, or make this standby anew"
+        "the control file of {path} cannot be used: {reason}; restore it, or set up this standby again"
     )]
     Control { path: PathBuf, reason: String },
     /// The sides differ in a property that they must share.

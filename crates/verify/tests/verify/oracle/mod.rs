@@ -331,7 +331,7 @@ fn what_cannot_be_compared_is_refused() {
     refused(
         &behind,
         &spoiled,
-        &["control file", "make this standby anew"],
+        &["control file", "set up this standby again"],
     );
     primary.kill().unwrap();
     refused(
