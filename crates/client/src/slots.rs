@@ -21,7 +21,7 @@ pub enum WalStatus {
 }
 
 /// A slot as the server describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotState {
     /// None for a physical slot.
     pub plugin: Option<String>,

@@ -176,15 +176,6 @@ impl<H: Host> Driver<H> {
         &self.host
     }
 
-    pub fn host_mut(&mut self) -> &mut H {
-        &mut self.host
-    }
-
-    /// The stream, while connected.
-    pub fn stream_mut(&mut self) -> Option<&mut H::Stream> {
-        self.stream.as_mut()
-    }
-
     /// Receives until the host stops.
     pub fn run(mut self) {
         while self.step() != Step::Stopped {}

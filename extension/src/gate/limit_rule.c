@@ -92,6 +92,8 @@ ls_limit_phase_name(LsLimitPhase phase)
 			return "trial";
 		case LS_LIMIT_GIVEN_UP:
 			return "given up";
+		case LS_LIMIT_UNKNOWN:
+			return "unknown";
 	}
 	return "unknown";
 }
@@ -225,6 +227,11 @@ limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in)
 static void
 limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in)
 {
+	if (in->lag_unknown)
+	{
+		state->phase = LS_LIMIT_UNKNOWN;
+		return;
+	}
 	if (in->allowed_us == 0 || in->lag_us <= in->allowed_us)
 	{
 		state->phase = LS_LIMIT_CALM;
@@ -233,6 +240,7 @@ limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in)
 	switch (state->phase)
 	{
 		case LS_LIMIT_CALM:
+		case LS_LIMIT_UNKNOWN:
 			if (!in->startup_busy)
 				state->phase = LS_LIMIT_SHRINKING;
 			break;
@@ -304,6 +312,7 @@ limit_rule_next(const LsLimitState *state, const LsLimitInput *in)
 	switch (state->phase)
 	{
 		case LS_LIMIT_CALM:
+		case LS_LIMIT_UNKNOWN:
 			return state->limit + 1;
 		case LS_LIMIT_SHRINKING:
 			return state->limit / 2;

@@ -1,7 +1,7 @@
 
 =head1 NAME
 
-LockstepCluster - servers' data folders in less time, and waits that notice a server's end
+LockstepCluster - servers' data directories in less time, and waits that notice a server's end
 
 =head1 DESCRIPTION
 
@@ -74,7 +74,7 @@ sub link_segments
 	return 1;
 }
 
-# Like init_from_backup. The backup becomes the data folder, so it is gone afterwards.
+# Like init_from_backup. The backup becomes the data directory, so it is gone afterwards.
 sub init_from_own_backup
 {
 	my ($node, $root, $backup, %params) = @_;

@@ -55,6 +55,28 @@ static const StepRow step_rows[] = {
 	{"as is what was given up", LS_LIMIT_GIVEN_UP, 3, true, false, LS_LIMIT_GIVEN_UP, 8},
 };
 
+/* Nothing is streamed: the limit grows from any phase, and the phase says why. */
+static void
+test_unknown(void)
+{
+	for (int from = LS_LIMIT_CALM; from <= LS_LIMIT_UNKNOWN; from++)
+	{
+		LsLimitState state = {.phase = from,.limit = 3};
+		LsLimitInput in = {
+			.now = STEP_US,.lag_unknown = true,.allowed_us = ALLOWED_US,.give_up_us = GIVE_UP_US,
+			.ceiling = CEILING,.floor = FLOOR
+		};
+
+		ls_limit_step(&state, &in);
+		ok(state.phase == LS_LIMIT_UNKNOWN && state.limit == 4 && !ls_limit_lag_counts(state.phase),
+		   "not known whether replay lags, from %s: %s, %d", ls_limit_phase_name(from),
+		   ls_limit_phase_name(state.phase), state.limit);
+		in.lag_unknown = false;
+		ls_limit_step(&state, &in);
+		ok(state.phase == LS_LIMIT_CALM, "streamed again without lag: %s", ls_limit_phase_name(state.phase));
+	}
+}
+
 static void
 test_steps(void)
 {
@@ -444,6 +466,7 @@ int
 main(void)
 {
 	test_steps();
+	test_unknown();
 	test_judgements();
 	for (int i = 0; i < lengthof(models); i++)
 		run(&models[i]);

@@ -1,8 +1,8 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, halted, horizon, logical, paused, published, receive, relay, replay, replica,
-    server, standing, synchronous,
+    Cause, Rule, halted, horizon, logical, paused, primaries, published, receive, relay, replay,
+    replica, server, standing, synchronised, synchronous,
 };
 
 /// The order decides between causes that explain equally much.
@@ -145,6 +145,17 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::TwoPrimaries,
+        title: "{node} is a second primary of this cluster",
+        signal: primaries::two,
+        remedies: &[
+            "let programs write to one of {node} and {upstream} only, and decide which of them is to go on; \
+             its standbys must follow that one",
+            "build the other anew from it as a standby (pg_rewind, pg_basebackup): what was written only \
+             there is lost",
+        ],
+    },
+    Rule {
         cause: Cause::WalsendersEnded,
         title: "something ends the walsenders of {upstream} again and again",
         signal: halted::walsenders,
@@ -238,6 +249,18 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::InitialSyncFails,
+        title: "tables of the subscription are not copied, and their copy does not get on",
+        signal: synchronised::fails,
+        remedies: &[
+            "look at the log of {failing_node} for the error of the copy of {tables}, and correct what it \
+             names: a row that is in the way, a column that is missing; the copy then begins anew by itself",
+            "on {waiting_node}: max_logical_replication_workers (now {max_logical_replication_workers}) and \
+             max_worker_processes (now {max_worker_processes}) must leave a worker for {tables}; a change \
+             takes a restart. If workers are free, its log says why none copies",
+        ],
+    },
+    Rule {
         cause: Cause::ApplyStopped,
         title: "the subscription does not apply",
         signal: logical::stopped,
@@ -277,6 +300,16 @@ pub const RULES: &[Rule] = &[
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies {tables} and \
              follows them. They must be there and empty: a row that is there already doubles, or makes the \
              copy fail for ever",
+        ],
+    },
+    Rule {
+        cause: Cause::NoReplicaIdentity,
+        title: "updates and deletes of published tables fail: they have no replica identity",
+        signal: published::unidentified,
+        remedies: &[
+            "on {publisher}: a primary key for {tables}, or ALTER TABLE ... REPLICA IDENTITY FULL, if there \
+             can be none: subscribers then search for each row",
+            "on {publisher}: a publication of their own with publish = 'insert', if their rows never change",
         ],
     },
     Rule {
@@ -508,6 +541,8 @@ pub const RULES: &[Rule] = &[
         title: "WAL is not archived",
         signal: server::archiver_failing,
         remedies: &[
+            "look on {hanging} at the archiver's process and at the command that it runs (ps): it does not end, \
+             or is too slow for the WAL, or archive_command is empty",
             "look at the log of {node} for what archive_command or archive_library says about {segment}, \
              and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
             "watch the disk of pg_wal on {node}: if it fills up, {node} stops. Delete nothing in pg_wal by \
