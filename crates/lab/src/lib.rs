@@ -28,6 +28,7 @@
 //! | [`standby`] | what only a standby does |
 //! | [`cluster`] | a run folder and its servers |
 //! | [`workload`] | pgbench as load |
+//! | [`busy`] | processes that use all the CPU that they get |
 //! | [`machine`] | what a result says of the machine |
 //! | [`for_tests`], [`test_program`] | clusters and programs in tests |
 #![cfg_attr(
