@@ -100,7 +100,7 @@ pub struct Stretch {
 pub struct Pass {
     /// CPU of the server, which does nothing else, in seconds.
     pub cpu_s: f64,
-    /// From the receiver's start to its end.
+    /// Time from the receiver's start to its end.
     pub seconds: f64,
 }
 

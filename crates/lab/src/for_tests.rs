@@ -87,7 +87,7 @@ impl TestLab {
         Ok(lab)
     }
 
-    /// For [`Lab::new`]: a lab as users have it.
+    /// Options for [`Lab::new`]: a lab as users have it.
     pub fn options(self) -> Result<LabOptions> {
         Ok(LabOptions {
             major: major()?,

@@ -102,7 +102,7 @@ impl Lab {
         self.start_paced_load(server, side, workload, clients, scale, None)
     }
 
-    /// As [`Lab::start_load`]; `rate` limits the transactions a second of all clients together.
+    /// Like [`Lab::start_load`]; `rate` limits the transactions a second of all clients together.
     pub fn start_paced_load(
         &self,
         server: &Server,

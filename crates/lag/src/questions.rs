@@ -68,7 +68,7 @@ impl Part {
         !matches!(self, Self::Totals | Self::Extension | Self::ParallelReplay)
     }
 
-    /// In words, for reports about parts that cannot be read.
+    /// The question in words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
         match self {
             Self::Moment => "clock and role",

@@ -26,14 +26,14 @@ const MOST_GROUPS: usize = 64;
 
 #[derive(Debug, Clone, Default)]
 pub struct Window {
-    /// In the order in which they were named: the primary first.
+    /// Nodes in the order in which they were named: the primary first.
     pub nodes: Vec<NodeWindow>,
 }
 
 #[derive(Debug, Clone)]
 pub struct NodeWindow {
     pub name: String,
-    /// As [`crate::Node::address`]; empty if it is not known.
+    /// The node's address, as in [`crate::Node::address`]; empty if it is not known.
     pub address: String,
     /// What it was said to be.
     pub role: Role,
@@ -51,14 +51,14 @@ pub struct NodeWindow {
 pub struct Glance {
     /// Time since the window began, by our clock.
     pub at: Duration,
-    /// As [`Sample::end`].
+    /// The WAL's end, as in [`Sample::end`].
     pub end: Lsn,
 }
 
 /// Shares of the time, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuShares {
-    /// On a core.
+    /// Share of the time on a core.
     pub ran: f64,
     /// Ready to run, and waiting for a core.
     pub queued: f64,

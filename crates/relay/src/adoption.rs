@@ -86,7 +86,7 @@ pub enum Action {
     /// Put it into the book, durably, as adopting, if the log has everything from it on
     /// ([`reaches`]): [`Event::Done`], [`Event::NoPlace`] or [`Event::TooLate`].
     Add,
-    /// Have the primary drop it, if it is there: [`Event::Done`], [`Event::Refused`] or
+    /// Let the primary drop the slot, if it is there: [`Event::Done`], [`Event::Refused`] or
     /// [`Event::NoAnswer`].
     DropAtPrimary,
     /// Note in the book, durably, that it is adopted.

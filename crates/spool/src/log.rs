@@ -64,7 +64,7 @@ pub struct Standing {
 #[derive(Debug)]
 pub struct Log<S: Storage> {
     pub(super) storage: S,
-    /// Held for moments, alone.
+    /// Sizes; the lock is held for moments, alone.
     pub(super) limits: Mutex<Limits>,
     pub(super) start: Lsn,
     pub(super) writer: Mutex<Writer<S::File>>,
@@ -130,7 +130,7 @@ impl<S: Storage> Log<S> {
             .unwrap_or_default()
     }
 
-    /// Readers can begin here or later.
+    /// Oldest position at which a reader can begin.
     pub fn oldest(&self) -> Lsn {
         let shared = lock(&self.shared);
         let oldest = shared.index.oldest().map(|entry| entry.first_lsn);

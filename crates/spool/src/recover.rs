@@ -143,7 +143,7 @@ struct Whole {
     received: Lsn,
     /// None if no unit begins and ends up to here.
     whole_key: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     schema: Schema,
     /// Bytes of its header and schema.
     head: u64,

@@ -61,11 +61,11 @@ pub(super) struct LogState<F> {
     pub boundary: Boundary,
     /// The segment in which it is on disk: a crash goes back to there.
     pub durable_segment: u64,
-    /// No whole unit has a higher key.
+    /// Highest key of a whole unit.
     pub whole_key: Lsn,
     /// Key of the unit that is arriving.
     pub open: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     pub schema: Schema,
     /// What the open unit has changed.
     pub open_schema: Schema,

@@ -26,7 +26,7 @@ use super::segment::{
 };
 use super::state::{Boundary, TailSegment};
 use super::storage::{SpoolFile, Storage};
-use super::units::{Draft, Plan, State, plan};
+use super::units::{Draft, Plan, UnitState, plan};
 
 /// Whole frames in parts of at most `most` bytes that are appended one after the other:
 /// together they may need room that is made only once the first of them are confirmed. A
@@ -81,7 +81,7 @@ impl<S: Storage> Log<S> {
         let before = {
             let shared = lock(&self.shared);
             shared.check()?;
-            State {
+            UnitState {
                 open: shared.open,
                 received: shared.received,
                 whole_key: shared.whole_key,

@@ -136,7 +136,7 @@ pub enum Way {
     Source,
     Target,
     Psql(Format),
-    /// As many bytes as the rows have, through a socket.
+    /// The rows' number of bytes, through a socket.
     Loopback,
     Whole(Peer),
 }

@@ -11,9 +11,9 @@ pub enum ConsumerError {
     /// A command over libpq.
     #[error("{whom}: {source}")]
     Upstream {
-        /// Who was asked.
+        /// The server that was asked.
         whom: Endpoint,
-        /// What came of it.
+        /// The error that libpq returned.
         source: ClientError,
     },
     /// The stream of a sink.
@@ -21,7 +21,7 @@ pub enum ConsumerError {
     Stream {
         /// The slot.
         slot: String,
-        /// From whom it came.
+        /// The server that sent the stream.
         whom: Endpoint,
         /// What happened.
         reason: String,

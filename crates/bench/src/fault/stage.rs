@@ -29,9 +29,9 @@ pub struct Stage {
     pub first: Server,
     /// Has subscription `second`.
     pub second: Server,
-    /// Between primary and standby.
+    /// The link between primary and standby.
     pub standby_link: SlowLink,
-    /// Between primary and first subscriber.
+    /// The link between primary and first subscriber.
     pub first_link: SlowLink,
     /// The program `lockstep`, which faults at a relay need.
     pub program: Option<PathBuf>,

@@ -70,7 +70,7 @@ pub struct FanoutOutcome {
     pub relay_rss_mb: Option<f64>,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
-    /// From commit to arrival (sinks) or to applied (subscriptions), of all subscribers.
+    /// Delays from commit to arrival (sinks) or to applied (subscriptions), of all subscribers.
     pub delays: Delays,
     /// Rows that arrived, all sinks together; 0 for subscriptions.
     pub rows: u64,

@@ -48,7 +48,7 @@ pub struct MixedSpec {
 /// What a round measured.
 #[derive(Debug, Clone)]
 pub struct MixedOutcome {
-    /// From the first write until all sinks had the last.
+    /// Time from the first write until all sinks had the last.
     pub spent: Spent,
     /// How long they took after the last write, in seconds.
     pub behind_s: f64,
@@ -60,7 +60,7 @@ pub struct MixedOutcome {
     pub large: u32,
     /// Transactions a second on the primary while it was written.
     pub primary_tps: f64,
-    /// From commit to arrival.
+    /// Delays from commit to arrival.
     pub delays: Delays,
     /// The most memory of the relay, in megabytes.
     pub relay_rss_mb: Option<f64>,

@@ -141,7 +141,7 @@ impl Sink {
         locked(&self.shared.state).delays = Delays::default();
     }
 
-    /// From commit to arrival, by this machine's clock, of all transactions since they were last
+    /// Delays from commit to arrival, by this machine's clock, of all transactions since delays were last
     /// forgotten.
     pub fn delays(&self) -> Delays {
         locked(&self.shared.state).delays.clone()

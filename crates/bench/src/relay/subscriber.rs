@@ -188,7 +188,7 @@ impl Subscriber {
         self.subscribe_with(whom, "")
     }
 
-    /// As [`Subscriber::subscribe`], with further options, each behind a comma.
+    /// Like [`Subscriber::subscribe`], with further options, each behind a comma.
     pub fn subscribe_with(&self, whom: &Endpoint, options: &str) -> Result<()> {
         for number in 1..=self.subscriptions {
             self.execute(
@@ -238,7 +238,7 @@ impl Subscriber {
         self.await_mark_while(primary, &mut || Ok(()))
     }
 
-    /// As [`Subscriber::await_mark`], as long as `check` finds nothing wrong.
+    /// Like [`Subscriber::await_mark`], as long as `check` finds nothing wrong.
     pub fn await_mark_while(
         &self,
         primary: &Server,

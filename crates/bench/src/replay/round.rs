@@ -326,7 +326,7 @@ impl Round<'_> {
         }
     }
 
-    /// From where the play began to the end of the recording.
+    /// WAL from where the play began to the end of the recording.
     fn played_bytes(&self) -> u64 {
         let end = u64::from(self.spec.standby.recording.end());
         let origin = self.player.status().origin.map_or(end, u64::from);

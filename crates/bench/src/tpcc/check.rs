@@ -15,7 +15,7 @@ use crate::Result;
 pub struct Definition {
     /// Last part of the clause's number, 3.3.2.x.
     pub number: u32,
-    /// In our own words.
+    /// The condition in our own words.
     pub name: &'static str,
     /// One row with one count.
     sql: &'static str,

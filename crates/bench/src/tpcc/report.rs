@@ -110,7 +110,7 @@ fn after(text: &str, words: &str) -> Option<f64> {
     digits.parse().ok()
 }
 
-/// As [`after`], for a count.
+/// Like [`after`], for a count.
 fn integer_after(text: &str, words: &str) -> Option<u64> {
     let rest = text.split_once(words)?.1;
     rest.split(|c: char| !c.is_ascii_digit())

@@ -38,9 +38,9 @@ pub struct Tools {
 
 #[derive(Debug, Clone)]
 enum How {
-    /// As ourselves, with our environment.
+    /// This process's own account, with its environment.
     Direct(Arc<Running>),
-    /// As the lab's account on the cores of one side.
+    /// The lab's account, on the cores of one side.
     Lab { launcher: Arc<Launcher>, side: Side },
 }
 

@@ -42,7 +42,7 @@ impl Stop {
         }
     }
 
-    /// Done once it has been told. May be dropped and asked again.
+    /// Resolves once the session has been told to end. The future may be dropped and asked again.
     pub async fn told(&mut self) {
         tokio::select! {
             // An error is that the stopper is gone.

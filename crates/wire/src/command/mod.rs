@@ -24,7 +24,7 @@ pub enum Command {
     IdentifySystem,
     /// Asks for the value of a setting.
     Show {
-        /// In lower case.
+        /// The option's name in lower case.
         name: String,
     },
     ReadReplicationSlot {
