@@ -33,7 +33,7 @@ pub enum Order {
     /// All cases in each round. As no case is complete before the last round, each row is
     /// written as soon as it is measured.
     SideBySide,
-    /// As [`Order::CaseByCase`], but every other round begins with the last variant, so that
+    /// Like [`Order::CaseByCase`], but every other round begins with the last variant, so that
     /// being first is no advantage.
     TurnAbout,
 }

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::{Conninfo, Purpose, Server};
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, Canceller, Handle, AnswerKind, Request};
+use crate::libpq::{Answer, AnswerKind, Canceller, Handle, Request};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
 /// Rows of text; None is null.
@@ -377,7 +377,11 @@ impl Link {
                 AnswerKind::Error => {
                     refused.get_or_insert(refusal(&answer, step, what));
                 }
-                AnswerKind::CopyBoth | AnswerKind::CopyOne(_) | AnswerKind::Sync | AnswerKind::Skipped | AnswerKind::Other => {
+                AnswerKind::CopyBoth
+                | AnswerKind::CopyOne(_)
+                | AnswerKind::Sync
+                | AnswerKind::Skipped
+                | AnswerKind::Other => {
                     return Err(self.unusable(format!("it began a copy when asked to {what}")));
                 }
             }

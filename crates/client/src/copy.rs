@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Failure, refusal, simple};
 use crate::error::Step;
-use crate::libpq::{Answer, Copied, CopyData, AnswerKind};
+use crate::libpq::{Answer, AnswerKind, Copied, CopyData};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_SENT, Result};
 
 /// What the server is told about a copy that the client gives up.

@@ -249,7 +249,10 @@ impl Pipeline<'_> {
                         return Err(ClientError::Lost("the server has ended it".to_owned()));
                     }
                 }
-                AnswerKind::Row | AnswerKind::CopyBoth | AnswerKind::CopyOne(_) | AnswerKind::Other => {
+                AnswerKind::Row
+                | AnswerKind::CopyBoth
+                | AnswerKind::CopyOne(_)
+                | AnswerKind::Other => {
                     return Err(ClientError::Protocol("a copy in a pipeline".to_owned()));
                 }
             }

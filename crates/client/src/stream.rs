@@ -9,7 +9,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 use crate::connection::{Connection, Failure, Link, refusal, simple};
 use crate::error::Step;
-use crate::libpq::{Copied, CopyData, AnswerKind};
+use crate::libpq::{AnswerKind, Copied, CopyData};
 use crate::quote::{command_literal, identifier};
 use crate::{ClientError, Result};
 

@@ -15,9 +15,9 @@ const CLOSE_PART: f64 = 0.2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// As it is.
+    /// WAL is sent as it is.
     Physical,
-    /// Decoded.
+    /// WAL is decoded first.
     Logical,
 }
 

@@ -43,7 +43,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In the order in which they are asked: positions are close to the clock.
+    /// The questions in the order in which they are asked: positions are close to the clock.
     pub const ALL: [Self; 16] = [
         Self::Moment,
         Self::Wal,

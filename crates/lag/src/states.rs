@@ -150,7 +150,7 @@ states! {
         Extended = "extended",
         /// The next checkpoint may remove it.
         Unreserved = "unreserved",
-        /// Some of it is removed: the slot is of no more use.
+        /// WAL that the slot needs is removed: the slot is of no more use.
         Lost = "lost",
     }
 

@@ -224,7 +224,7 @@ impl NodeWindow {
         self.samples.get(earlier).or_else(|| self.last())
     }
 
-    /// For how long there has been WAL beyond a position, at least: since the first answer
+    /// Least time for which there has been WAL beyond a position: since the first answer
     /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
     /// servers' clocks do not matter.
     pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {

@@ -61,7 +61,7 @@ macro_rules! failpoints {
         $($(#[doc = $what])* pub const $constant: $crate::failpoint::Failpoint =
             $crate::failpoint::Failpoint::new($name);)*
 
-        /// All of them.
+        /// All failpoints of the crate.
         pub const ALL: &[$crate::failpoint::Failpoint] = &[$($constant),*];
     };
 }

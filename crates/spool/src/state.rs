@@ -90,7 +90,7 @@ pub(super) struct Start<F> {
 }
 
 impl<F> LogState<F> {
-    /// All of it is durable.
+    /// The state of a log of which everything is durable.
     pub fn new(start: Start<F>) -> Self {
         Self {
             cache: Cache::new(start.cache_limit),

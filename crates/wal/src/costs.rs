@@ -405,7 +405,7 @@ fn kind_of(record: &Record) -> Part {
     }
 }
 
-/// Between these numbers of blocks visited since a block's last visit, its memory goes from the
+/// Numbers of blocks visited since a block's last visit, between which its memory goes from the
 /// caches of the core to none at all.
 const NEAR: f32 = 256.0;
 const FAR: f32 = 16_384.0;

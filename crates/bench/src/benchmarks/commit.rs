@@ -67,7 +67,7 @@ impl Named for ReplicaKind {
     }
 }
 
-/// As in the option.
+/// Writes the kind as the option names it.
 impl std::fmt::Display for ReplicaKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

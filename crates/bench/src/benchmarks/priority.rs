@@ -93,25 +93,25 @@ pub enum PriorityCase {
     Aggregate,
     /// One row by key.
     Select,
-    /// As aggregate, without replay priority.
+    /// Like aggregate, without replay priority.
     ThrottleOnly,
-    /// As aggregate, one long round, with bloat over time.
+    /// Like aggregate, one long round, with bloat over time.
     #[value(name = "aggregate-10min")]
     Aggregate10min,
-    /// As aggregate, while nothing is written: what a read costs on data that stands still.
+    /// Like aggregate, while nothing is written: what a read costs on data that stands still.
     AggregateStill,
-    /// As aggregate; the standby has both cores, and shares one of them with the primary.
+    /// Like aggregate; the standby has both cores, and shares one of them with the primary.
     AggregateTwoCores,
     /// Aggregates beside 16 writers and a busy process of others on the standby's core.
     #[value(name = "foreign-1")]
     Foreign1,
-    /// As foreign-1, with 12 busy processes of others.
+    /// Like foreign-1, with 12 busy processes of others.
     #[value(name = "foreign-12")]
     Foreign12,
-    /// As foreign-1, while nothing is written.
+    /// Like foreign-1, while nothing is written.
     #[value(name = "foreign-1-still")]
     Foreign1Still,
-    /// As foreign-12, while nothing is written.
+    /// Like foreign-12, while nothing is written.
     #[value(name = "foreign-12-still")]
     Foreign12Still,
 }

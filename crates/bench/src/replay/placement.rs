@@ -5,9 +5,9 @@ use clap::ValueEnum;
 /// How a recording reaches its standby.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
-    /// All of it is in pg_wal; the standby has both cores, and nothing else runs.
+    /// The whole WAL is in pg_wal; the standby has both cores, and nothing else runs.
     Local,
-    /// A player streams it; the standby may use both cores.
+    /// A player streams the WAL; the standby may use both cores.
     Streamed,
     /// A player on the other core streams it; the standby has one core.
     OneCore,

@@ -32,7 +32,7 @@ const PART_CACHED: f64 = 0.3;
 /// How warm the data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Temperature {
-    /// All of it in shared buffers.
+    /// The whole data is in shared buffers.
     Cached,
     // They are full at the start. The cache of the data files is dropped five times a second,
     // so the rest comes from storage.

@@ -123,7 +123,7 @@ fn integer_after(text: &str, words: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As pgbench 15 prints it at a fixed rate, with times made up and the last script
+    /// A report as pgbench 15 prints it at a fixed rate, with times made up and the last script
     /// never run.
     fn sample() -> String {
         let mut text = "\

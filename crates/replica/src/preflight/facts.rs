@@ -223,7 +223,7 @@ pub struct ForeignKey {
 pub enum Reference {
     /// Rows that are replicated refer to rows that are not.
     Dangles,
-    /// As the rows are now, it can.
+    /// The constraint holds with the rows as they are now.
     Holds,
     /// A list leaves out this column of it, which is filled in another way than with null.
     LeavesOut(String),

@@ -106,7 +106,7 @@ enum Gathered {
     End {
         received: Lsn,
     },
-    /// Some of what was read or passed by is no longer in the log.
+    /// A part of what was read or passed by is no longer in the log.
     Cut,
 }
 
@@ -202,7 +202,7 @@ impl<S: Storage> Reader<S> {
         Ok(())
     }
 
-    /// Up to the first unit it wants, or the end. False if the log was cut meanwhile.
+    /// Goes to the first unit that the reader wants, or to the end. False if the log was cut meanwhile.
     fn seek(&mut self) -> Result<bool> {
         while self.seeking.is_some() {
             match self.gather(CHUNK_BYTES)? {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::Simulation;
-use super::round::{Round, EntryState};
+use super::round::{EntryState, Round};
 use crate::job::Ticks;
 use crate::limits::{AGAIN, TAKE, TOO_NEAR, TRY_EVERY};
 
@@ -20,7 +20,7 @@ const MANY: usize = AGAIN - TAKE * 2;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Helper {
     taken: VecDeque<usize>,
-    /// In the order of the WAL, and earlier than what is taken.
+    /// Records given back, in the order of the WAL, and earlier than what is taken.
     again: Vec<GivenBack>,
     /// What it knew to be retired when they were last tried.
     tried_at: usize,

@@ -75,7 +75,10 @@ impl<'a> Round<'a> {
     }
 
     pub fn state(&self, number: usize) -> EntryState {
-        self.states.get(number).copied().unwrap_or(EntryState::Future)
+        self.states
+            .get(number)
+            .copied()
+            .unwrap_or(EntryState::Future)
     }
 
     pub fn set(&mut self, number: usize, state: EntryState) {
@@ -108,7 +111,7 @@ impl<'a> Round<'a> {
         Some((before, self.state(before)))
     }
 
-    /// As `helper_heap_is_done()`: the chain of the transaction's records that add tuples.
+    /// Does what `helper_heap_is_done()` does: the chain of the transaction's records that add tuples.
     fn unfinished_heap(&mut self, job: &Job, now: Ticks) -> Option<usize> {
         if !job.after_heap {
             return None;

@@ -6,7 +6,7 @@ use std::fs;
 use super::{files, root};
 
 /// Openings that lack a subject, or leave open what it is.
-const NO_SUBJECT: [&str; 31] = [
+const NO_SUBJECT: [&str; 44] = [
     "It",
     "It's",
     "Its",
@@ -38,6 +38,19 @@ const NO_SUBJECT: [&str; 31] = [
     "So long",
     "So far",
     "How often",
+    "All of it",
+    "All of them",
+    "Some of it",
+    "As",
+    "Between",
+    "Up to",
+    "In words",
+    "In which",
+    "In the order",
+    "For which",
+    "For how",
+    "From whom",
+    "Done",
 ];
 
 /// Comments that may begin so: how each begins, and why.
