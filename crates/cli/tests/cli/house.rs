@@ -140,11 +140,12 @@ fn empty_name(line: &str) -> Option<&'static str> {
         .filter(|word| !word.is_empty())
         .collect();
     let is_type = |word: &&str| ["struct", "enum", "trait", "type"].contains(word);
-    let declared = (words.first() == Some(&"pub"))
+    let begins = |word: &str| line.trim_start().starts_with(word);
+    let declared = begins("pub")
         .then(|| words.iter().position(is_type))
         .flatten()
         .and_then(|at| words.get(at + 1));
-    let used = (words.first() == Some(&"use") && words.iter().any(|word| *word == "super"))
+    let used = (begins("use ") && words.contains(&"super"))
         .then_some(words.as_slice());
     let is_named =
         |name: &&str| declared == Some(name) || used.is_some_and(|words| words.contains(name));

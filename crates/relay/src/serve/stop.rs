@@ -51,7 +51,7 @@ impl Stop {
         }
     }
 
-    /// Done a while after the session alone was told to end: it has not ended by itself, as
+    /// Resolves a while after the session alone was told to end: it has not ended by itself, as
     /// when its client takes nothing.
     pub async fn overdue(mut self) {
         terminated(&mut self.session).await;
