@@ -192,7 +192,7 @@ mod tests {
             }
         }
         assert!(page("lockstep").contains("lockstep\\-doctor(1)"));
-        assert!(page("lockstep-doctor").contains("a lag that comes and goes needs more"));
+        assert!(page("lockstep-doctor").contains("take more for a lag that comes and goes"));
         assert!(page("lockstep-wal-analyze").contains("FOLDER"));
     }
 

@@ -56,7 +56,8 @@ pub(crate) fn serve(play: &Play, session: &Session, stream: Stream, full: bool) 
     }
     if session.went_away() {
         play.notice(format!(
-            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), set it up again from {}",
+            "{} asked for our system identifier and timeline and left without streaming; read its log: \
+             if they differ from its own ({} and timeline {} here), set it up again from {}",
             session.name(),
             play.recording.system_identifier(),
             play.recording.timeline(),
@@ -271,7 +272,8 @@ impl<'a> Talk<'a> {
         drop(about);
         if in_vain {
             self.play.notice(format!(
-                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, set it up again from {}",
+                "{} asks again and again and does not stream: read its log; if it is ahead of the \
+                 recording's end {end}, set it up again from {}",
                 self.session.name(),
                 self.play.recording.base().display(),
             ));

@@ -76,8 +76,10 @@ typedef struct LsCrowdState
 	int			places;			/* added to the limit */
 	int			places_before;	/* while others are looked at: what is added again
 								 * if they are still there */
-	int64		looked_at;		/* since when the limit is without them, or was last */
-	bool		looking;
+	int64		looked_at;		/* when others were looked at last */
+	int			steps;			/* without places, in this look */
+	double		others;			/* averages of the look so far */
+	double		readers_wait;
 } LsCrowdState;
 
 /* Sessions by what they use of what the limit is about. */

@@ -11,7 +11,7 @@
  * not read again.
  *
  * Runs in the controller. Shared state: counters of LsPriorityShared, and
- * LsSession.ended. Crash and promotion: nothing is kept.
+ * LsSession.ends_at. Crash and promotion: nothing is kept.
  *
  * Limits: the kernel tells how long a process waited, not for whom. The time is divided
  * among those who had the cores meanwhile, in proportion. What a process used

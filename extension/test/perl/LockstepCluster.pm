@@ -133,7 +133,9 @@ sub poll_query_until
 	my ($result, $out, $error);
 	$expected //= 't';
 	return 1 if poll(sub {
-		($result, $out, $error) = $node->psql($database, $query);
+		# IPC::Run dies if psql, which cannot connect, ends before it has read the query.
+		my @answer = eval { $node->psql($database, $query) };
+		($result, $out, $error) = @answer ? @answer : (2, '', $@);
 		return $out eq $expected && $error eq '';
 	}, $node, $awaited // ());
 	diag("waited in vain: $query\nshould be '$expected', is '$out'\n$error");

@@ -35,7 +35,9 @@ const SPACE_MB_BASE: u64 = 8_000;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds measured in each round", "20", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-fanout.json"))
 )]
 pub struct RelayFanoutArgs {

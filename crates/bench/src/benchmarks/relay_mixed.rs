@@ -34,7 +34,9 @@ const SPACE_MB_PER_SECOND: u64 = 600;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds of writes in each round; consumers then catch up", "30", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-mixed.json"))
 )]
 pub struct RelayMixedArgs {

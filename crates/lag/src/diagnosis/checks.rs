@@ -1,6 +1,6 @@
-//! What must be true of each node and link, as a list of checks. A diagnosis is healthy only if each
-//! check was done and came out well: that no rule has found anything is not enough, since a rule knows
-//! only what once went wrong.
+//! What must be true of each node and link, as a list of checks. A diagnosis is healthy only if each check
+//! was done and came out well. It is not enough that no rule has found anything, since a rule knows only
+//! what once went wrong.
 //!
 //! A check is wrong where a rule of one of its causes has found something; that rule says what to do.
 //! Otherwise it is well only if [`Check::holds`] says so from what was seen. What cannot be seen, and a state
