@@ -145,8 +145,7 @@ fn empty_name(line: &str) -> Option<&'static str> {
         .then(|| words.iter().position(is_type))
         .flatten()
         .and_then(|at| words.get(at + 1));
-    let used = (begins("use ") && words.contains(&"super"))
-        .then_some(words.as_slice());
+    let used = (begins("use ") && words.contains(&"super")).then_some(words.as_slice());
     let is_named =
         |name: &&str| declared == Some(name) || used.is_some_and(|words| words.contains(name));
     EMPTY_NAMES.into_iter().find(is_named)
