@@ -27,7 +27,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Identity, Spool, State};
+use super::{Identity, Spool, SpoolState};
 use crate::continuity::{Holder, differs, gap};
 use crate::control::{Control, SpoolStats};
 use crate::error::{ApplyError, Result};
@@ -387,7 +387,7 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
 
     fn rest(&mut self, most: Duration, why: Rest) {
         let seen = self.seen;
-        let ready = |state: &State<S>| {
+        let ready = |state: &SpoolState<S>| {
             state.stop
                 || match why {
                     Rest::Halted => state.log.is_some() && !state.halted,

@@ -274,10 +274,13 @@ impl World {
         self.restart(false);
     }
 
+    /// A standby takes over that has all that was received, and knows of the newest timeline.
     fn promote(&mut self) {
         self.cut_off();
         let at = self.received().max(self.target.committed.into());
         let source = &mut *self.source.borrow_mut();
+        let newest = source.history.last().map_or(0, |last| last.at.into());
+        let at = at.max(newest);
         source.is_away = false;
         source.promote(at.max(self.random.u64(at..=source.primary.end.max(at))));
         source.counts.add("forks taken over", 1);
