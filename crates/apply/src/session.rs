@@ -534,8 +534,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             last: self.heard,
             bytes,
         };
-        let is_settled =
-            self.positions.is_settled() || self.fault == Some(Fault::CaughtUpTooSoon);
+        let is_settled = self.positions.is_settled() || self.fault == Some(Fault::CaughtUpTooSoon);
         self.actions.push_back(Action::Show(Figures {
             applied,
             flushed,

@@ -330,9 +330,10 @@ fn picked(which: Which, plan: &Plan, place: usize) -> bool {
 }
 
 /// The target's catalog.
+#[derive(Default)]
 pub struct Catalog {
-    /// The tables have lost a column.
-    pub is_misshapen: bool,
+    /// The table that has lost a column.
+    pub misshapen: Option<&'static str>,
 }
 
 impl Tables for Catalog {
@@ -341,7 +342,7 @@ impl Tables for Catalog {
     }
 
     fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
-        if self.is_misshapen {
+        if self.misshapen == Some(source.name.table.as_str()) {
             let words = "it has lost a column".to_owned();
             return Err(ApplyError::shape(&source.name, words));
         }
