@@ -39,6 +39,7 @@ mod error;
 pub mod failpoint;
 mod index;
 pub mod kept;
+mod mark;
 mod position;
 mod reader;
 mod recover;
@@ -135,6 +136,7 @@ pub struct Log<S: Storage> {
     syncing: Mutex<()>,
     shared: Mutex<LogState<S::File>>,
     ends: watch::Sender<End>,
+    mark: mark::Mark<S::File>,
 }
 
 impl<S: Storage> Log<S> {
