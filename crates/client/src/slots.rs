@@ -21,7 +21,7 @@ pub enum WalStatus {
 }
 
 /// A slot as the server describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotState {
     /// None for a physical slot.
     pub plugin: Option<String>,
@@ -256,7 +256,7 @@ fn history(text: &str) -> Result<Vec<Switch>> {
             .is_none_or(|last| last.timeline < switch.timeline && last.at <= switch.at);
         if !later || switches.len() >= MOST_SWITCHES {
             return Err(ClientError::Protocol(
-                "a timeline's history makes no sense".to_owned(),
+                "a timeline's history file is malformed".to_owned(),
             ));
         }
         switches.push(switch);

@@ -39,7 +39,7 @@ pub struct ParallelReplay {
     pub barriers_other: u64,
     /// Records retired, in the order of the WAL, while records could run ahead.
     pub retired: u64,
-    /// Records in the queue after the one that is replayed at the moment.
+    /// Records in the queue after the one that is being replayed.
     pub record_distance: u64,
     /// Bytes of WAL from the replay position to the end of these.
     pub wal_distance: u64,

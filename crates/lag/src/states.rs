@@ -122,6 +122,20 @@ states! {
         Quorum = "quorum",
     }
 
+    /// `pg_subscription_rel.srsubstate`
+    SyncPhase {
+        /// Nothing is copied yet.
+        Initialize = "i",
+        /// Rows are being copied.
+        DataCopy = "d",
+        /// The rows are copied.
+        FinishedCopy = "f",
+        /// The apply worker has yet to come to where the copy was made.
+        Synchronized = "s",
+        /// The apply worker applies its changes.
+        Ready = "r",
+    }
+
     /// `pg_replication_slots.slot_type`
     SlotType {
         Physical = "physical",

@@ -9,7 +9,8 @@ use crate::figures::ratio;
 use crate::node::{Node, Role, Trouble};
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Sample};
-use crate::views::Process;
+use crate::states::BackendType;
+use crate::views::{Io, Process};
 
 /// Interval at which a node is asked.
 pub const EVERY: Duration = Duration::from_millis(100);
@@ -131,6 +132,18 @@ impl NodeWindow {
             (Some(first), Some(last)) => (last - first).clamp(0.0, f64::MAX),
             _ => 0.0,
         }
+    }
+
+    /// Mean milliseconds of what this kind of process did to files, and how often it did, over the window.
+    /// `of` is the time and the number of it; None if there was none, or it was not timed.
+    pub fn io_time(&self, kind: &BackendType, of: fn(&Io) -> (f64, f64)) -> Option<(f64, f64)> {
+        let found = |sample: &Sample| {
+            let io = sample.totals.io.iter();
+            io.filter(|io| io.backend_type == *kind).map(of).next()
+        };
+        let time = self.growth(|sample| Some(found(sample)?.0));
+        let number = self.growth(|sample| Some(found(sample)?.1));
+        (time > 0.0 && number > 0.0).then_some((time / number, number))
     }
 
     pub fn empty(name: &str, role: Role) -> Self {

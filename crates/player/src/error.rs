@@ -21,7 +21,7 @@ pub enum PlayerError {
         reason: String,
     },
     /// A recording with parts that are missing or belong to another.
-    #[error("recording {folder} cannot be used: {reason}; copy it again or record anew")]
+    #[error("recording {folder} cannot be used: {reason}; copy it again or record it again")]
     Damaged {
         folder: PathBuf,
         /// What is wrong.

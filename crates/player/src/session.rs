@@ -196,7 +196,8 @@ pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bo
     }
     if session.went_away() {
         shared.notice(format!(
-            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), make it anew from {}",
+            "{} asked for our system identifier and timeline and left without streaming; read its log: \
+             if they differ from its own ({} and timeline {} here), set it up again from {}",
             session.name(),
             shared.recording.system_identifier(),
             shared.recording.timeline(),
@@ -411,7 +412,8 @@ impl<'a> Talk<'a> {
         drop(about);
         if in_vain {
             self.shared.notice(format!(
-                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, make it anew from {}",
+                "{} asks again and again and does not stream: read its log; if it is ahead of the \
+                 recording's end {end}, set it up again from {}",
                 self.session.name(),
                 self.shared.recording.base().display(),
             ));
@@ -584,7 +586,7 @@ impl<'a> Talk<'a> {
                 ),
             )
             .hint(format!(
-                "The standby has replayed more than is recorded: make it anew from {}.",
+                "The standby has replayed more than is recorded: set it up again from {}.",
                 recording.base().display()
             )));
         }

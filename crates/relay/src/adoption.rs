@@ -234,15 +234,9 @@ mod tests {
         SlotState {
             plugin: Some("pgoutput".to_owned()),
             database: Some("app".to_owned()),
-            temporary: false,
-            active_pid: None,
             confirmed: 100.into(),
             restart: 50.into(),
-            wal_status: None,
-            invalidation: None,
-            two_phase: false,
-            failover: false,
-            synced: false,
+            ..SlotState::default()
         }
     }
 

@@ -53,8 +53,8 @@ const SPARED: &str = "nobody streams from the group, and the primary had too few
 /// Why a group cannot go on in a database.
 fn another_database(name: &str) -> String {
     format!(
-        "database \"{name}\" is another one than before: give the databases their old names, or \
-         drop the subscription and create it anew"
+        "database \"{name}\" is not the one that it was before: give the databases their old names, or \
+         drop the subscription and create it again"
     )
 }
 

@@ -129,7 +129,7 @@ pub fn check_database(upstream: &mut Connection, slot: &str, database: &str) -> 
     };
     Err(RelayError::Gap(format!(
         "replication slot \"{slot}\" is of database \"{other}\", which was \"{database}\" before: \
-         give the databases their old names, or drop the subscription and create it anew"
+         give the databases their old names, or drop the subscription and create it again"
     )))
 }
 

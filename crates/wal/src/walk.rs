@@ -68,7 +68,7 @@ pub fn read_into<P: Pages>(
     loop {
         let next = reader.position();
         let from = *first.get_or_insert(next);
-        let read = u64::from(next).saturating_sub(u64::from(from));
+        let read = next.bytes_since(from);
         if until.lsn.is_some_and(|end| next >= end) || until.bytes.is_some_and(|most| read >= most)
         {
             return Ok(Ended::Limit);

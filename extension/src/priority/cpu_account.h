@@ -13,6 +13,8 @@ typedef struct LsCpuAccount
 	int64		period_us;		/* 0: nothing is known yet */
 	int			cores;			/* that this server may use */
 	int64		light_cpu_us;	/* sessions with short statements */
+	int64		near_cpu_us;	/* of these, sessions whose clients run on this machine */
+	int64		light_wait_us;	/* for which sessions with short statements waited for a core */
 	int64		heavy_cpu_us;	/* sessions with long ones */
 	int64		normal_cpu_us;	/* of these, not demoted */
 	int64		heavy_wait_us;	/* for which sessions with long statements waited for a core */
@@ -23,5 +25,6 @@ typedef struct LsCpuAccount
 extern bool ls_account_step(int64 now);
 extern const LsCpuAccount *ls_cpu_account(void);
 extern double ls_account_others(const LsCpuAccount *account);
+extern double ls_account_foreign(const LsCpuAccount *account);
 
 #endif							/* LOCKSTEP_CPU_ACCOUNT_H */

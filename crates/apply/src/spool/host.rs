@@ -420,7 +420,7 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
             IntakeError::Source(error) => ApplyError::Source(error),
             IntakeError::Ended => ApplyError::Ended,
             IntakeError::Stream(error) => {
-                ApplyError::System(format!("the source's stream makes no sense: {error}"))
+                ApplyError::System(format!("the source sent a malformed stream: {error}"))
             }
             IntakeError::Log(error) => self.spool.error(error),
             IntakeError::Differs(at) => match &self.log {

@@ -330,7 +330,7 @@ impl<S: Storage> Spool<S> {
         if let Some(old) = state.log.take() {
             let end = old.received();
             info!(folder = %folder.display(), %end, stands = %known.received, "the target needs nothing of \
-                  the spool, which begins anew");
+                  the spool, which begins empty");
         }
         wipe(&self.0.storage, folder)?;
         let storage = self.0.storage.clone();

@@ -16,7 +16,7 @@ use crate::relay::applying::{self, Applier, ApplySpec, Writes};
 use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;
@@ -268,17 +268,17 @@ impl Benchmark for ApplyArgs {
     }
 
     fn columns(&self) -> Vec<Column<ApplyFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("rows/s", |row| Some(row.rows_per_s), count),
-            median("seconds", |row| Some(row.seconds), hundredths),
-            median("CPU s", |row| Some(row.cpu_s), hundredths),
-            median("of it the applier", |row| row.applier_cpu_s, hundredths),
-            median("relay CPU s", |row| row.relay_cpu_s, hundredths),
-            median("idle s", |row| row.idle_s, hundredths),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("rows/s", |row| Some(row.rows_per_s), count),
+                median("seconds", |row| Some(row.seconds), hundredths),
+                median("CPU s", |row| Some(row.cpu_s), hundredths),
+                median("of it the applier", |row| row.applier_cpu_s, hundredths),
+                median("relay CPU s", |row| row.relay_cpu_s, hundredths),
+                median("idle s", |row| row.idle_s, hundredths),
+            ],
+        )
     }
 
     /// All cases that have rows, whether they ran now or earlier.

@@ -13,7 +13,7 @@ use crate::commit_levels::Awaited;
 use crate::committing::{Pair, ReplicaKind};
 use crate::relay::delays::Delays;
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
 /// Megabytes that a run may need.
@@ -230,14 +230,14 @@ impl Benchmark for CommitArgs {
     }
 
     fn columns(&self) -> Vec<Column<CommitFigures>> {
-        let [case, variant] = of_case_and_variant("ms, median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("p50", |row| Some(row.commit_p50_ms), hundredths),
-            median("p99", |row| Some(row.commit_p99_ms), hundredths),
-            median("commits", |row| Some(row.commits as f64), count),
-        ]
+        by_case_and_variant(
+            "ms, median over rounds",
+            [
+                median("p50", |row| Some(row.commit_p50_ms), hundredths),
+                median("p99", |row| Some(row.commit_p99_ms), hundredths),
+                median("commits", |row| Some(row.commits as f64), count),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<CommitFigures>) -> Vec<Group<'r, CommitFigures>> {

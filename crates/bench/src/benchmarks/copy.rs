@@ -15,7 +15,7 @@ use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, column, median};
 
 /// Tables of case `mixed`.
 const MIXED_TABLES: u32 = 200;
@@ -304,21 +304,21 @@ impl Benchmark for CopyArgs {
     }
 
     fn columns(&self) -> Vec<Column<CopyFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("MB/s", |row| Some(row.mb_per_s), tenths),
-            column("of the slower alone", |group| {
-                let own = group.median(|row| row.mb_per_s)?;
-                let part = own / slower_alone(group.results(), &group.first().case)?;
-                Some(format!("{:.0} %", part * 100.0))
-            }),
-            median("seconds", |row| Some(row.seconds), hundredths),
-            median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
-            median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
-            median("idle s", |row| row.idle_s, hundredths),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("MB/s", |row| Some(row.mb_per_s), tenths),
+                column("of the slower alone", |group| {
+                    let own = group.median(|row| row.mb_per_s)?;
+                    let part = own / slower_alone(group.results(), &group.first().case)?;
+                    Some(format!("{:.0} %", part * 100.0))
+                }),
+                median("seconds", |row| Some(row.seconds), hundredths),
+                median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
+                median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
+                median("idle s", |row| row.idle_s, hundredths),
+            ],
+        )
     }
 
     /// All cases that have rows, whether they ran now or earlier.

@@ -22,7 +22,7 @@ use crate::replay::round::{self, Outcome, Readers, RoundSpec, StandbySpec, Until
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::replay::{parallel, shelf};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, Group, column, median, of_case_and_variant};
+use crate::table::{Column, Group, by_case_and_variant, column, median};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
 
@@ -374,33 +374,33 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn columns(&self) -> Vec<Column<CurveFigures>> {
-        let [case, variant] = of_case_and_variant("case", "variant");
-        vec![
-            case,
-            variant,
-            median("of unit", |row| row.rate_part, hundredths),
-            median("offered MB/s", |row| Some(row.offered_mb_per_s), tenths),
-            median("replayed MB/s", |row| Some(row.replayed_mb_per_s), tenths),
-            median("lag p50", |row| Some(row.lag_p50_ms), ms),
-            median("p99", |row| Some(row.lag_p99_ms), ms),
-            median("slope", |row| Some(row.lag_slope_ms_per_s), slope),
-            column("bounded", |row| {
-                let bounded = row.first().figures.lag_bounded;
-                Some(if bounded { "yes" } else { "no" }.to_owned())
-            }),
-            median("reads/s", |row| row.read_tps, count),
-            median(
-                "startup CPU",
-                |row| Some(100.0 * row.startup_share()),
-                of_hundred,
-            ),
-            median(
-                "waits",
-                |row| row.waited_share().map(|part| 100.0 * part),
-                of_hundred,
-            ),
-            median("player CPU", CurveFigures::player_share, of_hundred),
-        ]
+        by_case_and_variant(
+            "case",
+            [
+                median("of unit", |row| row.rate_part, hundredths),
+                median("offered MB/s", |row| Some(row.offered_mb_per_s), tenths),
+                median("replayed MB/s", |row| Some(row.replayed_mb_per_s), tenths),
+                median("lag p50", |row| Some(row.lag_p50_ms), ms),
+                median("p99", |row| Some(row.lag_p99_ms), ms),
+                median("slope", |row| Some(row.lag_slope_ms_per_s), slope),
+                column("bounded", |row| {
+                    let bounded = row.first().figures.lag_bounded;
+                    Some(if bounded { "yes" } else { "no" }.to_owned())
+                }),
+                median("reads/s", |row| row.read_tps, count),
+                median(
+                    "startup CPU",
+                    |row| Some(100.0 * row.startup_share()),
+                    of_hundred,
+                ),
+                median(
+                    "waits",
+                    |row| row.waited_share().map(|part| 100.0 * part),
+                    of_hundred,
+                ),
+                median("player CPU", CurveFigures::player_share, of_hundred),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<CurveFigures>) -> Vec<Group<'r, CurveFigures>> {

@@ -16,7 +16,7 @@ use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::mixed::{self, MixedSpec};
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, median, of_case_and_variant};
+use crate::table::{Column, by_case_and_variant, median};
 use crate::trial::Variant;
 
 /// The case that the headline is about.
@@ -34,7 +34,9 @@ const SPACE_MB_PER_SECOND: u64 = 600;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds of writes in each round; consumers then catch up", "30", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-mixed.json"))
 )]
 pub struct RelayMixedArgs {
@@ -186,29 +188,29 @@ impl Benchmark for RelayMixedArgs {
     }
 
     fn columns(&self) -> Vec<Column<MixedFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("rows/s", |row| Some(row.rows_per_s), count),
-            median("behind s", |row| Some(row.behind_s), tenths),
-            median("lag p50", |row| Some(row.lag_p50_ms), ms),
-            median("primary tx/s", |row| Some(row.primary_tps), count),
-            median(
-                "walsender CPU s",
-                |row| Some(row.cost.walsender_cpu_s),
-                hundredths,
-            ),
-            median(
-                "primary read MB",
-                |row| Some(row.cost.primary_read_mb),
-                count,
-            ),
-            median(
-                "relay MB",
-                |row| Some(row.cost.relay_rss_mb.unwrap_or(0.0)),
-                count,
-            ),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("rows/s", |row| Some(row.rows_per_s), count),
+                median("behind s", |row| Some(row.behind_s), tenths),
+                median("lag p50", |row| Some(row.lag_p50_ms), ms),
+                median("primary tx/s", |row| Some(row.primary_tps), count),
+                median(
+                    "walsender CPU s",
+                    |row| Some(row.cost.walsender_cpu_s),
+                    hundredths,
+                ),
+                median(
+                    "primary read MB",
+                    |row| Some(row.cost.primary_read_mb),
+                    count,
+                ),
+                median(
+                    "relay MB",
+                    |row| Some(row.cost.relay_rss_mb.unwrap_or(0.0)),
+                    count,
+                ),
+            ],
+        )
     }
 }

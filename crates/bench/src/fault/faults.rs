@@ -610,10 +610,13 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
+        Cause::TwoPrimaries,
         Cause::NotStreaming,
+        Cause::InitialSyncFails,
+        Cause::NoReplicaIdentity,
         Cause::SpillToDisk,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,

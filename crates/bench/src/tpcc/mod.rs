@@ -46,6 +46,3 @@ pub const LINES: (u32, u32) = (5, 15);
 
 /// Most warehouses that can be asked for, about 1 TB.
 pub const MAX_WAREHOUSES: u32 = 10_000;
-
-/// Megabytes of tables and indexes for each warehouse, for sizing.
-pub const MB_PER_WAREHOUSE: u64 = 100;

@@ -25,8 +25,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most seconds for which changes are held back until both sides are at one position; also how
-    /// long the lock of a table is waited for
+    /// Most seconds for which changes are held back until both sides are at one position; also the
+    /// longest wait for a table's lock
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     wait: u16,
@@ -115,7 +115,7 @@ fn named(table: &TableReport, one: &Difference) -> String {
             );
         }
         DifferenceKind::Gone => {
-            return format!("{name}: it was copied, and the source has no such table any more");
+            return format!("{name}: it was copied, and the source no longer has such a table");
         }
         DifferenceKind::Renamed => {
             let now = &one.key;

@@ -18,6 +18,8 @@ use crate::views::Session;
 use crate::window::{NodeWindow, Window};
 
 #[cfg(test)]
+mod all_clear_tests;
+#[cfg(test)]
 mod bound_tests;
 mod cause;
 mod halted;
@@ -26,6 +28,7 @@ mod logical;
 #[cfg(test)]
 mod overlooked_tests;
 mod paused;
+mod primaries;
 mod published;
 mod receive;
 mod relay;
@@ -41,12 +44,16 @@ mod replica_tests;
 mod scene;
 mod server;
 mod standing;
+mod synchronised;
 mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use cause::Cause;
+pub(crate) use published::difference_known;
+pub(crate) use server::archives;
+pub(crate) use synchronised::{Copying, copying};
 pub use table::RULES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -102,7 +102,7 @@ const HELP: [[&str; 2]; 13] = [
     ],
     [
         "SELECT lockstep_stat_reset_wal_cache('slot')",
-        "begin a slot's statistics anew, or all with NULL; changes need a superuser or admin_role",
+        "reset a slot's statistics, or all with NULL; changes need a superuser or admin_role",
     ],
     [
         "SELECT get_oldest_wal_cache_ptr()",

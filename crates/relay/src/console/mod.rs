@@ -155,9 +155,14 @@ impl Console {
     fn reset(&self, slot: Option<&str>) -> String {
         let named = |slot: &str| slot.chars().take(MOST_NAME).collect::<String>();
         match (self.source.reset(slot), slot) {
-            (Reset::Done, None) => "Cache statistics of all slots begin anew.".to_owned(),
+            (Reset::Done, None) => {
+                "Cache statistics of all slots start again from zero.".to_owned()
+            }
             (Reset::Done, Some(slot)) => {
-                format!("Cache statistics of slot \"{}\" begin anew.", named(slot))
+                format!(
+                    "Cache statistics of slot \"{}\" start again from zero.",
+                    named(slot)
+                )
             }
             (Reset::NoSuchSlot, slot) => format!(
                 "There is no slot \"{}\": nothing was reset.",

@@ -68,7 +68,7 @@ pub const LONGEST_PACE: Duration = Duration::from_millis(5);
 pub const COVER_EVERY: Duration = Duration::from_secs(1);
 
 /// A client that was sent nothing for this time learns of a new position at once: it may wait
-/// for it, as the initial synchronisation of a table does. Positions that move all the time
+/// for it, as the initial synchronization of a table does. Positions that move all the time
 /// cost each client ten messages a second.
 pub const QUIET: Duration = Duration::from_millis(100);
 
@@ -599,7 +599,7 @@ impl Sender {
         };
         report
             .detail(error.to_string())
-            .hint("If this does not pass, drop the subscription and create it anew with its initial copy.")
+            .hint("If this does not pass, drop the subscription and create it again with its initial copy.")
     }
 
     /// What is reported of a client that cannot be sent away in order.

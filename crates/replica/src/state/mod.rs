@@ -80,7 +80,7 @@ pub enum Phase {
     Copying,
     /// All rows are there. Indexes, constraints and triggers are being made.
     Indexing,
-    /// Sequences, materialised views and statistics are being brought up.
+    /// Sequences, materialized views and statistics are being brought up.
     Finishing,
     /// The target is a copy; apply may go on from `start_lsn`.
     Ready,

@@ -103,7 +103,7 @@ fn check_alike(a: &Node, b: &Node) -> Result<Lsn> {
             "data checksums",
             &word(of_a.checksums),
             &word(of_b.checksums),
-            "make them the same with pg_checksums on the stopped standby, or make it anew",
+            "make them the same with pg_checksums on the stopped standby, or set it up again",
         );
     }
     if of_a.timeline != of_b.timeline {

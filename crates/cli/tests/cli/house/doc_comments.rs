@@ -47,16 +47,10 @@ const NO_SUBJECT: [&str; 31] = [
 ];
 
 /// Comments that may begin so: how each begins, and why.
-const DECIDED: [(&str, &str); 2] = [
-    (
-        "By the rules of lockstep.replay_hot_standby,",
-        "help of `lockstep wal analyze`, where the command is the subject",
-    ),
-    (
-        "Not at all.",
-        "help of `lockstep-lab wal compare`: how a fork is compared",
-    ),
-];
+const DECIDED: [(&str, &str); 1] = [(
+    "Not at all.",
+    "help of `lockstep-lab wal compare`: how a fork is compared",
+)];
 
 /// How the doc comments of a file begin: line and text.
 fn openings(text: &str) -> Vec<(usize, &str)> {
