@@ -45,7 +45,7 @@ impl ServerArgs {
     }
 }
 
-/// How often a benchmark measures, where it runs, and where its results go.
+/// Rounds of a benchmark, its server, and the folder of its results.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     // Help and default are the benchmark's: see `rounds`.

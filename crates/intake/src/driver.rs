@@ -60,7 +60,7 @@ impl SourceStream for Stream {
 pub enum Rest {
     /// The host says when the stream may go on.
     Halted,
-    /// Between two tries to connect.
+    /// The pause between two attempts to connect.
     Pause,
     /// The log is full.
     Full,

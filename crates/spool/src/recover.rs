@@ -8,6 +8,7 @@ use super::create::{NewSegment, Parts, before, create_durable_segment};
 use super::error::{LogError, Result};
 use super::failpoint;
 use super::index::{Entry, Index};
+use super::log::{Limits, Log};
 use super::mark::Mark;
 use super::position::LogPosition;
 use super::scan::Segment;
@@ -16,7 +17,6 @@ use super::segment::{
     CHUNK_BYTES, Named, RecordKind, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
 };
 use super::storage::{SpoolFile, Storage};
-use super::{Limits, Log};
 
 /// Suffix of a file that holds what cannot be read and was cut off or set aside.
 const DAMAGED: &str = ".damaged";
@@ -161,7 +161,7 @@ struct Whole {
     received: Lsn,
     /// None if no unit begins and ends up to here.
     whole_key: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     schema: Schema,
     /// Bytes of its header and schema.
     head: u64,

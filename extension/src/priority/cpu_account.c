@@ -106,8 +106,8 @@ ls_account_others(const LsCpuAccount *account)
 }
 
 /*
- * Of these, what is not the clients' own: clients of short statements use about as much
- * of the CPU as their sessions do.
+ * Cores that neither our processes nor their clients use: clients of short statements use
+ * about as much of the CPU as their sessions do.
  */
 double
 ls_account_foreign(const LsCpuAccount *account)

@@ -96,7 +96,7 @@ impl OverheadCase {
     /// All, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Select, Self::Prepared, Self::Pipelined, Self::Connect];
 
-    /// Its name in arguments and results.
+    /// The case's name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Select => "select-idle-throttle",

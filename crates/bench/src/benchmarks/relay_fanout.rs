@@ -71,7 +71,7 @@ pub struct RelayFanoutArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FanoutFigures {
     pub subscribers: u32,
-    /// From commit to arrival at sinks, or to being applied; of all subscribers.
+    /// Delays from commit to arrival at sinks, or to being applied; of all subscribers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p50_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -53,14 +53,14 @@ pub enum Answer {
 /// A check of one node, slot or link.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
-    /// As [`Check::id`].
+    /// The check, as in [`Check::id`].
     pub check: &'static str,
     /// The node, slot or link, by name.
     pub at: String,
     pub answer: Answer,
     /// What was seen, or why nothing was.
     pub words: String,
-    /// As [`Check::proves`].
+    /// What the check proves, as in [`Check::proves`].
     pub proves: &'static str,
 }
 

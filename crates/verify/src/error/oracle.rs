@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::Side;
+use crate::side::Side;
 
 pub(crate) type Result<T> = std::result::Result<T, OracleError>;
 
