@@ -97,7 +97,7 @@ impl Disk {
         }
     }
 
-    /// So many operations are done, and the one after them fails.
+    /// Fails the operation after this number of further ones; `None`: no operation.
     pub fn fail_after(&self, operations: Option<u64>) {
         self.state().before_failure = operations;
     }

@@ -1,4 +1,4 @@
-//! All of it together, driven by chance, and what goes wrong.
+//! One run of the spool's simulation: source, process and target, driven by chance, and what goes wrong.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
