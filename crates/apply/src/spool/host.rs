@@ -156,7 +156,8 @@ impl<S: Storage> Spool<S> {
     }
 }
 
-/// What a spool's host reaches: servers, a clock, and threads that wait. The simulation of the spool has its own.
+/// What a spool's host reaches: servers, a clock, and threads that wait. The simulation of the spool has
+/// its own.
 pub trait SpoolWorld {
     /// A source that was asked, and does not stream yet.
     type Asked;

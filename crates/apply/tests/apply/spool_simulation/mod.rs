@@ -84,11 +84,7 @@ const PLANTS: [(Plant, u64, &str); 12] = [
     (Plant::In(Fault::SpoolForgetsCommitted), 200, "begins at"),
     (Plant::In(Fault::SpoolTimelineNotKept), 20, "timeline"),
     (Plant::In(Fault::SpoolTimelineKnownFirst), 200, "timeline"),
-    (
-        Plant::In(Fault::SpoolHandsOutParts),
-        20,
-        "within a transaction",
-    ),
+    (Plant::In(Fault::SpoolHandsOutParts), 20, "a transaction"),
     (Plant::HeadersNotCounted, 200, "the spool has"),
 ];
 
