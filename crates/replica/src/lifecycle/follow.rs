@@ -21,7 +21,9 @@ use crate::status::source::{self, Source, source_of};
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
-use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
+use lockstep_apply::{
+    Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
+};
 
 /// Interval of looks at the state, usually and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -271,6 +273,14 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
     })?;
+    let copies = tables.iter().filter_map(|table| {
+        let copied = Copied {
+            name: table.name.clone(),
+            target: table.target_oid,
+        };
+        Some((table.source_oid?, copied))
+    });
+    let copies = copies.collect();
     let copied = tables.into_iter().map(|table| {
         let start = match (table.state, table.start) {
             (TableState::Copied, Some(lsn)) => Start::At(lsn),
@@ -280,6 +290,7 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     });
     Ok(Starts {
         tables: copied.collect(),
+        copies,
         others: Others::LaterPartitions(excluded),
     })
 }

@@ -18,7 +18,7 @@ pub struct Lost {
 pub enum Why {
     /// The source has no such table, and the target has.
     Gone,
-    /// The source has it under this name.
+    /// The source has it under this name, and the target under another.
     Renamed(TableName),
     /// The source has another table of this name.
     Replaced,
@@ -36,15 +36,17 @@ WITH published AS (
     FROM json_array_elements($2::json) l
 ), found AS (
     SELECT a.schema_name, a.table_name, mn.nspname AS now_schema, m.relname AS now_name,
-        CASE WHEN c.oid IS NULL AND m.oid IS NOT NULL THEN 'renamed'
+        CASE WHEN m.oid IS NOT NULL AND m.oid IS DISTINCT FROM c.oid THEN 'renamed'
             WHEN c.oid IS NULL THEN 'gone'
             WHEN c.oid <> a.source_oid THEN 'replaced'
-            WHEN NOT EXISTS (SELECT FROM published p WHERE p.schemaname = a.schema_name
-                AND p.tablename = a.table_name) THEN 'unpublished' END AS why
+            WHEN is_published THEN NULL ELSE 'unpublished' END AS why, is_published
     FROM asked a LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
             ON n.nspname = a.schema_name AND c.relname = a.table_name AND c.relkind = 'r'
         LEFT JOIN (pg_class m JOIN pg_namespace mn ON mn.oid = m.relnamespace)
             ON m.oid = a.source_oid AND m.relkind = 'r'
+        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM published p
+            WHERE p.schemaname = coalesce(mn.nspname, a.schema_name)
+                AND p.tablename = coalesce(m.relname, a.table_name)) AS is_published) s
 )
 SELECT * FROM found WHERE why IS NOT NULL ORDER BY 1, 2";
 
@@ -65,18 +67,26 @@ pub fn lost(
             schema: field(&row, 0)?,
             table: field(&row, 1)?,
         };
+        let listed = tables.iter().find(|one| one.name == table);
+        let there = listed.and_then(|listed| listed.there.as_ref());
         let why: String = field(&row, 4)?;
         let why = match why.as_str() {
             "gone" => Why::Gone,
-            "renamed" => Why::Renamed(TableName {
-                schema: field(&row, 2)?,
-                table: field(&row, 3)?,
-            }),
+            "renamed" => {
+                let now = TableName {
+                    schema: field(&row, 2)?,
+                    table: field(&row, 3)?,
+                };
+                match (there == Some(&now), field(&row, 5)?) {
+                    (true, true) => continue,
+                    (true, false) => Why::Unpublished,
+                    (false, _) => Why::Renamed(now),
+                }
+            }
             "replaced" => Why::Replaced,
             _ => Why::Unpublished,
         };
-        let is_there = |one: &TableCopy| one.name == table && one.is_there;
-        if why != Why::Gone || tables.iter().any(is_there) {
+        if why != Why::Gone || there.is_some() {
             lost.push(Lost { table, why });
         }
     }

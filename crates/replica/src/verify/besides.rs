@@ -132,6 +132,7 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
     let read = |row: &Vec<Option<String>>| {
         Ok(Below {
             table: Published {
+                oid: 0,
                 table: TableName {
                     schema: field(row, 0)?,
                     table: field(row, 1)?,
