@@ -71,6 +71,30 @@ REVOKE ALL ON FUNCTION lockstep_stat_replay_workers() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_workers() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_workers TO pg_monitor;
 
+-- Whether WAL is streamed.
+DROP VIEW lockstep_stat_replay;
+DROP FUNCTION lockstep_stat_replay();
+
+CREATE FUNCTION lockstep_stat_replay(
+    OUT in_recovery boolean,
+    OUT received_lsn pg_lsn,
+    OUT replayed_lsn pg_lsn,
+    OUT lag_bytes bigint,
+    OUT lag_ms double precision,
+    OUT conflicts bigint,
+    OUT last_conflict text,
+    OUT last_conflict_at timestamptz,
+    OUT last_conflict_ms double precision,
+    OUT stats_reset timestamptz,
+    OUT streaming boolean)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_replay AS SELECT * FROM lockstep_stat_replay();
+
+REVOKE ALL ON FUNCTION lockstep_stat_replay() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_replay() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_replay TO pg_monitor;
+
 -- Time slices, and who waits for the CPU.
 DROP VIEW lockstep_stat_priority;
 DROP FUNCTION lockstep_stat_priority();

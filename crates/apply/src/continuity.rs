@@ -106,167 +106,70 @@ pub fn differs(at: Lsn) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_client::{Identity, SlotState, Switch};
+    use lockstep_client::Identity;
     use lockstep_wire::{SystemId, Timeline};
 
     use super::*;
 
-    fn timeline(number: u32) -> Timeline {
-        Timeline::new(number).unwrap()
-    }
-
-    fn known() -> FollowedSource {
-        FollowedSource {
-            system: Some("7".to_owned()),
-            timeline: Some(timeline(2)),
+    #[test]
+    fn a_source_that_cannot_go_on_is_refused_in_words() {
+        let followed = Timeline::FIRST;
+        let known = FollowedSource {
+            system: Some("1".to_owned()),
+            timeline: Some(followed),
             history: None,
             received: Lsn::from(100),
             slot: None,
-        }
-    }
-
-    fn slot(confirmed: u64, invalidation: Option<&str>) -> SlotState {
-        SlotState {
-            plugin: Some("pgoutput".to_owned()),
-            database: Some("app".to_owned()),
-            temporary: false,
-            active_pid: None,
-            confirmed: confirmed.into(),
-            restart: 50.into(),
-            wal_status: None,
-            invalidation: invalidation.map(str::to_owned),
-            two_phase: false,
-            failover: false,
-            synced: false,
-        }
-    }
-
-    fn found() -> SourceFound {
-        SourceFound {
+        };
+        let found = SourceFound {
             identity: Identity {
-                system: SystemId::from(7),
-                timeline: timeline(2),
-                end: Lsn::from(100),
+                system: SystemId::from(1),
+                timeline: followed,
+                end: Lsn::from(99),
                 database: Some("app".to_owned()),
             },
             history: Vec::new(),
-            slot: Some(slot(100, None)),
+            slot: None,
             is_standby: false,
-        }
-    }
-
-    fn gap(known: &FollowedSource, found: &SourceFound) -> Option<String> {
-        super::gap(known, found, "s", Holder::Target)
-    }
-
-    fn switch(number: u32, at: u64) -> Switch {
-        Switch {
-            timeline: timeline(number),
-            at: Lsn::from(at),
-        }
-    }
-
-    #[test]
-    fn a_source_goes_on_only_where_the_target_stands() {
-        let at = |number: u32, end: u64| Identity {
-            timeline: timeline(number),
-            end: end.into(),
-            ..found().identity
         };
-        let later = |history: Vec<Switch>| SourceFound {
-            identity: at(3, 500),
-            history,
-            ..found()
-        };
-        let confirmed = |confirmed: Option<u64>| SourceFound {
-            identity: at(2, 500),
-            slot: confirmed.map(|confirmed| slot(confirmed, None)),
-            ..found()
-        };
-        let end = |end: u64, is_standby| SourceFound {
-            identity: at(2, end),
-            is_standby,
-            ..found()
-        };
-        for (found, expected) in [
-            (found(), None),
-            (confirmed(Some(99)), None),
-            (confirmed(Some(101)), Some("begins at 0/65")),
-            (confirmed(None), None),
-            (end(99, false), Some("WAL ends at 0/63")),
-            (end(99, true), None),
-            (later(vec![switch(1, 50), switch(2, 100)]), None),
+        let (expected, at) = ("2".to_owned(), Lsn::from(90));
+        let again = "create it again";
+        for (gap, word, remedy) in [
+            (Gap::OtherCluster { expected }, "made from 2", "--source"),
+            (Gap::SetBack, "WAL ends at 0/63", again),
             (
-                later(vec![switch(1, 50), switch(2, 99)]),
-                Some("left timeline 2 at 0/63"),
+                Gap::Forked { followed, at },
+                "left timeline 1 at 0/5A",
+                again,
             ),
             (
-                later(vec![switch(1, 50)]),
-                Some("does not come from timeline 2"),
+                Gap::LeftBehind { followed },
+                "not come from timeline 1",
+                again,
             ),
+            (
+                Gap::Unrelated { followed },
+                "not come from timeline 1",
+                again,
+            ),
+            (Gap::Invalidated("x".to_owned()), "is lost (x)", again),
+            (Gap::NoSlot, "not have slot \"s\"", again),
+            (Gap::NotOurs(Box::default()), "not the replica's", again),
+            (Gap::Ahead { confirmed: at }, "begins at 0/5A", "spool_dir"),
         ] {
-            let words = gap(&known(), &found);
-            match expected {
-                None => assert_eq!(words, None, "{found:?}"),
-                Some(expected) => assert!(words.unwrap().contains(expected), "{found:?}"),
-            }
+            let words = words(&gap, &known, &found, "s", Holder::Target);
+            assert!(words.contains(word) && words.contains(remedy), "{words}");
         }
-    }
-
-    #[test]
-    fn an_invalidated_slot_is_refused_whatever_it_confirms() {
-        for reason in [
-            "wal_removed",
-            "rows_removed",
-            "idle_timeout",
-            "conflict",
-            "x",
-        ] {
-            let found = SourceFound {
-                slot: Some(slot(100, Some(reason))),
-                ..found()
-            };
-            let nothing = FollowedSource {
-                received: Lsn::INVALID,
-                ..known()
-            };
-            for known in [known(), nothing] {
-                let words = gap(&known, &found).unwrap();
-                assert!(
-                    words.starts_with("slot \"s\" on the source is lost ("),
-                    "{words}"
-                );
-                assert!(words.contains("create it again"), "{words}");
-            }
+        for reason in ["wal_removed", "rows_removed", "conflict", "idle_timeout"] {
+            let words = invalid_words("s", reason);
+            assert!(
+                words.contains("is lost (") && !words.contains(reason),
+                "{words}"
+            );
         }
-    }
-
-    #[test]
-    fn another_cluster_is_refused_and_no_knowledge_refuses_nothing() {
-        let other = SourceFound {
-            identity: Identity {
-                system: SystemId::from(8),
-                ..found().identity
-            },
-            ..found()
-        };
-        assert!(gap(&known(), &other).unwrap().contains("--source"));
-        let nothing = FollowedSource {
-            received: Lsn::INVALID,
-            timeline: None,
-            system: None,
-            ..known()
-        };
-        let later = SourceFound {
-            slot: Some(slot(500, None)),
-            ..other
-        };
-        assert_eq!(gap(&nothing, &later), None);
-        // Before there was a timeline in the state.
-        let older = FollowedSource {
-            timeline: None,
-            ..known()
-        };
-        assert_eq!(gap(&older, &found()), None);
+        assert!(gap(&known, &found, "s", Holder::Target).is_some());
+        let received = at;
+        let known = FollowedSource { received, ..known };
+        assert_eq!(gap(&known, &found, "s", Holder::Target), None);
     }
 }

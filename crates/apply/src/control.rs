@@ -97,7 +97,7 @@ impl Stats {
     /// WAL of the source that is not applied, in bytes, as far as the source has said: while it
     /// decodes a large transaction, it says nothing of what follows.
     pub fn lag_bytes(&self) -> u64 {
-        u64::from(self.source_end).saturating_sub(self.applied.into())
+        self.source_end.bytes_since(self.applied)
     }
 }
 

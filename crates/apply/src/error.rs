@@ -22,7 +22,7 @@ pub enum ApplyError {
     #[error("the source has ended the stream")]
     Ended,
     /// The spool cannot be read on, and something before that is still to be applied.
-    #[error("{0}; what comes before is applied first")]
+    #[error("{0}; the changes before it are applied first")]
     Damaged(String),
     /// What the replica's spool holds, or should hold.
     #[error("{0}")]
@@ -82,9 +82,9 @@ impl Conflict {
         }
         match self.sqlstate.as_deref() {
             Some(sqlstate::UNIQUE_VIOLATION | sqlstate::EXCLUSION_VIOLATION) => {
-                "change or delete the target's row with that key; applying then goes on by itself"
+                "change or delete the target's row with that key; the change is then tried again by itself"
             }
-            _ => "mend the target; applying then goes on by itself",
+            _ => "repair the target; the change is then tried again by itself",
         }
     }
 }

@@ -130,15 +130,14 @@ pub fn median<F>(
     Column { head, cell }
 }
 
-/// The columns `case` and `variant`, under these heads.
-pub fn of_case_and_variant<F: Figures>(
-    case: &'static str,
-    variant: &'static str,
-) -> [Column<F>; 2] {
-    [
-        column(case, |group| Some(group.first().case.clone())),
-        column(variant, |group| Some(group.first().variant.clone())),
-    ]
+/// The case, under this head, the variant, and these columns.
+pub fn by_case_and_variant<F: Figures, const N: usize>(
+    head: &'static str,
+    columns: [Column<F>; N],
+) -> Vec<Column<F>> {
+    let case = column(head, |group| Some(group.first().case.clone()));
+    let variant = column("variant", |group| Some(group.first().variant.clone()));
+    [case, variant].into_iter().chain(columns).collect()
 }
 
 /// Heads and cells; `-` where there is nothing to show.

@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use lockstep_service::program::{Program, Shell};
 
 use crate::doctor::DoctorArgs;
+use crate::name::NAME;
 use crate::relay::RelayArgs;
 use crate::replica::ReplicaCommand;
 use crate::serve::ServeArgs;
@@ -15,14 +16,14 @@ use crate::wal::WalCommand;
 
 /// This program.
 pub const PROGRAM: Program = Program {
-    name: "lockstep",
+    name: NAME,
     definition: Cli::command,
 };
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
 #[command(
-    name = "lockstep",
+    name = NAME,
     version,
     max_term_width = 100,
     disable_help_subcommand = true
@@ -37,53 +38,53 @@ pub struct Cli {
 pub enum Command {
     /// Say where replicas lag, why, and what to change
     ///
-    /// Asks the primary and the replicas that are named for some seconds, and prints each replica's
-    /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
-    /// in pg_monitor is enough. Exits with 0 if nothing lags, also if there are risks; with 6 if something
-    /// lags, 3 if the primary cannot be asked, 4 if another node cannot, and 7 if something cannot be
-    /// seen, so that nobody knows.
+    /// Samples the primary and the replicas that you name for some seconds. Prints each replica's lag,
+    /// its causes with their evidence, and remedies, the best first. Only reads; a role in pg_monitor
+    /// is enough. Exit code 0: nothing lags, though there may be risks; 6: something lags; 3: the
+    /// primary does not answer; 4: another node does not answer; 7: nothing is seen to lag, but
+    /// something cannot be seen.
     Doctor(DoctorArgs),
     /// Show all nodes live: lag over time, where it is, and why
     ///
-    /// A screen on a terminal (? explains its keys and columns), lines elsewhere. Asks the nodes that
-    /// are named once each interval; one that does not answer is shown as such while the others go on.
-    /// Reads only, unless --heartbeat is given; a role in pg_monitor is enough. q quits. NO_COLOR turns
-    /// colours off.
+    /// Draws a screen on a terminal (? explains its keys and columns, q quits), and prints lines
+    /// elsewhere. Asks each node once every interval; a node that does not answer is marked, and the
+    /// others go on. Only reads, unless --heartbeat is given; a role in pg_monitor is enough. NO_COLOR
+    /// turns colours off.
     Top(TopArgs),
-    /// Serve lag, its causes and what is known of every node: a page, metrics and JSON, over HTTP
+    /// Serve the lag of every node and its causes over HTTP: a page, metrics and JSON
     ///
-    /// Watches the servers that are named until SIGTERM or Ctrl-C, and answers / (a page for people),
-    /// /metrics (for Prometheus), /healthz, /api/state, /api/history and /api/events. Listens on this
-    /// machine only, unless told otherwise; then give a login and TLS. Reads only but for --heartbeat;
-    /// a role in pg_monitor is enough. SIGHUP reads passwords, certificate and key again. Logs go to
-    /// standard error.
+    /// Watches the servers that you name until SIGTERM or Ctrl-C. Answers / (a page for people),
+    /// /metrics (for Prometheus), /healthz, /api/state, /api/history, /api/incidents and /api/events.
+    /// Listens on this machine only, unless --listen is given; then also give a login and TLS. Only
+    /// reads, unless --heartbeat is given; a role in pg_monitor is enough. SIGHUP reads passwords,
+    /// certificate and key again. Logs go to standard error.
     Serve(Box<ServeArgs>),
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
-    /// Subscribers connect to the relay as they would to the primary, which checks their
-    /// passwords; what is no streaming of a slot is passed through. Ends with SIGTERM or Ctrl-C;
-    /// SIGHUP reads the configuration again. Logs go to standard error. psql to database lockstep
-    /// on the same port is the console; SHOW HELP lists what it knows.
+    /// Subscribers connect to the relay as they would to the primary. The relay serves the streams of
+    /// their slots, and passes everything else through to the primary, which checks their passwords.
+    /// SIGTERM or Ctrl-C ends it; SIGHUP reads the configuration again. Logs go to standard error. The
+    /// console is psql to database lockstep on the same port; SHOW HELP lists its commands.
     #[command(disable_help_subcommand = true)]
     Relay(Box<RelayArgs>),
-    /// Copy a database to another server, and keep for it what changes
+    /// Copy a database to another server, and keep the copy in step
     #[command(disable_help_subcommand = true)]
     Replica {
         /// What to do.
         #[command(subcommand)]
         command: ReplicaCommand,
     },
-    /// Read WAL without a server that replays it
+    /// Read WAL without replaying it
     #[command(disable_help_subcommand = true)]
     Wal {
         /// What to do.
         #[command(subcommand)]
         command: WalCommand,
     },
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell's completion script
     ///
-    /// For bash: lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep; for
-    /// zsh into a file _lockstep in a folder of fpath; for fish into
+    /// For bash: lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep. For
+    /// zsh, write it to a file _lockstep in a folder of fpath; for fish, to
     /// ~/.config/fish/completions/lockstep.fish.
     Completion {
         /// The shell
@@ -94,7 +95,7 @@ pub enum Command {
     ///
     /// The pages say what --help says. To read one: man -l FOLDER/lockstep-doctor.1.
     Man {
-        /// The folder, which is made if it is missing
+        /// The folder; created if it is missing
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
@@ -191,7 +192,7 @@ mod tests {
             }
         }
         assert!(page("lockstep").contains("lockstep\\-doctor(1)"));
-        assert!(page("lockstep-doctor").contains("a lag that comes and goes needs more"));
+        assert!(page("lockstep-doctor").contains("take more for a lag that comes and goes"));
         assert!(page("lockstep-wal-analyze").contains("FOLDER"));
     }
 

@@ -10,22 +10,22 @@ use lockstep_service::exit::Failure;
 /// Which servers.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
-    /// The primary, as a conninfo string or URI; .pgpass, service files and PG* variables work, and
-    /// PGHOST or PGSERVICE alone is enough
+    /// The primary, as a conninfo string or URI. .pgpass, service files and PG* variables work; may be
+    /// left out if PGHOST, PGHOSTADDR or PGSERVICE is set
     #[arg(long, value_name = "CONNINFO")]
     pub primary: Option<String>,
-    /// A physical standby, cascading ones too; may be repeated
+    /// A physical standby, also a cascaded one; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub standby: Vec<String>,
     /// A database with subscriptions to the primary, or the target of a lockstep replica; may be
     /// repeated
     #[arg(long, value_name = "CONNINFO")]
     pub subscriber: Vec<String>,
-    /// A relay between them, by its console; what is left out is host=127.0.0.1 port=6543, and the
-    /// database is always lockstep; may be repeated
+    /// The console of a relay between them. Defaults are host=127.0.0.1 port=6543, the database is
+    /// always lockstep; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub relay: Vec<String>,
-    /// A TOML file with a [[node]] for each server: role, conninfo and, if wanted, name
+    /// A TOML file with a [[node]] for each server: role, conninfo and optionally name
     #[arg(long, value_name = "FILE")]
     pub nodes: Option<PathBuf>,
 }

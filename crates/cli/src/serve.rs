@@ -26,11 +26,11 @@ pub struct ServeArgs {
     /// Which servers.
     #[command(flatten)]
     nodes: NodesArgs,
-    /// Address to listen on; port 0 takes a free one, which the log names
+    /// Address to listen on; port 0 takes a free port, which the log names
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9871", value_parser = HostPort::parse)]
     listen: HostPort,
-    /// Another name that browsers may ask for while this listens on the loopback, such as that of a
-    /// proxy in front; may be repeated
+    /// Another host name that requests may use while this listens on the loopback interface, such as
+    /// that of a proxy in front; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
     /// Seconds between samples of a node
@@ -39,15 +39,15 @@ pub struct ServeArgs {
     /// Seconds that a diagnosis looks back; at least three intervals
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u32).range(5..=600))]
     window: u32,
-    /// Measure from commit to visible on each standby
+    /// Measure the time from a commit until it is visible on each standby
     ///
-    /// Writes: each interval commits a small logical message on the primary.
+    /// Writes: commits a small logical message on the primary each interval.
     #[arg(long)]
     heartbeat: bool,
     /// What is kept.
     #[command(flatten)]
     history: HistoryArgs,
-    /// Ask for a login: a file of lines user:password, which others must not be able to read
+    /// Require a login: a file with lines user:password, which others must not be able to read
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
     /// Certificate chain, PEM; turns TLS on
@@ -67,11 +67,11 @@ pub struct ServeArgs {
 /// What is kept.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// Keep curves and incidents in this folder, which is made if it is missing; without it they
+    /// Keep curves and incidents in this folder, which is created if it is missing; without it they
     /// end with this process
     #[arg(long, value_name = "FOLDER")]
     history: Option<PathBuf>,
-    /// Days that they are kept
+    /// Days for which curves and incidents are kept
     #[arg(
         long,
         value_name = "DAYS",
@@ -80,7 +80,7 @@ pub struct HistoryArgs {
         requires = "history"
     )]
     history_days: u32,
-    /// Most megabytes of their file; the oldest go first
+    /// Largest size of their file, in megabytes; the oldest data goes first
     #[arg(
         long,
         value_name = "MB",

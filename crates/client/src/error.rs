@@ -95,10 +95,8 @@ impl fmt::Display for Refusal {
 /// SQLSTATEs that callers handle differently.
 mod sqlstate {
     pub const UNDEFINED_OBJECT: &str = "42704";
-    pub const DUPLICATE_OBJECT: &str = "42710";
     pub const UNDEFINED_FILE: &str = "58P01";
     pub const OBJECT_IN_USE: &str = "55006";
-    pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
     /// Classes of errors after which a retry may succeed: connection exception, insufficient
     /// resources, operator intervention.
     pub const PASSING: [&str; 3] = ["08", "53", "57"];
@@ -158,14 +156,6 @@ impl ClientError {
         )
     }
 
-    /// A slot of that name exists already.
-    pub fn is_duplicate_slot(&self) -> bool {
-        self.is_refusal(
-            sqlstate::DUPLICATE_OBJECT,
-            &[Step::CreateSlot, Step::CopySlot],
-        )
-    }
-
     /// The plugin's library is not installed on the server.
     pub fn is_missing_library(&self) -> bool {
         self.is_refusal(
@@ -192,14 +182,6 @@ impl ClientError {
             sqlstate::OBJECT_IN_USE,
             &[Step::Start, Step::AlterSlot, Step::DropSlot, Step::CopySlot],
         )
-    }
-
-    /// The role lacks the privilege.
-    pub fn is_not_permitted(&self) -> bool {
-        !self.is_library_not_allowed()
-            && self
-                .refusal()
-                .is_some_and(|refusal| refusal.sqlstate == sqlstate::INSUFFICIENT_PRIVILEGE)
     }
 
     /// A retry may succeed although no user has changed anything: the server cannot be reached,
@@ -256,12 +238,11 @@ mod tests {
     #[test]
     fn refusals_are_told_apart() {
         type Is = fn(&ClientError) -> bool;
-        let kinds: [(&str, Is); 5] = [
+        let kinds: [(&str, Is); 4] = [
             ("missing slot", ClientError::is_missing_slot),
             ("missing library", ClientError::is_missing_library),
             ("not allowed", ClientError::is_library_not_allowed),
             ("in use", ClientError::slot_in_use),
-            ("not permitted", ClientError::is_not_permitted),
         ];
         let setting = Some("The parameter \"output_plugin_libraries\" ...");
         for (step, sqlstate, detail, expected) in [
@@ -272,7 +253,7 @@ mod tests {
             (Step::Start, "58P01", None, "missing library"),
             (Step::Stream, "58P01", None, ""),
             (Step::CreateSlot, "42501", setting, "not allowed"),
-            (Step::CreateSlot, "42501", None, "not permitted"),
+            (Step::CreateSlot, "42501", None, ""),
             (Step::Start, "55006", None, "in use"),
             (Step::AlterSlot, "55006", None, "in use"),
             (Step::Query, "55006", None, ""),

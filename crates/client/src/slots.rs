@@ -10,18 +10,18 @@ use crate::{ClientError, MOST_SWITCHES, Purpose, Result};
 /// How much of the WAL that a slot needs still exists (`pg_replication_slots.wal_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalStatus {
-    /// All of it, within `max_wal_size`.
+    /// The server has all WAL that the slot needs, within `max_wal_size`.
     Reserved,
-    /// All of it, beyond `max_wal_size`.
+    /// The server has all WAL that the slot needs, beyond `max_wal_size`.
     Extended,
-    /// All of it, but the next checkpoint may remove some.
+    /// The server has all WAL that the slot needs, but the next checkpoint may remove some.
     Unreserved,
-    /// Some of it is gone: the slot can no longer be used.
+    /// WAL that the slot needs is gone: the slot can no longer be used.
     Lost,
 }
 
 /// A slot as the server describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotState {
     /// None for a physical slot.
     pub plugin: Option<String>,
@@ -256,7 +256,7 @@ fn history(text: &str) -> Result<Vec<Switch>> {
             .is_none_or(|last| last.timeline < switch.timeline && last.at <= switch.at);
         if !later || switches.len() >= MOST_SWITCHES {
             return Err(ClientError::Protocol(
-                "a timeline's history makes no sense".to_owned(),
+                "a timeline's history file is malformed".to_owned(),
             ));
         }
         switches.push(switch);

@@ -71,7 +71,7 @@ pub struct SlotKind {
 /// What a source says before it streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFound {
-    /// Who it is.
+    /// The source's system identifier and timeline.
     pub identity: Identity,
     /// Timelines that its own came from, and where each ended.
     pub history: Vec<Switch>,
@@ -166,4 +166,171 @@ fn slot_gap(followed: &FollowedSource, slot: Option<&SlotState>) -> Option<Gap> 
     }
     let (confirmed, received) = (slot.confirmed, followed.received);
     (received.is_valid() && confirmed > received).then_some(Gap::Ahead { confirmed })
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::SystemId;
+
+    use super::*;
+
+    fn timeline(number: u32) -> Timeline {
+        Timeline::new(number).unwrap()
+    }
+
+    /// Timelines, and where each ended.
+    fn history(ends: &[(u32, u64)]) -> Vec<Switch> {
+        let switch = |&(number, at): &(u32, u64)| Switch {
+            timeline: timeline(number),
+            at: at.into(),
+        };
+        ends.iter().map(switch).collect()
+    }
+
+    /// A log, and the source that it came from.
+    fn both() -> (FollowedSource, SourceFound) {
+        let slot = SlotKind {
+            plugin: "lockstep".to_owned(),
+            database: "app".to_owned(),
+        };
+        let found = SlotState {
+            plugin: Some(slot.plugin.clone()),
+            database: Some(slot.database.clone()),
+            confirmed: 100.into(),
+            restart: 50.into(),
+            ..SlotState::default()
+        };
+        let followed = FollowedSource {
+            system: Some("1".to_owned()),
+            timeline: Some(timeline(2)),
+            history: Some(history(&[(1, 40)])),
+            received: 100.into(),
+            slot: Some(slot),
+        };
+        let identity = Identity {
+            system: SystemId::from(1),
+            timeline: timeline(2),
+            end: 500.into(),
+            database: Some("app".to_owned()),
+        };
+        let found = SourceFound {
+            identity,
+            history: history(&[(1, 40)]),
+            slot: Some(found),
+            is_standby: false,
+        };
+        (followed, found)
+    }
+
+    /// The gap once the change is made to both.
+    fn after(change: impl Fn(&mut FollowedSource, &mut SourceFound)) -> Option<Gap> {
+        let (mut followed, mut found) = both();
+        change(&mut followed, &mut found);
+        gap(&followed, &found)
+    }
+
+    #[test]
+    fn a_source_that_continues_the_log_is_followed() {
+        type Change = fn(&mut FollowedSource, &mut SourceFound);
+        let changes: [Change; 7] = [
+            |_, _| {},
+            |_, found| {
+                found.identity.timeline = timeline(3);
+                found.history = history(&[(1, 40), (2, 100)]);
+            },
+            |_, found| found.slot.as_mut().unwrap().confirmed = 90.into(),
+            |_, found| (found.identity.end, found.is_standby) = (99.into(), true),
+            // A source that does not list the slot may have it all the same.
+            |followed, found| (followed.slot, found.slot) = (None, None),
+            // State of before a timeline was noted.
+            |followed, _| followed.timeline = None,
+            // Nothing is known, so that nothing can be missing.
+            |followed, found| {
+                (followed.system, followed.timeline) = (None, None);
+                followed.received = Lsn::INVALID;
+                found.slot.as_mut().unwrap().confirmed = 500.into();
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(after(change), None, "change {number}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_does_not_is_refused() {
+        let followed = timeline(2);
+        let expected = "1".to_owned();
+        for (found, expected) in [
+            (
+                after(|_, found| found.identity.system = SystemId::from(2)),
+                Gap::OtherCluster { expected },
+            ),
+            (
+                after(|_, found| found.identity.timeline = timeline(1)),
+                Gap::LeftBehind { followed },
+            ),
+            (
+                after(|_, found| found.identity.timeline = timeline(3)),
+                Gap::Unrelated { followed },
+            ),
+            (
+                after(|_, found| found.identity.end = 99.into()),
+                Gap::SetBack,
+            ),
+            (after(|_, found| found.slot = None), Gap::NoSlot),
+            (
+                after(|_, found| found.slot.as_mut().unwrap().confirmed = 101.into()),
+                Gap::Ahead {
+                    confirmed: 101.into(),
+                },
+            ),
+        ] {
+            assert_eq!(found, Some(expected));
+        }
+        let other_plugin = after(|_, found| found.slot.as_mut().unwrap().plugin = None);
+        let other_database = after(|_, found| found.slot.as_mut().unwrap().database = None);
+        for found in [other_plugin, other_database] {
+            assert!(matches!(found, Some(Gap::NotOurs(_))), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn an_invalidated_slot_is_refused_whatever_is_known() {
+        for received in [Lsn::INVALID, 100.into()] {
+            let found = after(|followed, found| {
+                followed.received = received;
+                found.slot.as_mut().unwrap().invalidation = Some("x".to_owned());
+            });
+            assert_eq!(found, Some(Gap::Invalidated("x".to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_fork_matters_only_if_the_log_goes_beyond_it() {
+        for (received, noted, ends, now, fork) in [
+            // Another timeline 2.
+            (100, true, &[(1, 60)][..], 2, Some(40)),
+            (41, true, &[(1, 60)], 2, Some(40)),
+            (40, true, &[(1, 60)], 2, None),
+            (100, true, &[(1, 40), (2, 99)], 3, Some(99)),
+            // A log of an earlier version does not know where its timeline began.
+            (100, false, &[(1, 60)], 2, None),
+            (100, false, &[(1, 60), (2, 100)], 3, None),
+            (101, false, &[(1, 60), (2, 100)], 3, Some(100)),
+            (100, true, &[(1, 60), (2, 100)], 3, Some(40)),
+        ] {
+            let found = after(|followed, found| {
+                followed.received = received.into();
+                followed.history = followed.history.take().filter(|_| noted);
+                found.identity.timeline = timeline(now);
+                found.history = history(ends);
+                found.slot.as_mut().unwrap().confirmed = 30.into();
+            });
+            let expected = fork.map(|at: u64| Gap::Forked {
+                followed: timeline(2),
+                at: at.into(),
+            });
+            assert_eq!(found, expected, "{received} {noted} {ends:?} {now}");
+        }
+    }
 }

@@ -8,19 +8,20 @@ use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
 use lockstep_service::program::{Program, Shell};
 
+use crate::name::NAME;
 use crate::tpcc::TpccCommand;
 use crate::wal::WalCommand;
 
 /// This program.
 pub const PROGRAM: Program = Program {
-    name: "lockstep-lab",
+    name: NAME,
     definition: Cli::command,
 };
 
-/// The test bed of Lockstep: what it does is shown, measured and checked with this
+/// Lockstep's test bed: shows, measures and checks what Lockstep does
 #[derive(Debug, Parser)]
 #[command(
-    name = "lockstep-lab",
+    name = NAME,
     version,
     max_term_width = 100,
     disable_help_subcommand = true
@@ -35,35 +36,35 @@ pub struct Cli {
 pub enum Command {
     /// Show a stock standby and a Lockstep standby under the same readers, one after the other
     ///
-    /// Makes a private primary and standbys in a temporary folder, puts load on both ends, shows
-    /// the replay lag of both while it runs, and writes a report. Nothing else on this machine is
-    /// touched, and nothing is left behind unless --keep is given. Takes about three minutes.
+    /// Starts a private primary and standbys in a temporary folder, puts load on both ends, shows
+    /// the replay lag of both while it runs, and writes a report. Touches nothing else on this
+    /// machine, and leaves nothing behind unless --keep is given. Takes about three minutes.
     Demo(DemoArgs),
     /// Measure Lockstep against stock PostgreSQL
     ///
-    /// Benchmarks of the relay and of replicas start the program lockstep, the one beside this
-    /// program unless LOCKSTEP_PROGRAM names another.
+    /// Benchmarks of the relay and of replicas run the program lockstep: the one beside this program,
+    /// unless LOCKSTEP_PROGRAM names another.
     #[command(disable_help_subcommand = true)]
     Bench {
         /// Which measurement.
         #[command(subcommand)]
         benchmark: Bench,
     },
-    /// TPC-C on a server that runs already: load it, run it, check it
+    /// Load, run and check TPC-C on a running server
     #[command(disable_help_subcommand = true)]
     Tpcc {
         /// What to do.
         #[command(subcommand)]
         command: TpccCommand,
     },
-    /// Record WAL and play it to standbys, compare clusters page by page, make WAL of every kind
+    /// Record WAL and play it to standbys, compare standbys page by page, write WAL of every kind
     #[command(disable_help_subcommand = true)]
     Wal {
         /// What to do.
         #[command(subcommand)]
         command: WalCommand,
     },
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell's completion script
     Completion {
         /// The shell
         #[arg(value_enum)]
@@ -71,7 +72,7 @@ pub enum Command {
     },
     /// Write a man page for each command into a folder
     Man {
-        /// The folder, which is made if it is missing
+        /// The folder; created if it is missing
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },

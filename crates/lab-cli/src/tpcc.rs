@@ -14,27 +14,27 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 
-use crate::args::PROGRAM;
 use crate::exit::SIGNAL_BASE;
+use crate::name::complain;
 
 /// What to do with TPC-C.
 #[derive(Debug, Subcommand)]
 pub enum TpccCommand {
     /// Create the nine tables in schema tpcc and fill them
     ///
-    /// About 100 MB and the specification's number of rows for each warehouse, made by the server
-    /// itself in parallel sessions; keys and indexes follow the data. A database that has one of the
-    /// tables in its schema tpcc is refused.
+    /// Each warehouse has the specification's number of rows, about 100 MB. The server generates the
+    /// rows itself, in parallel sessions; keys and indexes are created after the data. A database that
+    /// already has one of the tables in schema tpcc is refused.
     Load(LoadArgs),
     /// Run the five transactions and report throughput and latencies
     ///
-    /// Keying and think times are left out unless --tpm paces the run, warehouses are chosen at
-    /// random, and nothing is audited: figures are not comparable with published tpmC.
+    /// There are no keying and think times; --tpm paces the run. Warehouses are chosen at random, and
+    /// nothing is audited: figures are not comparable with published tpmC.
     Run(RunArgs),
     /// Check the specification's twelve consistency conditions, on a primary or a standby
     ///
-    /// In one read-only transaction with one snapshot, so also while load or replay goes on. Exits
-    /// with 5 when a condition is violated.
+    /// Uses one read-only transaction with one snapshot, so it also works during load or replay. Exit
+    /// code 5: a condition is violated.
     Check(CheckArgs),
 }
 
@@ -44,7 +44,7 @@ pub struct Connection {
     /// The database: a libpq connection string or URI, or its name; "" for libpq's defaults
     #[arg(value_name = "CONNINFO")]
     pub conninfo: String,
-    /// Major, 15 to 19, whose psql and pgbench are used, from /usr/lib/postgresql
+    /// PostgreSQL major, 15 to 19, whose psql and pgbench are used, from /usr/lib/postgresql
     #[arg(
         long,
         value_name = "MAJOR",
@@ -58,7 +58,7 @@ pub struct Connection {
 /// `lockstep-lab tpcc load`
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// Warehouses
+    /// Number of warehouses
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_WAREHOUSES)))]
     pub warehouses: u32,
     /// Sessions at a time [default: one for each core of this machine]
@@ -81,7 +81,7 @@ pub struct RunArgs {
     /// Transactions a minute of all five kinds together [default: as many as possible]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000_000))]
     pub tpm: Option<u32>,
-    /// How long
+    /// Seconds to run
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
     /// Format of the result on standard output
@@ -115,7 +115,7 @@ pub fn run(command: &TpccCommand) -> Result<()> {
 fn tools(connection: &Connection) -> Result<Tools> {
     let tools = Tools::direct(Package::find(connection.pg)?);
     tools.end_on_signals(|signal| {
-        PROGRAM.complain("interrupted; what was not committed is rolled back");
+        complain("interrupted; what was not committed is rolled back");
         std::process::exit(SIGNAL_BASE + signal);
     })?;
     Ok(tools)

@@ -10,8 +10,11 @@
 //! templates are in the folder `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a
 //! run, or in a folder of this process alone.
 
+use std::fmt::Debug;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -79,12 +82,12 @@ impl TestLab {
 
     pub fn start(self) -> Result<Lab> {
         let mut lab = Lab::new(&self.options()?)?;
-        lab.origin = Origin::templates().into();
+        lab.origin = Origin::templates(template).into();
         lab.settings = Settings::from([("fsync".to_owned(), "off".to_owned())]);
         Ok(lab)
     }
 
-    /// For [`Lab::new`]: a lab as users have it.
+    /// Options for [`Lab::new`]: a lab as users have it.
     pub fn options(self) -> Result<LabOptions> {
         Ok(LabOptions {
             major: major()?,
@@ -130,7 +133,7 @@ pub fn stage() -> Result<PathBuf> {
 }
 
 /// The template of that major and number, made by the launcher's initdb if it is not there yet.
-pub(crate) fn template(launcher: &Launcher, package: &Package, number: usize) -> Result<PathBuf> {
+fn template(launcher: &Launcher, package: &Package, number: usize) -> Result<PathBuf> {
     let folder = templates()?;
     let data = folder.join(format!("{}-{number}", package.major()));
     // Several threads and processes come here at once.
@@ -161,6 +164,42 @@ fn templates() -> Result<PathBuf> {
         none => none.insert(Lab::new(&TestLab::stock().options()?)?),
     };
     Ok(lab.folder().to_path_buf())
+}
+
+/// A number from the environment; None if the variable is not set, or empty.
+#[allow(clippy::expect_used)]
+pub fn number<N: FromStr<Err: Debug>>(name: &str) -> Option<N> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().expect(name))
+}
+
+/// The seeds of a test that runs `usual` of them: `SEED` names one, `LOCKSTEP_SEEDS` says N or FROM-TO.
+#[allow(clippy::expect_used)]
+pub fn seeds(usual: u64) -> RangeInclusive<u64> {
+    if let Some(seed) = number("SEED") {
+        return seed..=seed;
+    }
+    let range = std::env::var("LOCKSTEP_SEEDS").unwrap_or_default();
+    let (from, to) = range.split_once('-').unwrap_or(("1", &range));
+    let number = |text: &str| text.parse().expect("LOCKSTEP_SEEDS is N or FROM-TO");
+    match range.is_empty() {
+        true => 1..=usual,
+        false => number(from)..=number(to),
+    }
+}
+
+/// Asserts that a text is what the file holds; `UPDATE_SNAPSHOTS` records it.
+#[allow(clippy::unwrap_used)]
+pub fn assert_recorded(path: &Path, text: &str) {
+    let again = "UPDATE_SNAPSHOTS=1 records it";
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        fs::write(path, text).unwrap();
+    }
+    let recorded = fs::read_to_string(path).unwrap_or_default();
+    let mut lines = text.lines().zip(recorded.lines());
+    let changed = lines.find(|(now, then)| now != then);
+    assert_eq!(changed, None, "{} has changed; {again}", path.display());
+    assert_eq!(text, recorded, "{} has changed; {again}", path.display());
 }
 
 /// What the test of [`reaper_entry!`](crate::reaper_entry) does: it is the reaper if this

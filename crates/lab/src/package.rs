@@ -4,13 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use lockstep_service::postgres::{self, PACKAGES, SUPPORTED};
+
 use crate::{LabError, Result};
-
-/// Majors that Lockstep supports.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
-
-/// Debian's packages install each major in a folder of its own below this one.
-pub const SERVERS: &str = "/usr/lib/postgresql";
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 4] = ["postgres", "initdb", "pg_basebackup", "pgbench"];
@@ -53,17 +49,19 @@ impl Package {
     /// Finds the package. PATH is never searched: it might lead to the programs of another
     /// major, or to a wrapper that talks to the machine's own clusters.
     pub fn find(major: Major) -> Result<Self> {
-        let bin = Path::new(SERVERS).join(major.to_string()).join("bin");
-        for program in NEEDED {
-            let missing = bin.join(program);
-            if !missing.is_file() {
-                return Err(LabError::MissingPackage {
-                    major: major.get(),
-                    missing,
-                });
-            }
-        }
+        let found = postgres::packaged(Path::new(PACKAGES), major.get(), &NEEDED);
+        let bin = found.map_err(|missing| LabError::MissingPackage {
+            major: major.get(),
+            missing,
+        })?;
         Ok(Self { major, bin })
+    }
+
+    /// The newest package that is installed. If none is, the error names the oldest.
+    pub fn newest() -> Result<Self> {
+        let mut found = SUPPORTED.rev().map(|major| Self::find(Major(major)));
+        let newest = found.find(|package| package.is_ok());
+        newest.unwrap_or_else(|| Self::find(Major(*SUPPORTED.start())))
     }
 
     pub fn major(&self) -> Major {

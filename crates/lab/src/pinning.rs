@@ -41,11 +41,6 @@ impl Pinning {
         Self { pair: None, ..self }
     }
 
-    /// True if each side has a core of its own.
-    pub fn is_pinned(&self) -> bool {
-        self.pair.is_some()
-    }
-
     /// The pinning in one line, for people.
     pub fn describe(&self) -> String {
         match self.pair {

@@ -12,10 +12,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_service::postgres::PACKAGES;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::package::SERVERS;
 
 pub const UMOUNT: &str = "/usr/bin/umount";
 
@@ -109,7 +108,7 @@ fn belongs(pid: i32, folder: &Path) -> bool {
             && fs::read_link("/proc/self/exe").is_ok_and(|own| own == exe)
     };
     link("cwd").is_ok_and(|cwd| cwd.starts_with(folder))
-        && link("exe").is_ok_and(|exe| exe.starts_with(SERVERS) || ours(&exe))
+        && link("exe").is_ok_and(|exe| exe.starts_with(PACKAGES) || ours(&exe))
 }
 
 /// The parent of a process, if it still exists.

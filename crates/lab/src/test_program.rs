@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::for_tests::assert_recorded;
+
 /// Environment variables that change defaults.
 const DEFAULTS: [&str; 5] = [
     "PG",
@@ -65,20 +67,7 @@ impl TestProgram {
             text.push_str(&String::from_utf8(output.stdout).unwrap());
             text.push('\n');
         }
-        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-            std::fs::write(path, &text).unwrap();
-        }
-        let recorded = std::fs::read_to_string(path).unwrap_or_default();
-        let mut lines = text.lines().zip(recorded.lines());
-        let changed = lines.find(|(now, then)| now != then);
-        assert_eq!(
-            changed, None,
-            "help has changed; UPDATE_SNAPSHOTS=1 records it"
-        );
-        assert_eq!(
-            text, recorded,
-            "help has changed; UPDATE_SNAPSHOTS=1 records it"
-        );
+        assert_recorded(path, &text);
     }
 
     pub fn assert_version(&self, version: &str) {

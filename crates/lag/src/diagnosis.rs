@@ -13,9 +13,13 @@ use crate::rules::{Cause, Fact, RULES, Severity, View, all_slots};
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
+pub mod checks;
+
+use checks::{Answer, CheckReport, check};
+
 #[derive(Debug, Clone, Serialize)]
 pub struct Diagnosis {
-    /// No lag and no risk, every node answered, and nothing was hidden.
+    /// Each check was done and came out well: no lag, no risk, every node answered, nothing was hidden.
     pub healthy: bool,
     /// What cannot be seen of nodes that answer, so that nobody knows whether all is well.
     pub unknown: Vec<String>,
@@ -23,6 +27,8 @@ pub struct Diagnosis {
     pub links: Vec<LinkReport>,
     /// Causes, the most important first; notes last.
     pub findings: Vec<Finding>,
+    /// All that was checked.
+    pub checks: Vec<CheckReport>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -71,7 +77,7 @@ pub struct LinkReport {
     pub stage_bytes: BTreeMap<&'static str, f64>,
 }
 
-/// From end to end of a cascade.
+/// Lag from end to end of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BehindPrimary {
     /// Milliseconds behind, at least: the median over time.
@@ -202,16 +208,50 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             troubles: node.troubles.clone(),
         })
         .collect();
+    let checks = check(&view, &links, &findings);
     let mut diagnosis = Diagnosis {
         healthy: false,
         unknown: unknown(&view, &links),
         nodes,
         links,
         findings,
+        checks,
     };
+    add_undone(&mut diagnosis);
     let is_known = diagnosis.unknown.is_empty() && diagnosis.nodes.iter().all(|node| node.usable);
-    diagnosis.healthy = is_known && !diagnosis.has_lag() && !diagnosis.has_risk();
+    let is_well = diagnosis
+        .checks
+        .iter()
+        .all(|one| one.answer == Answer::Well);
+    diagnosis.healthy = is_known && is_well && !diagnosis.has_lag() && !diagnosis.has_risk();
     diagnosis
+}
+
+/// Adds the checks that could not be done to what is unknown, unless that is said already: of a node that
+/// does not answer or hides something, and of a replica that lags.
+fn add_undone(diagnosis: &mut Diagnosis) {
+    let is_said = |one: &CheckReport| {
+        let mut nodes = diagnosis.nodes.iter();
+        let lost = nodes.any(|node| node.name == one.at && !node.usable);
+        let behind = diagnosis
+            .links
+            .iter()
+            .any(|link| link.replica == one.at && link.behind);
+        lost || behind || diagnosis.unknown.iter().any(|said| said.contains(&one.at))
+    };
+    let undone = diagnosis
+        .checks
+        .iter()
+        .filter(|one| one.answer == Answer::NotKnown);
+    let undone = undone.filter(|one| !is_said(one));
+    let undone: Vec<String> = undone
+        .map(|one| format!("{}: {}", one.at, one.words))
+        .collect();
+    for words in undone {
+        if !diagnosis.unknown.contains(&words) {
+            diagnosis.unknown.push(words);
+        }
+    }
 }
 
 /// What nodes that answer do not show, and replicas that nothing is known about.

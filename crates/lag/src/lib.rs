@@ -12,7 +12,6 @@
 //! |---|---|
 //! | [`figures`] | shares and medians |
 //! | [`states`] | what servers and relays call their states, as enums |
-//! | [`position`] | positions in JSON, and the bytes between them |
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`nodes`] | the nodes that a user names, by conninfos and in a file |
 //! | [`error`] | what can go wrong |
@@ -33,7 +32,7 @@
 //! | [`points`](mod@points) | the points of a link over a window, with ages |
 //! | [`links`](mod@links) | which links there are |
 //! | [`rules`] | cause by cause: signal, evidence, remedies |
-//! | [`diagnosis`] | causes ranked; healthy or not |
+//! | [`diagnosis`] | causes ranked; what must be true, and whether it is; healthy or not |
 //! | [`heartbeat`] | commit-to-visible latency, on request |
 //! | [`commit_probe`] | commits at each level of `synchronous_commit`, on request |
 //! | [`monitor`] | all nodes until it is dropped, with a history |
@@ -65,7 +64,6 @@ pub mod parallel_replay;
 pub mod parallel_report;
 pub mod point;
 pub mod points;
-pub mod position;
 pub mod process_cpu;
 pub mod questions;
 pub mod relay;

@@ -7,7 +7,6 @@ use lockstep_wire::Lsn;
 use crate::figures::{median, median_over_time, ratio};
 use crate::node::Role;
 use crate::point::{Bound, LinkKind, Point, Stage};
-use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::replica::{Doing, Replica, ReplicaReport};
 use crate::sample::Sample;
@@ -242,7 +241,7 @@ impl<'a> Link<'a> {
         let ends = self.points.iter().filter(|_| is_cascaded);
         let all = ends.filter_map(|point| {
             let end = primary.end_at(None, point.at)?;
-            let bytes = bytes_between(point.replay, end);
+            let bytes = end.bytes_since(point.replay);
             let age = primary.age_beyond(None, point.replay, point.at);
             let ms = age.max(point.age).as_secs_f64() * 1000.0;
             let ms = if bytes == 0 { 0.0 } else { ms };

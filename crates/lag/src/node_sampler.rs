@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use lockstep_service::clock::unix_us;
+use lockstep_service::postgres::SUPPORTED;
+use lockstep_service::sanitize::{sanitize, sanitize_json};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -15,13 +17,9 @@ use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample};
 use crate::tables::{self, Tables};
-use crate::views::WalFolder;
+use crate::views::{ArchiveQueue, WalFolder};
 use crate::window::Glance;
 use crate::{LagError, Result};
-use lockstep_service::sanitize::{sanitize, sanitize_json};
-
-/// Majors that the questions are written for.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
 
 /// The session's prepared statements. Planning takes the server several times as long as the
 /// answer, so it is done once.
@@ -43,7 +41,7 @@ const REPLICAS_EVERY: Duration = Duration::from_secs(15);
 /// How long an answer about the WAL folder counts: looking at many files takes time.
 const FOLDER_EVERY: Duration = Duration::from_secs(15);
 
-/// In words, for reports that they cannot be read.
+/// The tables' name in reports that they cannot be read.
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
 
 /// SQLSTATEs of an answer that was broken off and may come when it is asked for again: by a conflict with
@@ -69,7 +67,9 @@ pub struct NodeSampler {
     gaps: Vec<Trouble>,
     tables: Arc<Tables>,
     wal_folder: Option<WalFolder>,
-    /// When the folder was asked for; None before.
+    archive: Option<ArchiveQueue>,
+    dead_rows: Option<u64>,
+    /// When these three were asked for; None before.
     folder_at: Option<Instant>,
     /// When the tables were asked for; None before, and on nodes that are not asked.
     tables_at: Option<Instant>,
@@ -159,6 +159,8 @@ impl NodeSampler {
             gaps,
             tables: Arc::default(),
             wal_folder: None,
+            archive: None,
+            dead_rows: None,
             folder_at: None,
             tables_at: None,
             replicas_at: Instant::now(),
@@ -199,6 +201,8 @@ impl NodeSampler {
             gaps: Vec::new(),
             tables: Arc::default(),
             wal_folder: None,
+            archive: None,
+            dead_rows: None,
             folder_at: None,
             tables_at: None,
             replicas_at: Instant::now(),
@@ -252,6 +256,8 @@ impl NodeSampler {
                     let mut sample = self.read(answers, clock)?;
                     sample.tables = Arc::clone(&self.tables);
                     sample.wal_folder = self.wal_folder;
+                    sample.archive = self.archive;
+                    sample.dead_rows = self.dead_rows;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
@@ -323,20 +329,29 @@ impl NodeSampler {
         Ok(())
     }
 
-    /// Asks a server how large its WAL folder is, if the last answer is old. A role that may not
-    /// see it misses nothing that a cause depends on, so that is no trouble.
+    /// Asks a server how large its WAL folder is, what waits to be archived, and how many rows are dead, if
+    /// the last answers are old.
     fn ask_folder(&mut self) -> Result<()> {
         let fresh = self.folder_at.is_some_and(|at| at.elapsed() < FOLDER_EVERY);
         if fresh || self.node.role == Role::Relay {
             return Ok(());
         }
         self.folder_at = Some(Instant::now());
-        self.wal_folder = match self.server.query(questions::WAL_FOLDER) {
-            Ok(rows) => Some(json("the WAL folder", single(rows))?),
-            Err(error) if error.refusal().is_some() => None,
-            Err(error) => return Err(error.into()),
-        };
+        self.wal_folder = self.ask_freely("the WAL folder", questions::WAL_FOLDER)?;
+        self.archive = self.ask_freely("the archiver's queue", questions::ARCHIVE_QUEUE)?;
+        if self.node.role == Role::Primary {
+            self.dead_rows = self.ask_freely("dead rows", questions::DEAD_ROWS)?;
+        }
         Ok(())
+    }
+
+    /// Asks for something that the server may refuse: then it is None.
+    fn ask_freely<T: DeserializeOwned>(&mut self, what: &str, sql: &str) -> Result<Option<T>> {
+        match self.server.query(sql) {
+            Ok(rows) => Ok(Some(json(what, single(rows))?)),
+            Err(error) if error.refusal().is_some() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Asks only where WAL ends; a relay is asked for the end of each of its groups, with their

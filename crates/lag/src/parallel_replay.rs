@@ -11,7 +11,7 @@ const MOST_TEXT: usize = 200;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ParallelReplay {
-    /// In the extension's words: `yes`, with more about it or not, or why not.
+    /// The extension's own words: `yes`, with or without details, or why not.
     pub parallel: String,
     /// Replay helpers that are there.
     pub helpers: u64,
@@ -39,7 +39,7 @@ pub struct ParallelReplay {
     pub barriers_other: u64,
     /// Records retired, in the order of the WAL, while records could run ahead.
     pub retired: u64,
-    /// Records in the queue after the one that is replayed at the moment.
+    /// Records in the queue after the one that is being replayed.
     pub record_distance: u64,
     /// Bytes of WAL from the replay position to the end of these.
     pub wal_distance: u64,

@@ -5,8 +5,6 @@ use std::time::Duration;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::position::bytes_between;
-
 /// A lag is known well enough if the least and the most that it can be are this close,
 const CLOSE: Duration = Duration::from_millis(200);
 
@@ -17,9 +15,9 @@ const CLOSE_PART: f64 = 0.2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// As it is.
+    /// WAL is sent as it is.
     Physical,
-    /// Decoded.
+    /// WAL is decoded first.
     Logical,
 }
 
@@ -37,12 +35,12 @@ impl LinkKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// From flushed on the upstream to sent. Of a logical link: decoding.
+    /// WAL between flushed on the upstream and sent; on a logical link, decoding.
     Send,
     Receive,
-    /// From received to flushed. Of a logical link: from received to applied.
+    /// WAL between received and flushed; on a logical link, between received and applied.
     Flush,
-    /// From flushed to replayed. Of a logical link: from applied to flushed.
+    /// WAL between flushed and replayed; on a logical link, between applied and flushed.
     Replay,
 }
 
@@ -153,7 +151,7 @@ impl Point {
 
     /// Bytes that are not visible on the replica yet.
     pub fn bytes(&self) -> u64 {
-        bytes_between(self.replay, self.end)
+        self.end.bytes_since(self.replay)
     }
 
     /// The bytes that a stage holds. A consumer that takes nothing more holds what is not sent to
@@ -168,12 +166,12 @@ impl Point {
             }
         };
         match (kind, stage) {
-            (_, Stage::Send) => bytes_between(sent, self.end),
-            (_, Stage::Receive) => bytes_between(write, sent),
-            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, write),
-            (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
-            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, write),
-            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.told),
+            (_, Stage::Send) => self.end.bytes_since(sent),
+            (_, Stage::Receive) => sent.bytes_since(write),
+            (LinkKind::Physical, Stage::Flush) => write.bytes_since(self.flush),
+            (LinkKind::Physical, Stage::Replay) => self.flush.bytes_since(self.replay),
+            (LinkKind::Logical, Stage::Flush) => write.bytes_since(self.replay),
+            (LinkKind::Logical, Stage::Replay) => self.told.bytes_since(self.flush),
         }
     }
 }

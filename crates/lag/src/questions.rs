@@ -43,7 +43,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In the order in which they are asked: positions are close to the clock.
+    /// The questions in the order in which they are asked: positions are close to the clock.
     pub const ALL: [Self; 16] = [
         Self::Moment,
         Self::Wal,
@@ -68,7 +68,7 @@ impl Part {
         !matches!(self, Self::Totals | Self::Extension | Self::ParallelReplay)
     }
 
-    /// In words, for reports about parts that cannot be read.
+    /// The question in words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
         match self {
             Self::Moment => "clock and role",
@@ -120,6 +120,8 @@ const SETTINGS: &[&str] = &[
     "max_wal_senders",
     "max_prepared_transactions",
     "max_locks_per_transaction",
+    "max_logical_replication_workers",
+    "max_sync_workers_per_subscription",
     "recovery_prefetch",
     "maintenance_io_concurrency",
     "wal_receiver_status_interval",
@@ -151,6 +153,7 @@ pub fn facts() -> String {
     format!(
         "SELECT json_build_object(\
            'version', current_setting('server_version_num')::int, \
+           'started_us', (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
            'database', current_database(), \
            'role', quote_ident(current_user), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
@@ -181,6 +184,16 @@ pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 /// The statement for [`crate::views::WalFolder`]. The server looks at each file.
 pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
      'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
+
+/// The statement for [`crate::views::ArchiveQueue`]. The server looks at each file.
+pub const ARCHIVE_QUEUE: &str = "SELECT json_build_object('ready', count(*), 'oldest_ms', \
+     1000 * extract(epoch FROM clock_timestamp() - min(modification))) \
+     FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+
+/// The statement for [`crate::sample::Sample::dead_rows`]: those that autovacuum would remove by its default
+/// settings.
+pub const DEAD_ROWS: &str = "SELECT coalesce(sum(s.n_dead_tup), 0)::bigint FROM pg_stat_all_tables s \
+     JOIN pg_class c ON c.oid = s.relid WHERE s.n_dead_tup > 50 + 0.2 * greatest(c.reltuples, 0)";
 
 /// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
@@ -266,7 +279,8 @@ fn wal() -> String {
           1000 * extract(epoch FROM statement_timestamp() - pg_last_xact_replay_timestamp()), \
        'pause', pg_get_wal_replay_pause_state()) \
      ELSE json_build_object('flush', pg_current_wal_flush_lsn(), 'synchronous_standby_names', \
-       current_setting('synchronous_standby_names')) END"
+       current_setting('synchronous_standby_names'), 'timeline', \
+       ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint) END"
         .to_owned()
 }
 
@@ -284,6 +298,16 @@ fn subscriptions(major: u32) -> String {
            1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
            (SELECT count(*) FROM pg_subscription_rel r \
               WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS unsynced_tables, \
+           (SELECT coalesce(json_agg(u), '[]') FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS \"table\", r.srsubstate AS state, w.pid, \
+                p.tuples_processed AS rows \
+              FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid \
+                JOIN pg_namespace n ON n.oid = c.relnamespace \
+                LEFT JOIN pg_stat_subscription w ON w.subid = s.oid AND w.relid = r.srrelid \
+                LEFT JOIN pg_stat_progress_copy p ON p.pid = w.pid \
+              WHERE r.srsubid = s.oid AND r.srsubstate <> 'r' ORDER BY c.oid LIMIT 20) u) AS unsynced, \
+           coalesce((SELECT sum(value::bigint) FROM jsonb_each_text(to_jsonb(e)) \
+              WHERE key ~ 'sync.*error_count'), 0) AS sync_errors, \
            coalesce(e.apply_error_count, 0) AS apply_errors, \
            (SELECT to_json(t) FROM (\
               SELECT format('%I.%I', n.nspname, c.relname) AS \"table\", \

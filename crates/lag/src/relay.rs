@@ -8,7 +8,6 @@ use lockstep_client::Table;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
-use crate::position;
 use crate::states::GroupState;
 use crate::{LagError, Result};
 use lockstep_service::sanitize::sanitize;
@@ -55,16 +54,12 @@ pub struct Group {
     /// Host and port of the primary that the group is connected to.
     pub primary: Option<String>,
     /// End of the primary's WAL in the last message from it.
-    #[serde(with = "position")]
     pub sent: Option<Lsn>,
     /// End of what was received.
-    #[serde(with = "position")]
     pub received: Option<Lsn>,
     /// End of what is durable, which is confirmed to the primary.
-    #[serde(with = "position")]
     pub durable: Option<Lsn>,
     /// End of the last transaction received. A subscriber that has got this far misses nothing.
-    #[serde(with = "position")]
     pub committed: Option<Lsn>,
     /// Transactions received since the relay started.
     pub transactions: u64,
@@ -86,16 +81,12 @@ pub struct RelaySlot {
     pub group: String,
     /// Process number of the session that uses the slot, as its client knows it.
     pub active_pid: Option<u32>,
-    #[serde(with = "position")]
     pub sent: Option<Lsn>,
     /// Received by the subscriber.
-    #[serde(with = "position")]
     pub written: Option<Lsn>,
     /// Applied by the subscriber.
-    #[serde(with = "position")]
     pub applied: Option<Lsn>,
     /// Durable at the subscriber.
-    #[serde(with = "position")]
     pub confirmed: Option<Lsn>,
     /// Bytes of the stream that are still to be sent, while the slot is in use.
     pub behind_bytes: u64,

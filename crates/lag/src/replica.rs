@@ -11,7 +11,6 @@ use lockstep_service::words::figures::percent;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::position;
 use crate::states::{ApplyState, CopyPhase, ReplicaHolder, SlotType};
 use crate::views::Slot;
 
@@ -51,7 +50,6 @@ pub struct Replica {
     pub bytes_done: u64,
     pub holder: ReplicaHolder,
     pub apply_state: ApplyState,
-    #[serde(with = "position")]
     pub applied_lsn: Option<Lsn>,
     /// Why it does not apply.
     pub error: Option<String>,
@@ -180,7 +178,6 @@ pub struct ReplicaReport {
     pub name: String,
     /// None if its target was not asked, as the rest then.
     pub doing: Option<Doing>,
-    #[serde(with = "position")]
     pub applied_lsn: Option<Lsn>,
     /// Why it does not apply, in the words of `lockstep replica status`.
     pub error: Option<String>,

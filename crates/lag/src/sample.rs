@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_wire::Lsn;
-use serde::Deserialize;
+use lockstep_wire::{Lsn, Timeline};
+use serde::{Deserialize, Deserializer};
 
 use crate::parallel_replay::ParallelReplay;
-use crate::position;
 use crate::relay::Relay;
 use crate::replica::{Kept, Replica};
 use crate::states::{BackendType, ReplayPause, SenderState, SlotType};
 use crate::tables::Tables;
 use crate::views::{
-    Archiver, Clients, Conflicts, Decoding, Extension, Prepared, Process, Receiver, Sender, Slot,
-    Subscription, Totals, WalFolder,
+    ArchiveQueue, Archiver, Clients, Conflicts, Decoding, Extension, Prepared, Process, Receiver,
+    Sender, Slot, Subscription, Totals, WalFolder,
 };
 
 /// What does not change while a connection lasts.
@@ -26,6 +25,8 @@ pub struct Facts {
     pub version: u32,
     /// The cluster's system identifier; empty if it may not be read.
     pub system: String,
+    /// When the server was started, by its clock, in microseconds since 1970.
+    pub started_us: i64,
     /// The connection's database.
     pub database: String,
     /// The version of a relay; None if the node is a server.
@@ -98,6 +99,10 @@ pub struct Sample {
     pub tables: Arc<Tables>,
     /// All that is in `pg_wal`, asked for as seldom; None if the role may not see it.
     pub wal_folder: Option<WalFolder>,
+    /// Segments that wait to be archived, asked for as seldom; None if the role may not see them.
+    pub archive: Option<ArchiveQueue>,
+    /// Dead rows of the connection's database in tables that are due for a vacuum, on a primary.
+    pub dead_rows: Option<u64>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
@@ -108,19 +113,24 @@ pub struct Sample {
 #[serde(default)]
 pub struct Wal {
     /// Durable on a primary.
-    #[serde(with = "position")]
     pub flush: Option<Lsn>,
     /// Durable on a standby, of what was streamed since it started.
-    #[serde(with = "position")]
     pub receive: Option<Lsn>,
     /// Replayed on a standby.
-    #[serde(with = "position")]
     pub replay: Option<Lsn>,
     /// Age of the newest replayed commit, by the standby's own clock.
     pub replayed_commit_age_ms: Option<f64>,
     pub pause: Option<ReplayPause>,
     /// Whom commits wait for, on a primary.
     pub synchronous_standby_names: Option<String>,
+    /// The timeline that a primary writes.
+    #[serde(deserialize_with = "timeline")]
+    pub timeline: Option<Timeline>,
+}
+
+fn timeline<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timeline>, D::Error> {
+    let number: Option<u32> = Option::deserialize(from)?;
+    Ok(number.and_then(Timeline::new))
 }
 
 impl Sample {

@@ -122,6 +122,20 @@ states! {
         Quorum = "quorum",
     }
 
+    /// `pg_subscription_rel.srsubstate`
+    SyncPhase {
+        /// Nothing is copied yet.
+        Initialize = "i",
+        /// Rows are being copied.
+        DataCopy = "d",
+        /// The rows are copied.
+        FinishedCopy = "f",
+        /// The apply worker has yet to come to where the copy was made.
+        Synchronized = "s",
+        /// The apply worker applies its changes.
+        Ready = "r",
+    }
+
     /// `pg_replication_slots.slot_type`
     SlotType {
         Physical = "physical",
@@ -136,7 +150,7 @@ states! {
         Extended = "extended",
         /// The next checkpoint may remove it.
         Unreserved = "unreserved",
-        /// Some of it is removed: the slot is of no more use.
+        /// WAL that the slot needs is removed: the slot is of no more use.
         Lost = "lost",
     }
 
@@ -209,13 +223,13 @@ states! {
         Walreceiver = "walreceiver",
         Walsender = "walsender",
         Walwriter = "walwriter",
-        /// Up to 15: applies changes or copies a table.
+        /// A worker of a server up to 15: applies changes or copies a table.
         LogicalWorker = "logical replication worker",
-        /// From 16 on: applies changes.
+        /// An apply worker, from 16 on: applies changes.
         LogicalApply = "logical replication apply worker",
-        /// From 16 on: applies a large transaction while it is streamed.
+        /// A parallel apply worker, from 16 on: applies a large transaction while it is streamed.
         LogicalParallel = "logical replication parallel worker",
-        /// From 16 on: copies a table.
+        /// A table synchronization worker, from 16 on: copies a table.
         LogicalTablesync = "logical replication tablesync worker",
     }
 

@@ -3,11 +3,10 @@
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::position;
 use crate::process_cpu::Cpu;
 use crate::states::{
-    BackendType, ReceiverStatus, SenderState, SlotType, SyncState, SynchronousCommit, WaitType,
-    WalStatus,
+    BackendType, ReceiverStatus, SenderState, SlotType, SyncPhase, SyncState, SynchronousCommit,
+    WaitType, WalStatus,
 };
 
 /// A row of `pg_stat_replication`.
@@ -22,16 +21,12 @@ pub struct Sender {
     pub state: Option<SenderState>,
     pub sync_state: Option<SyncState>,
     /// Handed to the network.
-    #[serde(with = "position")]
     pub sent_lsn: Option<Lsn>,
     /// Written to the operating system of the standby; by a subscriber: received.
-    #[serde(with = "position")]
     pub write_lsn: Option<Lsn>,
     /// Durable on the standby.
-    #[serde(with = "position")]
     pub flush_lsn: Option<Lsn>,
     /// Replayed by the standby, applied by the subscriber.
-    #[serde(with = "position")]
     pub replay_lsn: Option<Lsn>,
     /// Recent time from flush on this server to write on the other.
     pub write_lag_ms: Option<f64>,
@@ -59,10 +54,8 @@ pub struct Slot {
     /// Age, in transactions, of the oldest transaction that the slot keeps rows of.
     pub xmin_age: Option<i64>,
     /// The oldest WAL that the slot keeps.
-    #[serde(with = "position")]
     pub restart_lsn: Option<Lsn>,
     /// Confirmed by the consumer of a logical slot.
-    #[serde(with = "position")]
     pub confirmed_flush_lsn: Option<Lsn>,
     pub wal_status: Option<WalStatus>,
     /// Bytes that may still be written before the slot is in danger.
@@ -100,12 +93,9 @@ pub struct Receiver {
     pub pid: u32,
     pub status: Option<ReceiverStatus>,
     /// Written to the operating system.
-    #[serde(with = "position")]
     pub written_lsn: Option<Lsn>,
-    #[serde(with = "position")]
     pub flushed_lsn: Option<Lsn>,
     /// The upstream's end in the last message that told it.
-    #[serde(with = "position")]
     pub latest_end_lsn: Option<Lsn>,
     /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
@@ -131,20 +121,36 @@ pub struct Subscription {
     pub synchronous_commit: SynchronousCommit,
     /// The apply worker, while it runs.
     pub pid: Option<u32>,
-    #[serde(with = "position")]
     pub received_lsn: Option<Lsn>,
     /// The publisher's end in the last message that told it.
-    #[serde(with = "position")]
     pub latest_end_lsn: Option<Lsn>,
     /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
-    /// Tables that are not synchronised yet.
+    /// Number of tables that are not synchronised yet.
     pub unsynced_tables: u64,
+    /// The first of those tables.
+    pub unsynced: Vec<Unsynced>,
+    /// Errors of its workers that copy tables, since the statistics began.
+    pub sync_errors: u64,
     /// Errors of its worker since the statistics began.
     pub apply_errors: u64,
     /// The table that most rows were read of, among the subscription's tables without an index that
     /// leads to a row.
     pub searched: Option<Searched>,
+}
+
+/// A table that a subscription has not synchronised yet: a row of `pg_subscription_rel`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Unsynced {
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    /// `srsubstate`
+    pub state: SyncPhase,
+    /// The worker that copies it, while one does.
+    pub pid: Option<u32>,
+    /// Rows that its worker has copied.
+    pub rows: Option<u64>,
 }
 
 /// Searches of a whole table since the statistics began, whoever made them.
@@ -255,6 +261,15 @@ pub struct Prepared {
 pub struct WalFolder {
     pub files: u64,
     pub bytes: u64,
+}
+
+/// Segments that wait to be archived: `pg_ls_archive_statusdir()`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct ArchiveQueue {
+    pub ready: u64,
+    /// Time for which the oldest of them has waited.
+    pub oldest_ms: Option<f64>,
 }
 
 /// The row of `pg_stat_archiver`.

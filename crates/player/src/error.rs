@@ -21,7 +21,7 @@ pub enum PlayerError {
         reason: String,
     },
     /// A recording with parts that are missing or belong to another.
-    #[error("recording {folder} cannot be used: {reason}; copy it again or record anew")]
+    #[error("recording {folder} cannot be used: {reason}; copy it again or record it again")]
     Damaged {
         folder: PathBuf,
         /// What is wrong.
@@ -72,6 +72,11 @@ impl PlayerError {
             reason: one_line(output),
         }
         .into()
+    }
+
+    /// The error of a receiver's connection to the player.
+    pub(crate) fn connection(error: &io::Error) -> Self {
+        Self::Connection(error.to_string())
     }
 
     /// Makes the error of a refused system call.

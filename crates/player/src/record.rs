@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::package::{Package, SUPPORTED};
+use lockstep_lab::package::Package;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_wire::{Lsn, Timeline};
 use nix::sys::signal::{self, Signal};
@@ -93,15 +93,8 @@ impl Recorder {
     /// Begins to record the server of `conninfo`, as the invoking user. Returns once the base
     /// backup is complete. Until then `stop` ends the recording with an error.
     pub fn of(conninfo: &str, folder: &Path, stop: &AtomicBool) -> Result<Self> {
-        let newest = SUPPORTED
-            .rev()
-            .find_map(|major| Package::find(major.to_string().parse().ok()?).ok());
-        let package = match newest {
-            Some(package) => package,
-            None => Package::find(SUPPORTED.start().to_string().parse()?)?,
-        };
         let source = Source {
-            programs: ClientPrograms::of_user(package),
+            programs: ClientPrograms::of_user(Package::newest()?),
             conninfo: conninfo.to_owned(),
         };
         Self::start(source, folder, stop)

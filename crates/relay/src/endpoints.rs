@@ -81,9 +81,8 @@ pub async fn serve(
 }
 
 async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut stop: stop::Stop) {
-    let source: Arc<dyn Source> = relay;
     let stopped = async move { stop.told().await };
-    if let Err(failed) = metrics::serve(listener, source, stopped).await {
+    if let Err(failed) = metrics::serve(listener, move || relay.snapshot(), stopped).await {
         error!(error = %failed, "metrics are not served any more");
     }
 }

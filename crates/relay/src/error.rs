@@ -28,8 +28,8 @@ pub enum RelayError {
     Log { group: String, source: LogError },
     /// What the disk holds of a group's log is not known any more.
     #[error(
-        "the relay has ended because the spool of group {group} cannot be written: {why}; once \
-         it is started again it receives what was not durable again, but look at the disk first"
+        "the relay has ended because the spool of group {group} cannot be written: {why}; check the \
+         disk, then start the relay again: it receives again what was not durable"
     )]
     Poisoned { group: String, why: String },
     /// The stream of the primary makes no sense.

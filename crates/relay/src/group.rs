@@ -53,8 +53,8 @@ const SPARED: &str = "nobody streams from the group, and the primary had too few
 /// Why a group cannot go on in a database.
 fn another_database(name: &str) -> String {
     format!(
-        "database \"{name}\" is another one than before: give the databases their old names, or \
-         drop the subscription and create it anew"
+        "database \"{name}\" is not the one that it was before: give the databases their old names, or \
+         drop the subscription and create it again"
     )
 }
 
@@ -68,7 +68,7 @@ pub struct GroupKey {
     pub binary: bool,
     /// `client_encoding` of its subscribers, as the server spells it.
     pub encoding: String,
-    /// Only changes without an origin (16 and later).
+    /// True for changes without an origin only (16 and later).
     pub local_only: bool,
     /// Messages of `pg_logical_emit_message` too.
     pub messages: bool,

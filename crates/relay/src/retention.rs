@@ -54,7 +54,7 @@ pub fn make_room<L: Storage, B: Storage>(
         slot = slot.name,
         confirmed = %slot.confirmed(),
         "dropping the slowest slot: the spool has reached its limit; its subscription must be \
-         synchronised anew"
+         synchronized again"
     );
     if !slots.remove_if(&slot.name, may_be)? {
         return Ok(false);

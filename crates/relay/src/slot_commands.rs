@@ -640,7 +640,7 @@ impl Relay {
                     slot.name
                 ),
             )
-            .hint("Drop the subscription and create it anew with its initial copy.")
+            .hint("Drop the subscription and create it again with its initial copy.")
         })
     }
 
@@ -649,7 +649,7 @@ impl Relay {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
         let (facts, name) = (&request.facts, &request.slot);
         if synchronises_a_table(name) {
-            return pass("initial synchronisation of a table");
+            return pass("initial synchronization of a table");
         }
         let key = match request.options {
             Ok(StreamOptions::Shared(key)) => key,

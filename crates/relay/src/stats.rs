@@ -108,23 +108,17 @@ pub struct GroupStat {
     /// Host and port of the primary it is connected to; empty if to none.
     pub primary: String,
     /// Where the primary's WAL ended when it was last heard.
-    #[serde(serialize_with = "lsn")]
     pub sent: Lsn,
     /// How far the stream was received: the end of the last transaction, or a later position
     /// up to which there is none.
-    #[serde(serialize_with = "lsn")]
     pub received: Lsn,
     /// End of the last transaction received.
-    #[serde(serialize_with = "lsn")]
     pub committed: Lsn,
     /// Durable in the spool, and confirmed to the primary.
-    #[serde(serialize_with = "lsn")]
     pub durable: Lsn,
     /// Oldest position that is in memory; `0/0` if none is.
-    #[serde(serialize_with = "lsn")]
     pub oldest_cached: Lsn,
     /// Oldest position that is in the spool.
-    #[serde(serialize_with = "lsn")]
     pub oldest_spooled: Lsn,
     pub cache_bytes: u64,
     pub cache_limit_bytes: u64,
@@ -148,16 +142,12 @@ pub struct SlotStat {
     /// Why it can never go on; empty if it can.
     pub reason: String,
     /// Sent to the subscriber.
-    #[serde(serialize_with = "lsn")]
     pub sent: Lsn,
     /// Received by the subscriber, as it said.
-    #[serde(serialize_with = "lsn")]
     pub written: Lsn,
     /// Applied by the subscriber, as it said; not durable there, perhaps.
-    #[serde(serialize_with = "lsn")]
     pub applied: Lsn,
     /// Confirmed by the subscriber: durable there.
-    #[serde(serialize_with = "lsn")]
     pub confirmed: Lsn,
     /// Bytes of the log between what the subscriber was sent and its end.
     pub behind_bytes: u64,
@@ -200,7 +190,7 @@ pub struct ClientStat {
 /// What a reset did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
-    /// The statistics of one slot, or of all, begin anew.
+    /// The statistics of one slot, or of all, start again from zero.
     Done,
     /// There is no such slot.
     NoSuchSlot,
@@ -222,8 +212,4 @@ pub trait Source: Send + Sync + 'static {
     fn reload(&self) -> Result<Vec<String>, String>;
     /// The role, besides superusers, that may drop slots and reload; None if there is none.
     fn admin_role(&self) -> Option<String>;
-}
-
-fn lsn<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(lsn)
 }

@@ -17,10 +17,10 @@ pub const FAILOVER_SLOTS: u32 = 170_000;
 pub const LOCKSTEP: &str = "lockstep";
 const PGOUTPUT: &str = "pgoutput";
 
-/// From where a new group begins.
+/// The position where a new group begins.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin<'a> {
-    /// From now on.
+    /// The group begins now.
     Now,
     /// Where this slot on the primary has confirmed.
     Slot(&'a str),
@@ -129,7 +129,7 @@ pub fn check_database(upstream: &mut Connection, slot: &str, database: &str) -> 
     };
     Err(RelayError::Gap(format!(
         "replication slot \"{slot}\" is of database \"{other}\", which was \"{database}\" before: \
-         give the databases their old names, or drop the subscription and create it anew"
+         give the databases their old names, or drop the subscription and create it again"
     )))
 }
 

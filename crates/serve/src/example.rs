@@ -31,6 +31,7 @@ pub fn state() -> MonitorState {
             nodes: Vec::new(),
             links: Vec::new(),
             findings: Vec::new(),
+            checks: Vec::new(),
         },
         nodes: vec![
             NodeState {

@@ -1,13 +1,13 @@
 //! A state in Prometheus' text format. `docs/serve.md` lists every family; alert rules and
 //! dashboards rely on the names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_lag::Role;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
-use lockstep_lag::position::bytes_between;
 use lockstep_lag::replica::Doing;
-use lockstep_service::exposition::Exposition;
+use lockstep_lag::views::{Extension, Slot};
+use lockstep_service::exposition::{Exposition, Family, NO_LABELS, Value};
 
 use crate::history::HistoryStatus;
 
@@ -16,170 +16,118 @@ mod relay;
 #[cfg(test)]
 mod tests;
 
-/// Name, kind and help of a family.
-struct Family(&'static str, &'static str, &'static str);
-
-/// Name and value of a label.
-type Label<'a> = (&'static str, &'a str);
-
-/// A value of one node, if the node has one.
-type OfNode = fn(&NodeState) -> Option<f64>;
-
-fn of_primary(node: &NodeState, value: Option<f64>) -> Option<f64> {
-    value.filter(|_| node.usable && node.role == Role::Primary)
+fn of_primary(node: &NodeState, value: impl Into<Value>) -> Value {
+    let is_primary = node.usable && node.role == Role::Primary;
+    is_primary.then_some(value).into()
 }
 
-fn of_server(node: &NodeState, value: f64) -> Option<f64> {
-    (node.usable && node.role != Role::Relay).then_some(value)
+fn of_server(node: &NodeState, value_ms: Option<f64>) -> Value {
+    let is_server = node.usable && node.role != Role::Relay;
+    is_server.then_some(value_ms.unwrap_or(0.0) / 1000.0).into()
 }
 
-const NODE_FAMILIES: &[(Family, OfNode)] = &[
-    (
-        Family(
-            "round_trip_seconds",
-            "gauge",
-            "From question to answer, in the newest sample.",
-        ),
-        |node| Some(node.round_trip_ms? / 1000.0),
+fn seconds(ms: Option<f64>) -> Value {
+    ms.map(|ms| ms / 1000.0).into()
+}
+
+/// A value of the gate of extension lockstep.
+fn of_gate(node: &NodeState, value: fn(&Extension) -> u64) -> Value {
+    node.extension.as_ref().map(value).into()
+}
+
+const OF_NODES: &[Family<NodeState>] = &[
+    Family::new(
+        "round_trip_seconds",
+        "From question to answer, in the newest sample.",
+        |node| seconds(node.round_trip_ms),
     ),
-    (
-        Family(
-            "wal_position_bytes",
-            "gauge",
-            "End of the node's WAL, as a number of bytes: flushed on a primary, received on a \
+    Family::new(
+        "wal_position_bytes",
+        "End of the node's WAL, as a number of bytes: flushed on a primary, received on a \
              standby.",
-        ),
-        |node| Some(u64::from(node.end_lsn?) as f64),
+        |node| node.end_lsn.into(),
     ),
-    (
-        Family(
-            "replay_lag_seconds",
-            "gauge",
-            "Age of the oldest WAL received and not replayed, by extension lockstep.",
-        ),
-        |node| Some(node.extension.as_ref()?.lag_ms? / 1000.0),
+    Family::new(
+        "replay_lag_seconds",
+        "Age of the oldest WAL received and not replayed, by extension lockstep.",
+        |node| seconds(node.extension.as_ref().and_then(|found| found.lag_ms)),
     ),
-    (
-        Family(
-            "waiting_synchronous_commits",
-            "gauge",
-            "Commits that wait for a synchronous replica.",
-        ),
-        |node| of_primary(node, Some(node.awaiting_sync as f64)),
+    Family::new(
+        "waiting_synchronous_commits",
+        "Commits that wait for a synchronous replica.",
+        |node| of_primary(node, node.awaiting_sync),
     ),
-    (
-        Family(
-            "oldest_transaction_seconds",
-            "gauge",
-            "Since the oldest open transaction began; 0 if none is open.",
-        ),
-        |node| of_server(node, node.oldest_transaction_ms.unwrap_or(0.0) / 1000.0),
+    Family::new(
+        "oldest_transaction_seconds",
+        "Since the oldest open transaction began; 0 if none is open.",
+        |node| of_server(node, node.oldest_transaction_ms),
     ),
-    (
-        Family(
-            "oldest_prepared_seconds",
-            "gauge",
-            "Since the oldest prepared transaction was prepared; 0 if there is none.",
-        ),
-        |node| of_server(node, node.oldest_prepared_ms.unwrap_or(0.0) / 1000.0),
+    Family::new(
+        "oldest_prepared_seconds",
+        "Since the oldest prepared transaction was prepared; 0 if there is none.",
+        |node| of_server(node, node.oldest_prepared_ms),
     ),
-    (
-        Family(
-            "archive_failures_total",
-            "counter",
-            "Failures to archive a segment, since the server's statistics began.",
-        ),
-        |node| of_primary(node, Some(node.archive_failures as f64)),
+    Family::new(
+        "archive_failures_total",
+        "Failures to archive a segment, since the server's statistics began.",
+        |node| of_primary(node, node.archive_failures),
     ),
-    (
-        Family(
-            "archived_age_seconds",
-            "gauge",
-            "Since a segment was archived; missing if none was.",
-        ),
-        |node| of_primary(node, node.archived_age_ms.map(|ms| ms / 1000.0)),
+    Family::new(
+        "archived_age_seconds",
+        "Since a segment was archived; missing if none was.",
+        |node| of_primary(node, seconds(node.archived_age_ms)),
     ),
-    (
-        Family(
-            "wal_folder_bytes",
-            "gauge",
-            "Size of all files in pg_wal, some seconds ago; missing if the role may not see them.",
-        ),
-        |node| Some(node.wal_folder?.bytes as f64),
+    Family::new(
+        "wal_folder_bytes",
+        "Size of all files in pg_wal, some seconds ago; missing if the role may not see them.",
+        |node| node.wal_folder.map(|folder| folder.bytes).into(),
     ),
-    (
-        Family("wal_folder_files", "gauge", "Number of these files."),
-        |node| Some(node.wal_folder?.files as f64),
+    Family::new("wal_folder_files", "Number of these files.", |node| {
+        node.wal_folder.map(|folder| folder.files).into()
+    }),
+    Family::new(
+        "throttle_waiting",
+        "Queries that wait at the gate of extension lockstep.",
+        |node| of_gate(node, |found| found.waiting),
     ),
-    (
-        Family(
-            "throttle_waiting",
-            "gauge",
-            "Queries that wait at the gate of extension lockstep.",
-        ),
-        |node| Some(node.extension.as_ref()?.waiting as f64),
+    Family::new(
+        "throttle_running",
+        "Queries inside the gate of extension lockstep.",
+        |node| of_gate(node, |found| found.running),
     ),
-    (
-        Family(
-            "throttle_running",
-            "gauge",
-            "Queries inside the gate of extension lockstep.",
-        ),
-        |node| Some(node.extension.as_ref()?.running as f64),
-    ),
-    (
-        Family(
-            "throttle_limit",
-            "gauge",
-            "How many queries extension lockstep lets in at once.",
-        ),
-        |node| Some(node.extension.as_ref()?.concurrency_limit as f64),
+    Family::new(
+        "throttle_limit",
+        "How many queries extension lockstep lets in at once.",
+        |node| of_gate(node, |found| found.concurrency_limit),
     ),
 ];
 
-type OfLink = fn(&LinkState) -> f64;
-
-const LINK_FAMILIES: &[(Family, OfLink)] = &[
-    (
-        Family(
-            "lag_seconds",
-            "gauge",
-            "For how long there has been WAL upstream that the replica has not replayed or applied, as \
+const OF_LINKS: &[Family<LinkState>] = &[
+    Family::new(
+        "lag_seconds",
+        "How long there has been WAL upstream that the replica has not replayed or applied, as \
              far as is known.",
-        ),
-        |link| link.lag_ms / 1000.0,
+        |link| (link.lag_ms / 1000.0).into(),
     ),
-    (
-        Family(
-            "lag_is_least",
-            "gauge",
-            "1 if the lag began before anybody watched, so that it is longer than lag_seconds.",
-        ),
-        |link| flag(link.bound.lag_is_least),
+    Family::new(
+        "lag_is_least",
+        "1 if the lag began before anybody watched, so that lag_seconds is a lower bound.",
+        |link| link.bound.lag_is_least.into(),
     ),
-    (
-        Family(
-            "lag_is_most",
-            "gauge",
-            "1 if the replica may have applied more than it told, so that lag_seconds is the most.",
-        ),
-        |link| flag(link.bound.lag_is_most),
+    Family::new(
+        "lag_is_most",
+        "1 if the replica may have applied more than it reported, so that lag_seconds is an upper bound.",
+        |link| link.bound.lag_is_most.into(),
     ),
-    (
-        Family(
-            "lag_bytes",
-            "gauge",
-            "WAL upstream that the replica has not replayed or applied.",
-        ),
-        |link| link.lag_bytes as f64,
+    Family::new(
+        "lag_bytes",
+        "WAL upstream that the replica has not replayed or applied.",
+        |link| link.lag_bytes.into(),
     ),
-    (
-        Family(
-            "behind",
-            "gauge",
-            "1 if the replica lags, as the diagnosis of the last seconds has it.",
-        ),
-        |link| flag(link.behind),
+    Family::new(
+        "behind",
+        "1 if the replica lags by the diagnosis of the last seconds.",
+        |link| link.behind.into(),
     ),
 ];
 
@@ -189,15 +137,9 @@ pub fn render(state: &MonitorState, now_ms: i64) -> String {
     if let Some(cluster) = cluster(state) {
         text = text.with_label("cluster", cluster);
     }
-    family(
-        &mut text,
-        &Family(
-            "build_info",
-            "gauge",
-            "This program's version, as a label; always 1.",
-        ),
-    );
-    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], "1");
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    let about = "This program's version, as a label; always 1.";
+    text.metric("build_info", about, [(version, true)]);
     nodes(&mut text, state, now_ms);
     links(&mut text, state);
     causes(&mut text, state);
@@ -211,39 +153,35 @@ pub fn render(state: &MonitorState, now_ms: i64) -> String {
 /// Metrics of the file of `--history`.
 pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
-    let saved = status
-        .saved_ms
-        .map(|ms| (now_ms - ms).max(0) as f64 / 1000.0);
-    let oldest = status
-        .oldest_ms
-        .map(|ms| (now_ms - ms).max(0) as f64 / 1000.0);
+    let age = |since_ms: Option<i64>| seconds(since_ms.map(|ms| (now_ms - ms).max(0) as f64));
     for (name, help, value) in [
         (
             "history_bytes",
             "Size of the history's file.",
-            Some(status.bytes as f64),
+            status.bytes.into(),
         ),
         (
             "history_limit_bytes",
-            "Most that it may have.",
-            Some(status.limit_bytes as f64),
+            "Limit of the history's file.",
+            status.limit_bytes.into(),
         ),
-        ("history_reach_seconds", "How far it goes back.", oldest),
+        (
+            "history_reach_seconds",
+            "How far the history goes back.",
+            age(status.oldest_ms),
+        ),
         (
             "history_saved_age_seconds",
-            "Since it was written last.",
-            saved,
+            "Time since the history's file was last written.",
+            age(status.saved_ms),
         ),
         (
             "history_failing",
-            "1 if it cannot be written or read.",
-            Some(flag(status.trouble.is_some())),
+            "1 if the history's file cannot be written or read.",
+            status.trouble.is_some().into(),
         ),
     ] {
-        family(&mut text, &Family(name, "gauge", help));
-        if let Some(value) = value {
-            text.sample(name, &[], &value.to_string());
-        }
+        text.metric(name, help, [(NO_LABELS, value)]);
     }
     text.into_text()
 }
@@ -255,60 +193,36 @@ fn cluster(state: &MonitorState) -> Option<&str> {
     primary.cluster_name.as_deref()
 }
 
-fn family(text: &mut Exposition, Family(name, kind, help): &Family) {
-    text.family(name, kind, help);
-}
-
-fn flag(is: bool) -> f64 {
-    f64::from(u8::from(is))
-}
-
 fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
-    let up = Family(
+    let nodes = state.nodes.iter();
+    text.metric(
         "up",
-        "gauge",
-        "1 if the node answers and is what it was said to be.",
+        "1 if the node answers and has the role that it was named with.",
+        nodes.clone().map(|node| {
+            let labels = [("node", node.name.clone()), ("role", node.role.to_string())];
+            (labels, node.usable)
+        }),
     );
-    family(text, &up);
-    for node in &state.nodes {
-        let role = node.role.to_string();
-        let labels = [("node", node.name.as_str()), ("role", &role)];
-        text.sample("up", &labels, &flag(node.usable).to_string());
-    }
-    let unseen = Family(
+    text.metric(
         "unseen",
-        "gauge",
-        "What cannot be seen of nodes that answer; above 0 nobody knows whether all is well.",
+        "Number of things that cannot be seen although nodes answer; above 0 nobody knows whether all \
+         replicas keep up.",
+        [(NO_LABELS, state.diagnosis.unknown.len())],
     );
-    family(text, &unseen);
-    let number = state.diagnosis.unknown.len();
-    text.sample("unseen", &[], &number.to_string());
-    let age = Family(
-        "sample_age_seconds",
-        "gauge",
-        "Since the newest sample; of a node that is lost, too.",
-    );
-    family(text, &age);
     let since_ms = now_ms.saturating_sub(state.at_ms).max(0) as f64;
-    for node in &state.nodes {
-        if let Some(age_ms) = node.sample_age_ms {
-            let seconds = (age_ms + since_ms) / 1000.0;
-            text.sample(
-                "sample_age_seconds",
-                &[("node", &node.name)],
-                &seconds.to_string(),
-            );
-        }
-    }
-    for (about, value) in NODE_FAMILIES {
-        family(text, about);
-        for node in &state.nodes {
-            if let Some(value) = value(node) {
-                text.sample(about.0, &[("node", &node.name)], &value.to_string());
-            }
-        }
-    }
+    text.metric(
+        "sample_age_seconds",
+        "Age of the newest sample, also of a node that does not answer.",
+        nodes.clone().map(|node| {
+            let age = seconds(node.sample_age_ms.map(|ms| ms + since_ms));
+            ([("node", &node.name)], age)
+        }),
+    );
+    text.families(OF_NODES, nodes.map(|node| ([("node", &node.name)], node)));
 }
+
+/// Name and value of a label.
+type Label<'a> = (&'static str, &'a str);
 
 fn of_link(link: &LinkState) -> [Label<'_>; 3] {
     [
@@ -328,127 +242,109 @@ fn links(text: &mut Exposition, state: &MonitorState) {
             *kept = link;
         }
     }
-    for (about, value) in LINK_FAMILIES {
-        family(text, about);
-        for (labels, link) in &links {
-            text.sample(about.0, labels, &value(link).to_string());
-        }
-    }
-    let about = Family(
+    text.families(
+        OF_LINKS,
+        links.iter().map(|(labels, link)| (*labels, *link)),
+    );
+    text.metric(
         "stage_bytes",
-        "gauge",
         "Bytes of WAL in each part of the way to the replica.",
+        links.iter().flat_map(|([upstream, replica, kind], link)| {
+            link.stages.iter().map(|stage| {
+                let labels = [*upstream, *replica, *kind, ("stage", stage.name)];
+                (labels, stage.bytes)
+            })
+        }),
     );
-    family(text, &about);
-    for ([upstream, replica, kind], link) in &links {
-        for stage in &link.stages {
-            let labels = [*upstream, *replica, *kind, ("stage", stage.name)];
-            text.sample("stage_bytes", &labels, &stage.bytes.to_string());
-        }
-    }
-    let about = Family(
+    let doing = links.iter().filter_map(|([upstream, replica, _], link)| {
+        let now = link.lockstep_replica.as_ref()?.doing?;
+        Some((*upstream, *replica, now))
+    });
+    text.metric(
         "replica_doing",
-        "gauge",
         "1 for what a replica of Lockstep does, if its target is asked.",
+        doing.flat_map(|(upstream, replica, now)| {
+            Doing::ALL
+                .iter()
+                .map(move |doing| ([upstream, replica, ("doing", doing.id())], *doing == now))
+        }),
     );
-    family(text, &about);
-    for ([upstream, replica, _], link) in &links {
-        let now = link.lockstep_replica.as_ref().and_then(|it| it.doing);
-        let Some(now) = now else { continue };
-        for doing in Doing::ALL {
-            let labels = [*upstream, *replica, ("doing", doing.id())];
-            text.sample("replica_doing", &labels, &flag(*doing == now).to_string());
-        }
-    }
-    let about = Family(
+    text.metric(
         "visible_seconds",
-        "gauge",
         "From a commit on the primary until it is visible on the standby, with --heartbeat.",
+        links.iter().map(|([upstream, replica, _], link)| {
+            ([*upstream, *replica], seconds(link.visible_ms))
+        }),
     );
-    family(text, &about);
-    for ([upstream, replica, _], link) in &links {
-        if let Some(ms) = link.visible_ms {
-            let value = (ms / 1000.0).to_string();
-            text.sample("visible_seconds", &[*upstream, *replica], &value);
-        }
-    }
 }
 
 fn causes(text: &mut Exposition, state: &MonitorState) {
-    let about = Family(
-        "cause",
-        "gauge",
-        "1 for each cause that is found now; none is there otherwise.",
-    );
-    family(text, &about);
-    let found = state
+    // Two sessions may be to blame for one cause.
+    let found: BTreeSet<_> = state
         .diagnosis
         .findings
         .iter()
-        .map(|found| (found.at.as_str(), found.cause.id(), found.severity.name()));
-    // Two sessions may be to blame for one cause.
-    let found: std::collections::BTreeSet<_> = found.collect();
-    for (at, cause, severity) in &found {
-        let labels = [("at", *at), ("cause", *cause), ("severity", *severity)];
-        text.sample("cause", &labels, "1");
-    }
+        .map(|found| (found.at.as_str(), found.cause.id(), found.severity.name()))
+        .collect();
+    text.metric(
+        "cause",
+        "1 for each cause that is found now; none is there otherwise.",
+        found.into_iter().map(|(at, cause, severity)| {
+            let labels = [("at", at), ("cause", cause), ("severity", severity)];
+            (labels, true)
+        }),
+    );
 }
 
 fn slots(text: &mut Exposition, state: &MonitorState) {
-    type OfSlot = fn(&NodeState, &lockstep_lag::views::Slot) -> Option<f64>;
-    let families: [(Family, OfSlot); 3] = [
-        (
-            Family("slot_active", "gauge", "1 while somebody uses the slot."),
-            |_, slot| Some(flag(slot.active)),
+    let families: [Family<(&NodeState, &Slot)>; 3] = [
+        Family::new(
+            "slot_active",
+            "1 while somebody uses the slot.",
+            |(_, slot)| slot.active.into(),
         ),
-        (
-            Family(
-                "slot_retained_bytes",
-                "gauge",
-                "WAL that the slot keeps: from its restart_lsn to the node's end.",
-            ),
-            |node, slot| Some(bytes_between(slot.restart_lsn?, node.end_lsn?) as f64),
+        Family::new(
+            "slot_retained_bytes",
+            "WAL that the slot keeps: from its restart_lsn to the node's end.",
+            |(node, slot)| {
+                let ends = slot.restart_lsn.zip(node.end_lsn);
+                ends.map(|(from, to)| to.bytes_since(from)).into()
+            },
         ),
-        (
-            Family(
-                "slot_safe_bytes",
-                "gauge",
-                "Bytes that may still be written before the slot is in danger, if that is limited.",
-            ),
-            |_, slot| Some(slot.safe_wal_size? as f64),
+        Family::new(
+            "slot_safe_bytes",
+            "Bytes that may still be written before the slot is in danger, if that is limited.",
+            |(_, slot)| slot.safe_wal_size.into(),
         ),
     ];
-    for (about, value) in &families {
-        family(text, about);
-        for node in &state.nodes {
-            for slot in &node.slots {
-                if let Some(value) = value(node, slot) {
-                    let labels = [("node", node.name.as_str()), ("slot", &slot.slot_name)];
-                    text.sample(about.0, &labels, &value.to_string());
-                }
-            }
-        }
-    }
+    let nodes = state.nodes.iter();
+    let slots: Vec<_> = nodes
+        .flat_map(|node| node.slots.iter().map(move |slot| (node, slot)))
+        .collect();
+    text.families(
+        &families,
+        slots.iter().map(|of| {
+            let (node, slot) = of;
+            ([("node", &node.name), ("slot", &slot.slot_name)], of)
+        }),
+    );
 }
 
 fn conflicts(text: &mut Exposition, state: &MonitorState) {
-    let about = Family(
+    let nodes = state.nodes.iter();
+    let standbys = nodes.filter(|node| node.usable && node.role == Role::Standby);
+    text.metric(
         "recovery_conflicts_total",
-        "counter",
         "Queries that replay has cancelled, since the server's statistics began.",
+        standbys.flat_map(|node| {
+            let found = &node.conflicts;
+            [
+                ("snapshot", found.snapshot),
+                ("lock", found.lock),
+                ("bufferpin", found.bufferpin),
+                ("deadlock", found.deadlock),
+            ]
+            .map(|(kind, number)| ([("node", node.name.as_str()), ("kind", kind)], number))
+        }),
     );
-    family(text, &about);
-    let is_standby = |node: &&NodeState| node.usable && node.role == Role::Standby;
-    for node in state.nodes.iter().filter(is_standby) {
-        let found = &node.conflicts;
-        for (kind, number) in [
-            ("snapshot", found.snapshot),
-            ("lock", found.lock),
-            ("bufferpin", found.bufferpin),
-            ("deadlock", found.deadlock),
-        ] {
-            let labels = [("node", node.name.as_str()), ("kind", kind)];
-            text.sample("recovery_conflicts_total", &labels, &number.to_string());
-        }
-    }
 }

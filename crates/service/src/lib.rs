@@ -12,6 +12,7 @@
 //! | [`exit`] | exit codes |
 //! | [`logging`] | the log's format and level |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
+//! | [`postgres`] | majors of PostgreSQL, and where their programs are |
 //! | [`program`] | the command line of a program, and the line about a failure |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`toml_file`] | files in TOML that users write |
@@ -36,6 +37,7 @@ pub mod exposition;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod logging;
+pub mod postgres;
 pub mod program;
 pub mod sanitize;
 pub mod secret;

@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use super::error::{LogError, Result};
 use super::index::{Entry, Index};
+use super::log::{End, Limits, Log};
+use super::newest::Writer;
 use super::position::{LogPosition, Place};
 use super::schema::Schema;
 use super::segment::{
@@ -16,8 +18,6 @@ use super::segment::{
 };
 use super::state::{Boundary, LogState, Start, TailSegment};
 use super::storage::{SpoolFile, Storage};
-use super::write::Writer;
-use super::{End, Limits, Log};
 
 /// A segment with its header and schema. Nothing of it is durable.
 pub(super) struct NewSegment<F> {

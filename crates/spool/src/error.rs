@@ -38,7 +38,7 @@ pub enum LogError {
     },
     /// The spool is as large as it may be. Nothing was stored; try again once a slot has
     /// confirmed more.
-    #[error("the spool holds {used} bytes and may hold {limit}")]
+    #[error("the spool holds {used} bytes; its limit is {limit}")]
     SpoolFull {
         used: u64,
         /// Most bytes.
@@ -60,11 +60,11 @@ pub enum LogError {
         source: io::Error,
     },
     /// What was appended is no sequence of whole frames of whole units in order.
-    #[error("the upstream's stream makes no sense: {0}")]
+    #[error("the upstream sent a malformed stream: {0}")]
     Frames(&'static str),
     /// A unit came that lies before what was said to be covered: a reader may have been told
     /// that it has everything.
-    #[error("a transaction at {key} came after everything up to {received} was received")]
+    #[error("a transaction at {key} arrived after everything up to {received} had been received")]
     Order {
         /// Where the unit begins.
         key: Lsn,
@@ -72,7 +72,7 @@ pub enum LogError {
         received: Lsn,
     },
     /// More schema is in force than a log carries along.
-    #[error("the tables' descriptions take {bytes} bytes, the limit is {limit}")]
+    #[error("the descriptions of tables take {bytes} bytes; the limit is {limit}")]
     SchemaTooLarge {
         /// What they take.
         bytes: usize,

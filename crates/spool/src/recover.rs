@@ -6,6 +6,7 @@ use super::create::{Parts, before};
 use super::error::{LogError, Result};
 use super::failpoint;
 use super::index::{Entry, Index};
+use super::log::{Limits, Log};
 use super::position::LogPosition;
 use super::scan::Segment;
 use super::schema::Schema;
@@ -13,7 +14,6 @@ use super::segment::{
     CHUNK_BYTES, Named, RecordKind, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
 };
 use super::storage::{SpoolFile, Storage};
-use super::{Limits, Log};
 
 /// Suffix of a file that was set aside because its header cannot be read.
 const DAMAGED: &str = ".damaged";
@@ -143,7 +143,7 @@ struct Whole {
     received: Lsn,
     /// None if no unit begins and ends up to here.
     whole_key: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     schema: Schema,
     /// Bytes of its header and schema.
     head: u64,

@@ -28,9 +28,7 @@ pub struct Measured {
     pub wal: PathBuf,
     /// Where replay begins, and ends: a position in the last record, or its end. The log's
     /// `redo starts at` and `redo done at`, or what was recorded.
-    #[serde(deserialize_with = "lsn")]
     pub start: Lsn,
-    #[serde(deserialize_with = "lsn")]
     pub end: Lsn,
     /// Helpers replayed on a hot standby, by its rules.
     #[serde(default)]
@@ -54,11 +52,6 @@ pub struct Measured {
 pub struct Parallel {
     pub helpers: usize,
     pub seconds: f64,
-}
-
-fn lsn<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Lsn, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(serde::de::Error::custom)
 }
 
 /// How fast one recovery is, measured or simulated.

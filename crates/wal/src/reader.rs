@@ -71,10 +71,10 @@ pub enum Reason {
     Removed,
     #[error("the page there is cut off")]
     Short,
-    #[error("the page there is empty or of other contents")]
+    #[error("the page there is empty or has other contents")]
     NoPage,
     #[error(
-        "the page there is of its place, but begins with {0:04X}, which is not of this WAL's version"
+        "the page there has the right position, but begins with {0:04X}, which is not of this WAL's version"
     )]
     OtherMagic(u16),
     #[error("the page there is of {0}")]
@@ -89,7 +89,7 @@ pub enum Reason {
     Nothing,
     #[error("{0}")]
     Record(Fault),
-    #[error("its next page does not go on with it")]
+    #[error("its next page does not continue it")]
     NotContinued,
 }
 

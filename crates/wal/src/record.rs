@@ -44,13 +44,13 @@ const FIRST_CUSTOM: u8 = 128;
 pub enum Fault {
     #[error("its length is {0}")]
     Length(u32),
-    #[error("it has resource manager {0}, which there is not")]
+    #[error("it names resource manager {0}, which does not exist")]
     Manager(u8),
     #[error("it names {0} as the record before it")]
     Previous(Lsn),
     #[error("its checksum is wrong")]
     Checksum,
-    #[error("its blocks or data are not as their lengths say")]
+    #[error("the lengths of its blocks and data do not add up")]
     Content,
 }
 
@@ -176,7 +176,7 @@ pub struct Record<'a> {
     /// Where the next record may begin.
     pub end: Lsn,
     pub header: Header,
-    /// In the order of their numbers.
+    /// Block references in the order of their numbers.
     pub blocks: Vec<Block>,
     pub main: &'a [u8],
 }

@@ -13,8 +13,6 @@ pub const TEXT: u32 = 25;
 pub const INT4: u32 = 23;
 /// Object identifier of type `int8`.
 pub const INT8: u32 = 20;
-/// Object identifier of type `bytea`.
-pub const BYTEA: u32 = 17;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend<'a> {

@@ -10,7 +10,7 @@ pub enum WireError {
     Truncated(&'static str),
     #[error("a message of {length} bytes is longer than {limit}")]
     TooLong {
-        /// As the message says.
+        /// The length that the message states.
         length: usize,
         /// What the reader accepts.
         limit: usize,
@@ -18,7 +18,7 @@ pub enum WireError {
     /// The length is negative, or shorter than itself.
     #[error("a message has the impossible length {0}")]
     BadLength(i32),
-    #[error("a message makes no sense: {0}")]
+    #[error("a message is malformed: {0}")]
     Malformed(&'static str),
     /// The tag of a message that this crate does not know.
     #[error("unknown message type {0:#04x}")]

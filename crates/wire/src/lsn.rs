@@ -4,6 +4,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 use crate::{Result, WireError};
 
 /// A position in the WAL, counted in bytes; printed as two hexadecimal numbers, `0/16B3748`.
@@ -17,6 +19,12 @@ impl Lsn {
     /// False for `0/0`, which stands for no position.
     pub fn is_valid(self) -> bool {
         self != Self::INVALID
+    }
+
+    /// Bytes from an earlier position to this one; 0 if that one is not earlier, as it may seem where the
+    /// two are read at different instants.
+    pub fn bytes_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 
@@ -53,6 +61,20 @@ impl FromStr for Lsn {
         };
         let (high, low) = text.split_once('/').ok_or_else(bad)?;
         Ok(Self(half(high)? << 32 | half(low)?))
+    }
+}
+
+/// Text, such as `0/16B3748`.
+impl Serialize for Lsn {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lsn {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 

@@ -9,9 +9,12 @@
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "replication/walreceiver.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/pg_lsn.h"
@@ -48,6 +51,7 @@ typedef struct Row
 } Row;
 
 static void views_require_preload(void);
+static void views_require_right_to_reset(void);
 static void views_put(Row *row, Datum value);
 static void views_put_lsn(Row *row, XLogRecPtr lsn);
 static void views_put_null(Row *row);
@@ -67,6 +71,7 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 {
 	Row			row = {.n = 0};
 	bool		standby = RecoveryInProgress();
+	bool		streaming;
 	XLogRecPtr	received;
 	XLogRecPtr	replayed;
 
@@ -77,9 +82,10 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	received = standby ? GetWalRcvFlushRecPtr(NULL, NULL) : InvalidXLogRecPtr;
 	views_put_lsn(&row, received);
 	views_put_lsn(&row, replayed);
-	if (received == InvalidXLogRecPtr || received < replayed)
+	streaming = standby && ls_is_streaming();
+	if (received == InvalidXLogRecPtr || received < replayed || (!streaming && received == replayed))
 	{
-		/* nothing streamed, or replaying the archive: not known here */
+		/* nothing streamed, or replaying the archive, or all that came is replayed: not known here */
 		views_put_null(&row);
 		views_put_null(&row);
 	}
@@ -90,6 +96,10 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	}
 	views_put_last_conflict(&row);
 	views_put_counter(&row, &ls_lag->reset_at);
+	if (standby)
+		views_put(&row, BoolGetDatum(streaming));
+	else
+		views_put_null(&row);
 	return views_finish(fcinfo, &row);
 }
 
@@ -225,6 +235,7 @@ Datum
 lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_lag->conflicts);
 	views_zero(&ls_lag->conflict_event);
 	views_zero(&ls_lag->conflict_us);
@@ -251,6 +262,7 @@ Datum
 lockstep_stat_priority_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_priority->demotions);
 	views_zero(&ls_priority->restores);
 	views_zero(&ls_priority->refusals);
@@ -268,6 +280,7 @@ Datum
 lockstep_stat_throttle_reset(PG_FUNCTION_ARGS)
 {
 	views_require_preload();
+	views_require_right_to_reset();
 	views_zero(&ls_gate->waits);
 	views_zero(&ls_gate->wait_us);
 	views_zero(&ls_gate->would_wait);
@@ -284,6 +297,16 @@ views_require_preload(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lockstep is not loaded on this server"),
 				 errhint("Add lockstep to shared_preload_libraries and restart the server.")));
+}
+
+/* Looked at here, too, since GRANT EXECUTE ON ALL FUNCTIONS gives the function to everybody. */
+static void
+views_require_right_to_reset(void)
+{
+	if (!superuser() && !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser or a member of pg_monitor to reset statistics")));
 }
 
 static void

@@ -71,7 +71,7 @@ typedef enum Kind
 	COUNTS = 0,
 	EXCEPTION,					/* uses nothing that the limit is about, or has
 								 * had so much of it that others come first */
-	RESTING,					/* the same, between two queries of its turn */
+	RESTING,					/* uses nothing either: between two queries of its turn */
 	LONG						/* executes for long, while lag counts */
 } Kind;
 
@@ -149,6 +149,7 @@ gate_limit_move(int64 now)
 	gate_limit_stepped_at = now;
 
 	in.now = now;
+	in.lag_unknown = pg_atomic_read_u64(&ls_lag->lag_us) == 0 && !ls_is_streaming();
 	in.lag_us = gate_limit_curable_lag_us();
 	in.allowed_us = (int64) ls_read_throttle_lag * 1000;
 	/* where no query is held back a trial would show nothing */
@@ -172,14 +173,15 @@ gate_limit_move_crowd(const LsLimitInput *limit)
 {
 	const LsCpuAccount *account = ls_cpu_account();
 	double		period_us = Max(account->period_us, 1);
-	double		readers_us = account->heavy_cpu_us + account->heavy_wait_us;
+	double		wait_us = account->heavy_wait_us + account->light_wait_us;
+	double		cpu_us = account->heavy_cpu_us + account->light_cpu_us;
 	LsCrowdInput in = {
 		.now = limit->now,
 		.automatic = ls_read_throttle_max == 0,
 		.lag_counts = ls_limit_lag_counts(gate_limit_state.phase),
 		.waiting = (int) pg_atomic_read_u32(&ls_gate->waiting),
-		.others = ls_account_others(account),
-		.readers_wait = account->heavy_wait_us / Max(readers_us, 1),
+		.others = ls_account_foreign(account),
+		.readers_wait = wait_us / Max(wait_us + cpu_us, 1),
 		.replay_wait = account->replay_wait_us / period_us,
 		.replay_works = account->replay_cpu_us / period_us > REPLAY_WORKS,
 		.lag_us = (int64) pg_atomic_read_u64(&ls_lag->lag_us),

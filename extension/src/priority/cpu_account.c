@@ -11,7 +11,7 @@
  * not read again.
  *
  * Runs in the controller. Shared state: counters of LsPriorityShared, and
- * LsSession.ended. Crash and promotion: nothing is kept.
+ * LsSession.ends_at. Crash and promotion: nothing is kept.
  *
  * Limits: the kernel tells how long a process waited, not for whom. The time is divided
  * among those who had the cores meanwhile, in proportion. What a process used
@@ -105,6 +105,18 @@ ls_account_others(const LsCpuAccount *account)
 	return Max(account->cores - (double) ours_us / account->period_us, 0);
 }
 
+/*
+ * Cores that neither our processes nor their clients use: clients of short statements use
+ * about as much of the CPU as their sessions do.
+ */
+double
+ls_account_foreign(const LsCpuAccount *account)
+{
+	if (account->period_us == 0)
+		return 0;
+	return Max(ls_account_others(account) - (double) account->near_cpu_us / account->period_us, 0);
+}
+
 static void
 cpu_account_add_session(LsCpuAccount *account, int slot, int64 *demoted_wait_us)
 {
@@ -123,6 +135,8 @@ cpu_account_add_session(LsCpuAccount *account, int slot, int64 *demoted_wait_us)
 	if (pg_atomic_read_u32(&s->heavy) == 0)
 	{
 		account->light_cpu_us += cpu_us;
+		account->near_cpu_us += pg_atomic_read_u32(&s->client_here) != 0 ? cpu_us : 0;
+		account->light_wait_us += Max(wait_us, 0);
 		return;
 	}
 	account->heavy_cpu_us += cpu_us;

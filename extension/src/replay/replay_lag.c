@@ -20,6 +20,7 @@
 
 #include "access/xlogrecovery.h"
 #include "replication/walreceiver.h"
+#include "storage/spin.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -95,6 +96,21 @@ ls_lag_step(int64 now)
 	pg_atomic_write_u64(&ls_lag->lag_us,
 						replay_lag_narrivals == 0 ? 0 : (uint64) Max(now - replay_lag_arrivals[0].at, 0));
 	replay_lag_watch_conflicts(now);
+}
+
+/*
+ * Any process of a standby: does a walreceiver stream WAL at this moment? If none does, nobody
+ * knows what the primary has written since, so lag of 0 would say nothing.
+ */
+bool
+ls_is_streaming(void)
+{
+	bool		streaming;
+
+	SpinLockAcquire(&WalRcv->mutex);
+	streaming = WalRcv->walRcvState == WALRCV_STREAMING;
+	SpinLockRelease(&WalRcv->mutex);
+	return streaming;
 }
 
 /* Controller: does replay wait for a query, now or a moment ago? */

@@ -28,6 +28,7 @@ extern LsLagShared *ls_lag;
 
 extern void ls_lag_init_shared(void);
 extern void ls_lag_step(int64 now);
+extern bool ls_is_streaming(void);
 extern bool ls_replay_in_conflict(void);
 extern bool ls_replay_may_await_us(void);
 

@@ -7,6 +7,9 @@
  */
 #include "postgres.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include "access/parallel.h"
 #include "access/xlogdefs.h"
 #include "catalog/pg_authid.h"
@@ -16,6 +19,7 @@
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/portal.h"
 
 #include "compat.h"
@@ -33,6 +37,7 @@ LsSession  *ls_my_session = NULL;
 static Oid	session_exempt_decided_for = InvalidOid;
 static bool session_exempt = false;
 
+static bool session_client_is_here(void);
 static void session_init(LsSession *s);
 static void session_exit(int code, Datum arg);
 
@@ -61,6 +66,7 @@ ls_session_attach(void)
 	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
 	pg_atomic_write_u32(&s->leader, IsParallelWorker() ? (uint32) ls_my_leader_procno() + 1 : 0);
 	pg_atomic_write_u32(&s->ends_at, LS_NEVER);
+	pg_atomic_write_u32(&s->client_here, session_client_is_here() ? 1 : 0);
 	pg_atomic_write_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_write_u64(&s->wait_lsn, InvalidXLogRecPtr);
 	pg_write_barrier();
@@ -110,6 +116,28 @@ ls_session_count_statement(void)
 	pg_atomic_write_u32(&s->statements, pg_atomic_read_u32(&s->statements) + 1);
 }
 
+/* Does the client, or the pool in front of it, run on this machine? */
+static bool
+session_client_is_here(void)
+{
+	const struct sockaddr *address;
+
+	if (MyBEEntry == NULL)
+		return false;
+	address = (const struct sockaddr *) &MyBEEntry->st_clientaddr.addr;
+	switch (address->sa_family)
+	{
+		case AF_UNIX:
+			return true;
+		case AF_INET:
+			return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+		case AF_INET6:
+			return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *) address)->sin6_addr);
+		default:
+			return false;
+	}
+}
+
 static void
 session_init(LsSession *s)
 {
@@ -120,6 +148,7 @@ session_init(LsSession *s)
 	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
 	pg_atomic_init_u32(&s->leader, 0);
 	pg_atomic_init_u32(&s->ends_at, LS_NEVER);
+	pg_atomic_init_u32(&s->client_here, 0);
 	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_init_u32(&s->in_ring, 0);
 	pg_atomic_init_u32(&s->excepted, 0);

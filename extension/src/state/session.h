@@ -37,6 +37,7 @@ typedef struct LsSession
 	pg_atomic_uint32 ends_at;	/* statements when the controller saw that this
 								 * session is to end its statement and has no
 								 * CPU for that; LS_NEVER; LS_LEFT, by the owner */
+	pg_atomic_uint32 client_here;	/* 1: its client runs on this machine */
 
 	/* gate (gate/) */
 	pg_atomic_uint32 gate;		/* LsGateState, which names the writers */

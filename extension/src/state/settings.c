@@ -70,7 +70,7 @@ void
 ls_define_settings(void)
 {
 	DefineCustomBoolVariable("lockstep.enabled",
-							 "Turns replay priority and read throttle on; off is as if stock.",
+							 "Switches Lockstep on; with off the server behaves like stock PostgreSQL.",
 							 NULL,
 							 &ls_enabled, true,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
@@ -113,21 +113,21 @@ settings_define_throttle(void)
 {
 	DefineCustomEnumVariable("lockstep.read_throttle",
 							 "Bounds how many read queries of a standby execute at once.",
-							 "\"log\" only says what \"on\" would have held back.",
+							 "\"log\" only counts and logs what \"on\" would hold back.",
 							 &ls_read_throttle, LS_THROTTLE_ON, settings_throttle_modes,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_lag",
-							"Replay lag from which fewer read queries are let in.",
-							"0 leaves only the bound for the number of cores.",
+							"Replay lag above which fewer read queries may execute.",
+							"0 ignores lag; only the bound by the number of cores remains.",
 							&ls_read_throttle_lag, 100, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_give_up",
-							"Time after which lag that fewer read queries do not cure holds none back.",
+							"Time after which the throttle ignores lag that fewer read queries do not cure.",
 							"0 never gives up.",
 							&ls_read_throttle_give_up, 5000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_min",
-							"Number of read queries that always may execute.",
+							"Number of read queries that may always execute.",
 							NULL,
 							&ls_read_throttle_min, 1, 1, 262143,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
@@ -137,8 +137,8 @@ settings_define_throttle(void)
 							&ls_read_throttle_max, 0, 0, 262143,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_long_query",
-							"A read query that has executed for so long makes room for another.",
-							"While replay lags, for lockstep.read_throttle_min at least. 0 never makes room.",
+							"Time after which an executing read query makes room for another.",
+							"While replay lags, it makes room only for lockstep.read_throttle_min others. 0 never makes room.",
 							&ls_read_throttle_long_query, 1000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_turn",
@@ -158,28 +158,28 @@ settings_define_replay(void)
 {
 	DefineCustomIntVariable("lockstep.replay_look_ahead",
 							"Number of records that are decoded before replay comes to them.",
-							"Their blocks are looked for. 0 leaves reading ahead to recovery_prefetch.",
+							"Replay looks up their blocks early. 0 leaves reading ahead to recovery_prefetch.",
 							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_workers",
 							"Number of processes that help to replay WAL.",
-							"Until it is consistent, and after that with lockstep.replay_hot_standby. "
-							"0 replays as PostgreSQL does.",
+							"They help until recovery is consistent, and after that with lockstep.replay_hot_standby. "
+							"0 replays in one process, as PostgreSQL does.",
 							&ls_replay_workers, 0, 0, LS_MAX_REPLAY_WORKERS,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("lockstep.replay_hot_standby",
-							 "Lets lockstep.replay_workers help while sessions read, too.",
+							 "Lets lockstep.replay_workers also help while sessions read.",
 							 NULL,
 							 &ls_replay_hot_standby, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_min_backlog",
-							"WAL that waits for replay from which on lockstep.replay_hot_standby acts.",
+							"WAL that must wait for replay before lockstep.replay_hot_standby acts.",
 							NULL,
 							&ls_replay_min_backlog, 1024, 0, 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_queue_size",
-							"Memory for records that lockstep.replay_workers work on.",
-							"Not used while there are none.",
+							"Shared memory for records that lockstep.replay_workers work on.",
+							"None is used while lockstep.replay_workers is 0.",
 							&ls_replay_queue_size, 4096, 512, 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",
@@ -201,7 +201,7 @@ settings_define_wait(void)
 							   "SET returns once the standby has replayed what this token names.",
 							   NULL,
 							   &ls_wait_for_lsn, "",
-							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
 							   settings_check_wait_for_lsn, NULL, NULL);
 	DefineCustomBoolVariable("lockstep.report_token",
 							 "Sends the token of each transaction that wrote to its client.",
@@ -218,9 +218,10 @@ settings_define_wait(void)
 }
 
 /*
- * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
- * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: extension/src/README.md has the rule.
+ * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that ALTER ROLE,
+ * ALTER DATABASE or a function keeps would be assigned without that, and nobody would wait: they are
+ * refused here, and ALTER SYSTEM by GUC_DISALLOW_IN_FILE. When a configuration file has the setting, every
+ * process that reads the file calls this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
@@ -229,11 +230,17 @@ settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
 
 	if (*newval == NULL || **newval == '\0')
 		return true;
+	if (source == PGC_S_TEST)
+	{
+		GUC_check_errmsg("lockstep.wait_for_lsn cannot be kept for a role, a database or a function");
+		GUC_check_errdetail("Only SET in a session waits.");
+		return false;
+	}
 	if (ls_parse_token(*newval, &token))
 		return true;
 
 	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
-						"the position alone is accepted too.");
+						"the position alone is accepted too, unless it looks like the beginning of a token.");
 	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
 	return false;
 }

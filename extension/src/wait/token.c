@@ -2,7 +2,8 @@
  * token.c - tokens as text.
  *
  * A token is TIMELINE/LSN, with the timeline in decimal, like 1/0/16B3748. What
- * is read may also be a WAL position alone.
+ * is read may also be a WAL position alone, but none that is the beginning of a token: a
+ * client that cuts tokens off would wait for another position, or for none.
  *
  * Every process that reads a configuration file with lockstep.wait_for_lsn in it
  * calls ls_parse_token(), the startup process included, so it keeps the rule of
@@ -19,6 +20,10 @@
 /* Decimal digits of the highest timeline. */
 #define TIMELINE_DIGITS 10
 
+/* Bytes at the beginning of a segment of WAL in which no record ends: the header of its first page. */
+#define NO_RECORD_ENDS 40
+
+static bool token_may_be_cut(const char *text, XLogRecPtr lsn);
 static bool token_parse_lsn(const char *at, XLogRecPtr *lsn);
 static bool token_parse_half(const char **at, uint32 *half);
 static bool token_parse_timeline(const char **at, TimeLineID *tli);
@@ -32,7 +37,7 @@ ls_parse_token(const char *text, LsToken *token)
 	if (slash == NULL || strchr(slash + 1, '/') == NULL)
 	{
 		token->tli = 0;
-		return token_parse_lsn(text, &token->lsn);
+		return token_parse_lsn(text, &token->lsn) && !token_may_be_cut(text, token->lsn);
 	}
 	return token_parse_timeline(&text, &token->tli) && text == slash &&
 		token_parse_lsn(slash + 1, &token->lsn);
@@ -55,6 +60,17 @@ ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
 	else
 		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
 				 LSN_FORMAT_ARGS(token->lsn), token->tli);
+}
+
+/*
+ * Is what was read as a position a timeline and the first half of a position? Where that half
+ * is a larger one it cannot be told from the end of a record.
+ */
+static bool
+token_may_be_cut(const char *text, XLogRecPtr lsn)
+{
+	return text[0] >= '1' && text[0] <= '9' && strspn(text, "0123456789") == strcspn(text, "/") &&
+		(uint32) lsn < NO_RECORD_ENDS;
 }
 
 static bool

@@ -372,7 +372,7 @@ wait_lsn_report_gone(const char *what, const Verdict *v)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("%s is not in the history of this server", what),
 			 errdetail("%s", v->detail),
-			 errhint("The write may be lost: look on the present primary whether it is there.")));
+			 errhint("The write may be lost: check on the current primary whether it is there.")));
 }
 
 static void
@@ -382,7 +382,7 @@ wait_lsn_report_not_known(const char *what, const Verdict *v)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot tell whether %s is in the history of this server", what),
 			 errdetail("%s", v->detail),
-			 errhint("Look on this server, a primary, whether the write is there.")));
+			 errhint("Check on this server, which is a primary, whether the write is there.")));
 }
 
 static void

@@ -34,7 +34,7 @@ ORDER BY c.relname COLLATE "C", a.attnum;
 \x on
 SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        last_conflict, last_conflict_at, last_conflict_ms,
-       stats_reset <= now() AS stats_reset
+       stats_reset <= now() AS stats_reset, streaming
 FROM lockstep_stat_replay;
 SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
        prefetcher, stats_reset <= now() AS stats_reset, dispatched, done_by_helpers, waits,
@@ -129,6 +129,15 @@ SET ROLE regress_lockstep_monitor;
 SELECT lockstep_stat_throttle_reset();
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION lockstep_stat_throttle_reset() FROM regress_lockstep_monitor;
+-- but not to everybody by granting everything
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_lockstep_plain;
+SET ROLE regress_lockstep_plain;
+SELECT lockstep_stat_replay_reset();
+SELECT lockstep_stat_priority_reset();
+SELECT lockstep_stat_throttle_reset();
+SELECT lockstep_flush_buffers();
+RESET ROLE;
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM regress_lockstep_plain;
 
 DROP ROLE regress_lockstep_plain;
 DROP ROLE regress_lockstep_monitor;

@@ -139,16 +139,17 @@ SELECT set_config('lockstep.wait_for_lsn', 'B/1', true);
 ROLLBACK;
 SHOW lockstep.wait_for_lsn;
 SELECT set_config('lockstep.wait_for_lsn', 'B/', false);
-CREATE FUNCTION pg_temp.reads() RETURNS text LANGUAGE sql
-    SET lockstep.wait_for_lsn = 'C/1' AS $$ SELECT current_setting('lockstep.wait_for_lsn') $$;
-SELECT pg_temp.reads();
 
-ALTER ROLE CURRENT_USER SET lockstep.wait_for_lsn = 'D/';
-ALTER ROLE CURRENT_USER SET lockstep.wait_for_lsn = 'D/1';
--- otherwise the next session could not connect
-\c -
-SHOW lockstep.wait_for_lsn;
+--
+-- what would be kept, and never waited for
+--
+CREATE FUNCTION pg_temp.reads() RETURNS text LANGUAGE sql
+    SET lockstep.wait_for_lsn = '1/0/1' AS $$ SELECT current_setting('lockstep.wait_for_lsn') $$;
+ALTER ROLE CURRENT_USER SET lockstep.wait_for_lsn = '1/0/1';
+ALTER DATABASE contrib_regression SET lockstep.wait_for_lsn = '1/0/1';
+ALTER SYSTEM SET lockstep.wait_for_lsn = '1/0/1';
+-- to be without it is always allowed
 ALTER ROLE CURRENT_USER RESET lockstep.wait_for_lsn;
-\c -
-SHOW lockstep.wait_for_lsn;
+-- a token that was cut
+SET lockstep.wait_for_lsn = '1/0';
 DROP EXTENSION lockstep;

@@ -221,4 +221,14 @@ is($waiters[0]->result->{sqlstate}, undef, 'for its turn');
 $elsewhere->result;
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
+# ---- Nothing is streamed ----
+
+wait_for_value($admin, 'SELECT streaming::text FROM lockstep_stat_replay', 'true', 'WAL is streamed');
+wait_for_value($admin, 'SELECT lag_bytes + lag_ms FROM lockstep_stat_replay', 0, 'and all of it is replayed');
+$primary->stop;
+wait_for_value($admin, 'SELECT streaming::text FROM lockstep_stat_replay', 'false', 'nothing is streamed any more');
+is_deeply($admin->query('SELECT lag_bytes, lag_ms FROM lockstep_stat_replay')->{rows}[0], [ undef, undef ],
+	'so nobody knows whether replay lags');
+wait_for_value($admin, 'SELECT phase FROM lockstep_stat_throttle', 'unknown', 'and the throttle says so');
+
 done_testing();

@@ -1,5 +1,6 @@
-# What is taken for a token: a WAL position exactly when type pg_lsn takes it, with the
-# same value, and before it a timeline, or none.
+# What is taken for a token: a WAL position when type pg_lsn takes it, with the
+# same value, and before it a timeline, or none. A position alone is not taken if it is
+# the beginning of a token: a timeline, and so small a number that no record ends there.
 use strict;
 use warnings FATAL => 'all';
 
@@ -34,7 +35,7 @@ sub expected
 	my ($timeline, $rest) = $text =~ m{\A([^/]*)/(.*/.*)\z}s;
 	my $lsn = server_reads($rest // $text);
 	return 'none' unless defined $lsn;
-	return $lsn   unless defined $timeline;
+	return $text =~ m{\A[1-9][0-9]*/([0-9A-F]+)\z}i && hex $1 < 40 ? 'none' : $lsn unless defined $timeline;
 	return 'none' unless $timeline =~ /\A[0-9]{1,10}\z/ && $timeline > 0 && $timeline <= 4294967295;
 	return "$lsn of timeline " . (0 + $timeline);
 }
@@ -83,6 +84,9 @@ is(we_read('00000002/0000000a/00000001'), 'A/1 of timeline 2', 'a token');
 is(we_read('1/0/1'), 'here', 'a token of WAL that is here');
 is(we_read('1/FFFFFFFF/0'), 'FFFFFFFF/0 of timeline 1', 'and of WAL that is not');
 is(we_read('soon'), 'none', 'neither');
+is(we_read('1/0'), 'none', 'nor a token that was cut');
+is(we_read('12/1F'), 'none', 'nor one of a longer history');
+is(we_read('A/0'), 'A/0', 'a position that is the beginning of none');
 
 # ---- All short ones ----
 

@@ -13,7 +13,7 @@ use crate::commit_levels::Awaited;
 use crate::committing::{Pair, ReplicaKind};
 use crate::relay::delays::Delays;
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
 /// Megabytes that a run may need.
@@ -67,7 +67,7 @@ impl Named for ReplicaKind {
     }
 }
 
-/// As in the option.
+/// Writes the kind as the option names it.
 impl std::fmt::Display for ReplicaKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -98,7 +98,7 @@ fn name(awaited: Awaited, level: Level, committers: u32) -> String {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CommitFigures {
     pub seconds: f64,
-    /// That were timed.
+    /// Commits that were timed.
     pub commits: u64,
     pub commit_p50_ms: f64,
     pub commit_p99_ms: f64,
@@ -230,14 +230,14 @@ impl Benchmark for CommitArgs {
     }
 
     fn columns(&self) -> Vec<Column<CommitFigures>> {
-        let [case, variant] = of_case_and_variant("ms, median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("p50", |row| Some(row.commit_p50_ms), hundredths),
-            median("p99", |row| Some(row.commit_p99_ms), hundredths),
-            median("commits", |row| Some(row.commits as f64), count),
-        ]
+        by_case_and_variant(
+            "ms, median over rounds",
+            [
+                median("p50", |row| Some(row.commit_p50_ms), hundredths),
+                median("p99", |row| Some(row.commit_p99_ms), hundredths),
+                median("commits", |row| Some(row.commits as f64), count),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<CommitFigures>) -> Vec<Group<'r, CommitFigures>> {

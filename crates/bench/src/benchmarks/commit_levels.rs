@@ -13,7 +13,7 @@ use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::{Awaited, Bed, Flushing};
 use crate::fleet::node;
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
 /// Megabytes that a run may need.
@@ -198,14 +198,14 @@ impl Benchmark for CommitLevelsArgs {
     }
 
     fn columns(&self) -> Vec<Column<CommitFigures>> {
-        let [case, variant] = of_case_and_variant("ms, median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("remote_write", |row| Some(row.remote_write_ms), tenths),
-            median("on", |row| Some(row.on_ms), tenths),
-            median("remote_apply", |row| Some(row.remote_apply_ms), tenths),
-        ]
+        by_case_and_variant(
+            "ms, median over rounds",
+            [
+                median("remote_write", |row| Some(row.remote_write_ms), tenths),
+                median("on", |row| Some(row.on_ms), tenths),
+                median("remote_apply", |row| Some(row.remote_apply_ms), tenths),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<CommitFigures>) -> Vec<Group<'r, CommitFigures>> {

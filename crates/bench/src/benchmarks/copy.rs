@@ -15,7 +15,7 @@ use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, column, median};
 
 /// Tables of case `mixed`.
 const MIXED_TABLES: u32 = 200;
@@ -65,7 +65,7 @@ pub enum CopyCase {
     /// The reference's table of ten columns, by one session
     #[value(name = "streams-1")]
     One,
-    /// The same by two sessions
+    /// The reference's table of ten columns, by two sessions
     #[value(name = "streams-2")]
     Two,
     /// 200 tables with a key and two indexes each
@@ -136,7 +136,7 @@ pub enum Way {
     Source,
     Target,
     Psql(Format),
-    /// As many bytes as the rows have, through a socket.
+    /// The rows' number of bytes, through a socket.
     Loopback,
     Whole(Peer),
 }
@@ -173,13 +173,13 @@ impl Named for Way {
 pub struct CopyFigures {
     pub rows: u64,
     pub data_mb: f64,
-    /// Of the rows alone where the way says how long they took, else of everything.
+    /// Rate of the rows alone if the way of copying says how long they took, else of everything.
     pub mb_per_s: f64,
-    /// Everything: schema, rows, indexes, statistics.
+    /// Time for everything: schema, rows, indexes, statistics.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
-    /// In which both cores together did nothing.
+    /// Seconds in which a core did nothing, both cores together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
 }
@@ -304,21 +304,21 @@ impl Benchmark for CopyArgs {
     }
 
     fn columns(&self) -> Vec<Column<CopyFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("MB/s", |row| Some(row.mb_per_s), tenths),
-            column("of the slower alone", |group| {
-                let own = group.median(|row| row.mb_per_s)?;
-                let part = own / slower_alone(group.results(), &group.first().case)?;
-                Some(format!("{:.0} %", part * 100.0))
-            }),
-            median("seconds", |row| Some(row.seconds), hundredths),
-            median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
-            median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
-            median("idle s", |row| row.idle_s, hundredths),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("MB/s", |row| Some(row.mb_per_s), tenths),
+                column("of the slower alone", |group| {
+                    let own = group.median(|row| row.mb_per_s)?;
+                    let part = own / slower_alone(group.results(), &group.first().case)?;
+                    Some(format!("{:.0} %", part * 100.0))
+                }),
+                median("seconds", |row| Some(row.seconds), hundredths),
+                median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
+                median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
+                median("idle s", |row| row.idle_s, hundredths),
+            ],
+        )
     }
 
     /// All cases that have rows, whether they ran now or earlier.

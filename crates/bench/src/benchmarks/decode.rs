@@ -10,7 +10,7 @@ use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::decode::{self, Changes, Plugin, RELAY_WORK_MEM, Stretch};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, Group, Named, column, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, column, median};
 use crate::{BenchError, Result};
 
 /// The case that the headline is about.
@@ -83,7 +83,7 @@ const OF_GIANTS: [Decoding; 2] = [
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DecodeFigures {
     pub seconds: f64,
-    /// Of the whole server, which does nothing else.
+    /// CPU seconds of the whole server, which does nothing else.
     pub cpu_s: f64,
     pub transactions: u64,
     pub rows: u64,
@@ -210,18 +210,18 @@ impl Benchmark for DecodeArgs {
     }
 
     fn columns(&self) -> Vec<Column<DecodeFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("CPU s", |row| Some(row.cpu_s), hundredths),
-            column("of stock's", |group| {
-                let stock = group.median_of("stock", |row| row.cpu_s)?;
-                Some(format!("{:.3}", group.median(|row| row.cpu_s)? / stock))
-            }),
-            median("seconds", |row| Some(row.seconds), hundredths),
-            median("rows/s", |row| Some(row.rows_per_s), count),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("CPU s", |row| Some(row.cpu_s), hundredths),
+                column("of stock's", |group| {
+                    let stock = group.median_of("stock", |row| row.cpu_s)?;
+                    Some(format!("{:.3}", group.median(|row| row.cpu_s)? / stock))
+                }),
+                median("seconds", |row| Some(row.seconds), hundredths),
+                median("rows/s", |row| Some(row.rows_per_s), count),
+            ],
+        )
     }
 
     /// All cases that have rows, whether they ran now or earlier.

@@ -22,7 +22,7 @@ use crate::replay::round::{self, Outcome, Readers, RoundSpec, StandbySpec, Until
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::replay::{parallel, shelf};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, Group, column, median, of_case_and_variant};
+use crate::table::{Column, Group, by_case_and_variant, column, median};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
 
@@ -42,7 +42,7 @@ const BUSY: f64 = 0.95;
 
 /// Megabytes that a run may need beside the recording.
 const SPACE_MB_BASE: u64 = 2_000;
-/// The same for each second of writes that are recorded.
+/// Megabytes that a run may need for each second of writes that are recorded.
 const SPACE_MB_PER_SECOND: u64 = 50;
 
 /// Sessions that write while it is recorded: each branch is a row that they wait for.
@@ -125,7 +125,7 @@ pub struct CurveFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_part: Option<f64>,
     pub offered_mb_per_s: f64,
-    /// While it was measured.
+    /// Rate of replay during the measurement.
     pub replayed_mb_per_s: f64,
     pub lag_p50_ms: f64,
     pub lag_p99_ms: f64,
@@ -137,14 +137,14 @@ pub struct CurveFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_tps: Option<f64>,
     pub seconds: f64,
-    /// Of the standby.
+    /// CPU seconds of the standby.
     pub cpu_s: f64,
-    /// Of its startup process, which replays.
+    /// CPU seconds of the standby's startup process, which replays.
     pub startup_cpu_s: f64,
-    /// For which the startup process could have run but had no core.
+    /// Seconds for which the startup process could have run but had no core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_waited_s: Option<f64>,
-    /// Of the player and of what measures, which share the standby's cores in most cases.
+    /// CPU seconds of the player and of what measures. Both share the standby's cores in most cases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub player_cpu_s: Option<f64>,
     pub standby_sample_gap_p99_ms: f64,
@@ -374,33 +374,33 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn columns(&self) -> Vec<Column<CurveFigures>> {
-        let [case, variant] = of_case_and_variant("case", "variant");
-        vec![
-            case,
-            variant,
-            median("of unit", |row| row.rate_part, hundredths),
-            median("offered MB/s", |row| Some(row.offered_mb_per_s), tenths),
-            median("replayed MB/s", |row| Some(row.replayed_mb_per_s), tenths),
-            median("lag p50", |row| Some(row.lag_p50_ms), ms),
-            median("p99", |row| Some(row.lag_p99_ms), ms),
-            median("slope", |row| Some(row.lag_slope_ms_per_s), slope),
-            column("bounded", |row| {
-                let bounded = row.first().figures.lag_bounded;
-                Some(if bounded { "yes" } else { "no" }.to_owned())
-            }),
-            median("reads/s", |row| row.read_tps, count),
-            median(
-                "startup CPU",
-                |row| Some(100.0 * row.startup_share()),
-                of_hundred,
-            ),
-            median(
-                "waits",
-                |row| row.waited_share().map(|part| 100.0 * part),
-                of_hundred,
-            ),
-            median("player CPU", CurveFigures::player_share, of_hundred),
-        ]
+        by_case_and_variant(
+            "case",
+            [
+                median("of unit", |row| row.rate_part, hundredths),
+                median("offered MB/s", |row| Some(row.offered_mb_per_s), tenths),
+                median("replayed MB/s", |row| Some(row.replayed_mb_per_s), tenths),
+                median("lag p50", |row| Some(row.lag_p50_ms), ms),
+                median("p99", |row| Some(row.lag_p99_ms), ms),
+                median("slope", |row| Some(row.lag_slope_ms_per_s), slope),
+                column("bounded", |row| {
+                    let bounded = row.first().figures.lag_bounded;
+                    Some(if bounded { "yes" } else { "no" }.to_owned())
+                }),
+                median("reads/s", |row| row.read_tps, count),
+                median(
+                    "startup CPU",
+                    |row| Some(100.0 * row.startup_share()),
+                    of_hundred,
+                ),
+                median(
+                    "waits",
+                    |row| row.waited_share().map(|part| 100.0 * part),
+                    of_hundred,
+                ),
+                median("player CPU", CurveFigures::player_share, of_hundred),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<CurveFigures>) -> Vec<Group<'r, CurveFigures>> {

@@ -15,7 +15,7 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::relay::catch_up::{self, CatchUpSpec};
 use crate::relay::fanout::SubscriberKind;
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, Group, median, of_case_and_variant};
+use crate::table::{Column, Group, by_case_and_variant, median};
 use crate::trial::Variant;
 
 /// Megabytes that a run may need beside data and backlog.
@@ -131,7 +131,7 @@ pub struct CatchupFigures {
     /// While it caught up.
     #[serde(flatten)]
     pub cost: Cost,
-    /// From the backlog's first transaction until the consumer began to catch up.
+    /// Time from the backlog's first transaction until the consumer began to catch up.
     pub backlog_seconds: f64,
     pub backlog_primary_cpu_s: f64,
     pub backlog_walsender_cpu_s: f64,
@@ -249,30 +249,30 @@ impl Benchmark for RelayCatchupArgs {
     }
 
     fn columns(&self) -> Vec<Column<CatchupFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("seconds", |row| Some(row.cost.seconds), thousandths),
-            median("rows/s", |row| Some(row.rows_per_s), count),
-            median(
-                "walsender CPU s",
-                |row| Some(row.cost.walsender_cpu_s),
-                hundredths,
-            ),
-            median("relay CPU s", |row| row.cost.relay_cpu_s, hundredths),
-            median("apply CPU s", |row| row.apply_cpu_s, hundredths),
-            median(
-                "primary read MB",
-                |row| Some(row.cost.primary_read_mb),
-                hundredths,
-            ),
-            median(
-                "with backlog",
-                |row| Some(row.cost.primary_read_mb + row.backlog_primary_read_mb),
-                hundredths,
-            ),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("seconds", |row| Some(row.cost.seconds), thousandths),
+                median("rows/s", |row| Some(row.rows_per_s), count),
+                median(
+                    "walsender CPU s",
+                    |row| Some(row.cost.walsender_cpu_s),
+                    hundredths,
+                ),
+                median("relay CPU s", |row| row.cost.relay_cpu_s, hundredths),
+                median("apply CPU s", |row| row.apply_cpu_s, hundredths),
+                median(
+                    "primary read MB",
+                    |row| Some(row.cost.primary_read_mb),
+                    hundredths,
+                ),
+                median(
+                    "with backlog",
+                    |row| Some(row.cost.primary_read_mb + row.backlog_primary_read_mb),
+                    hundredths,
+                ),
+            ],
+        )
     }
 
     /// All cases that have rows, whether they ran now or earlier.

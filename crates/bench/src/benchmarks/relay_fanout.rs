@@ -16,7 +16,7 @@ use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, TurnOf};
 use crate::relay::fanout::{self, FanoutSpec, SubscriberKind};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, median, of_case_and_variant};
+use crate::table::{Column, by_case_and_variant, median};
 use crate::trial::Variant;
 
 /// The case that the headline is about.
@@ -35,7 +35,9 @@ const SPACE_MB_BASE: u64 = 8_000;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds measured in each round", "20", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-fanout.json"))
 )]
 pub struct RelayFanoutArgs {
@@ -69,7 +71,7 @@ pub struct RelayFanoutArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FanoutFigures {
     pub subscribers: u32,
-    /// From commit to arrival at sinks, or to being applied; of all subscribers.
+    /// Delays from commit to arrival at sinks, or to being applied; of all subscribers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p50_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,26 +215,26 @@ impl Benchmark for RelayFanoutArgs {
     }
 
     fn columns(&self) -> Vec<Column<FanoutFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("lag p50", |row| row.lag_p50_ms, ms),
-            median("p99", |row| row.lag_p99_ms, ms),
-            median("primary tx/s", |row| Some(row.primary_tps), count),
-            median(
-                "primary CPU s",
-                |row| Some(row.cost.primary_cpu_s),
-                hundredths,
-            ),
-            median(
-                "walsenders",
-                |row| Some(row.cost.walsender_cpu_s),
-                hundredths,
-            ),
-            median("relay CPU s", |row| row.cost.relay_cpu_s, hundredths),
-            median("relay MB", |row| row.cost.relay_rss_mb, count),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("lag p50", |row| row.lag_p50_ms, ms),
+                median("p99", |row| row.lag_p99_ms, ms),
+                median("primary tx/s", |row| Some(row.primary_tps), count),
+                median(
+                    "primary CPU s",
+                    |row| Some(row.cost.primary_cpu_s),
+                    hundredths,
+                ),
+                median(
+                    "walsenders",
+                    |row| Some(row.cost.walsender_cpu_s),
+                    hundredths,
+                ),
+                median("relay CPU s", |row| row.cost.relay_cpu_s, hundredths),
+                median("relay MB", |row| row.cost.relay_rss_mb, count),
+            ],
+        )
     }
 }
 

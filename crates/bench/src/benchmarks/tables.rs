@@ -13,7 +13,7 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::results::{Headline, Results, ratio, rounded};
-use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
 /// The only case.
 const CASE: &str = "copy";
@@ -53,9 +53,9 @@ pub struct TablesArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TablesFigures {
     pub tables: u32,
-    /// Of the rows alone where the way says how long they took, else of everything.
+    /// Time for the rows alone if the way of copying says how long they took, else for everything.
     pub ms_per_table: f64,
-    /// Everything: schema, rows, keys, statistics.
+    /// Time for everything: schema, rows, keys, statistics.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
@@ -153,15 +153,15 @@ impl Benchmark for TablesArgs {
     }
 
     fn columns(&self) -> Vec<Column<TablesFigures>> {
-        let [case, variant] = of_case_and_variant("median over rounds", "variant");
-        vec![
-            case,
-            variant,
-            median("ms/table", |row| Some(row.ms_per_table), thousandths),
-            median("seconds", |row| Some(row.seconds), hundredths),
-            median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
-            median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
-        ]
+        by_case_and_variant(
+            "median over rounds",
+            [
+                median("ms/table", |row| Some(row.ms_per_table), thousandths),
+                median("seconds", |row| Some(row.seconds), hundredths),
+                median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
+                median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
+            ],
+        )
     }
 
     fn groups<'r>(&self, results: &'r Results<TablesFigures>) -> Vec<Group<'r, TablesFigures>> {

@@ -11,8 +11,9 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, SlowCalls, Writer, behind, paused, unseen};
+use super::{Hurry, Writer, behind, paused, unseen};
 use crate::Result;
+use crate::slow_calls::SlowCalls;
 
 /// How strong a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -610,10 +611,13 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
+        Cause::TwoPrimaries,
         Cause::NotStreaming,
+        Cause::InitialSyncFails,
+        Cause::NoReplicaIdentity,
         Cause::SpillToDisk,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,

@@ -41,7 +41,7 @@ pub struct MadeFor {
     /// Seconds of the lead-in.
     #[serde(default)]
     lead_in: u64,
-    /// As the server says it, with the package's revision.
+    /// The version that the server states, with the package's revision.
     server_version: String,
 }
 
@@ -74,25 +74,8 @@ pub struct Facts {
     /// How many WAL records it has.
     pub records: u64,
     /// Where [`Amount::lead_in`] ended.
-    #[serde(default, with = "position")]
+    #[serde(default)]
     pub lead_in: Option<Lsn>,
-}
-
-/// A position as text.
-mod position {
-    use lockstep_wire::Lsn;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(lsn: &Option<Lsn>, out: S) -> Result<S::Ok, S::Error> {
-        lsn.map(|lsn| lsn.to_string()).serialize(out)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Lsn>, D::Error> {
-        let text: Option<String> = Deserialize::deserialize(from)?;
-        let lsn = text.map(|text| text.parse());
-        lsn.transpose()
-            .map_err(|_| serde::de::Error::custom("no position"))
-    }
 }
 
 #[derive(Serialize, Deserialize)]

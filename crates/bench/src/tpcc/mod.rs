@@ -9,7 +9,6 @@
 //! given in each way that libpq knows: conninfo, URI, `PG*` variables, service and password files.
 
 mod check;
-mod error;
 mod fill;
 mod load;
 mod random;
@@ -19,8 +18,8 @@ mod schema;
 mod scripts;
 mod tools;
 
+pub use crate::error::TpccError;
 pub use check::{CONDITIONS, Condition, Definition, check, check_only};
-pub use error::TpccError;
 pub use load::{LoadOptions, load};
 pub use random::NuRand;
 pub use report::{Report, TransactionReport};
@@ -46,6 +45,3 @@ pub const LINES: (u32, u32) = (5, 15);
 
 /// Most warehouses that can be asked for, about 1 TB.
 pub const MAX_WAREHOUSES: u32 = 10_000;
-
-/// Megabytes of tables and indexes for each warehouse, for sizing.
-pub const MB_PER_WAREHOUSE: u64 = 100;

@@ -28,7 +28,7 @@ pub struct DoctorArgs {
     /// Which servers.
     #[command(flatten)]
     nodes: NodesArgs,
-    /// Seconds to watch; a lag that comes and goes needs more
+    /// Seconds to watch; take more for a lag that comes and goes
     #[arg(
         long,
         value_name = "SECONDS",
@@ -39,12 +39,12 @@ pub struct DoctorArgs {
     /// Commit 1,000 rows at a time at each level of synchronous_commit, and show how long a commit
     /// would wait for each replica
     ///
-    /// Writes: with subscribers, table lockstep_probe.commits is made on all servers, added to their
-    /// publications and removed again, which takes the owners' rights; without, logical messages are
-    /// written and nothing is made.
+    /// Writes. With subscribers, it creates table lockstep_probe.commits on all servers, adds it to
+    /// their publications and removes it again; this needs the rights of the owners. Without
+    /// subscribers, it writes logical messages and creates nothing.
     #[arg(long)]
     probe: bool,
-    /// Commits at each level with --probe; each takes 0.7 s and what it waits
+    /// Commits at each level with --probe; each takes 0.7 s plus its wait
     #[arg(
         long,
         value_name = "N",
@@ -53,6 +53,9 @@ pub struct DoctorArgs {
         value_parser = value_parser!(u32).range(1..=1000)
     )]
     commits: u32,
+    /// Say of every check what is asked, who may ask it, what it proves, and what has come of it
+    #[arg(long)]
+    explain: bool,
     /// Format of the result
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     output: Output,
@@ -77,6 +80,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     match args.output {
         Output::Text => {
             print!("{}", text::report(&diagnosis, args.seconds));
+            if args.explain {
+                print!("{}", text::explained(&diagnosis));
+            }
             if let Some(probed) = &probed {
                 print!("{}", text::probed(probed));
             }
@@ -275,6 +281,7 @@ mod tests {
                 found("a", "replay is paused", Severity::Lag),
                 found("b", "a risk", Severity::Risk),
             ],
+            checks: Vec::new(),
         };
         let unknown = text::UNKNOWN;
         assert_eq!(
@@ -304,6 +311,7 @@ mod tests {
             nodes: Vec::new(),
             links: links.map(|(name, bound)| of(name, bound)).into(),
             findings: Vec::new(),
+            checks: Vec::new(),
         };
         let marked = |text: &str, sign| text.matches(&format!("  {sign} 300 ms  ")).count();
         let text = text::report(&diagnosis, 1);
@@ -323,6 +331,7 @@ mod tests {
             nodes: Vec::new(),
             links: Vec::new(),
             findings: Vec::new(),
+            checks: Vec::new(),
         };
         let risk = Diagnosis {
             findings: vec![found("a", "a risk", Severity::Risk)],

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use lockstep_lag::commit_probe::ROWS;
+use lockstep_lag::diagnosis::checks::{Answer, CHECKS};
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::link::LAG_MS;
 use lockstep_lag::point::TOLD_LATE;
@@ -59,6 +60,27 @@ pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
         text.push('\n');
         for line in finding_lines(index + 1, finding, WIDTH) {
             let _ = writeln!(text, "{line}");
+        }
+    }
+    text
+}
+
+/// Every check, and what has come of it.
+pub fn explained(diagnosis: &Diagnosis) -> String {
+    let mut text = "\nChecks:\n".to_owned();
+    for check in CHECKS {
+        text.push('\n');
+        wrap(&mut text, &format!("{}: ", check.id), check.proves);
+        let asked = format!("{} ({})", check.asks, check.who);
+        wrap(&mut text, "  asked: ", &asked);
+        let done = diagnosis.checks.iter().filter(|one| one.check == check.id);
+        for one in done {
+            let lead = match one.answer {
+                Answer::Well => "  + ",
+                Answer::Wrong => "  x ",
+                Answer::NotKnown => "  ? ",
+            };
+            wrap(&mut text, lead, &format!("{}: {}", one.at, one.words));
         }
     }
     text
@@ -217,7 +239,10 @@ fn verdict(diagnosis: &Diagnosis) -> String {
         .map(|link| link.replica.as_str())
         .collect();
     if diagnosis.healthy {
-        return "Healthy: no replica lags.".to_owned();
+        let number = diagnosis.checks.len();
+        return format!(
+            "Healthy: no replica lags; all of {number} checks came out well (--explain)."
+        );
     }
     let found = diagnosis.has_risk() || diagnosis.has_lag();
     match (behind.is_empty(), found) {

@@ -20,10 +20,10 @@ pub struct RelayArgs {
 /// What to ask.
 #[derive(Debug, Subcommand)]
 enum RelayCommand {
-    /// Show a relay's groups and slots: how far they are, and how much memory serves
+    /// Show a relay's groups and slots: their positions, and how much memory serves them
     ///
-    /// Asks the console of a relay that runs, as a role with the rights of pg_monitor. Exit code 0:
-    /// every group streams, 6: one does not, 3: the relay does not answer or refuses.
+    /// Asks the console of a running relay, as a role in pg_monitor. Exit code 0: every group streams;
+    /// 6: a group does not; 3: the relay does not answer or refuses.
     Status(status::StatusArgs),
 }
 

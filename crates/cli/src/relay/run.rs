@@ -27,23 +27,23 @@ pub struct RunArgs {
     /// Address for subscribers, or folder and port of a Unix socket [default: 127.0.0.1:6543]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// How to connect to the primary; without a password, which others could see here
+    /// How to connect to the primary; without a password, which other users could see
     #[arg(long, value_name = "CONNINFO")]
     primary: Option<String>,
-    /// Folder for the stream on disk, of this relay alone
+    /// Folder for the stream on disk; no two relays may share it
     #[arg(long, value_name = "FOLDER")]
     spool: Option<String>,
-    /// Memory for each group's stream, such as 16MB or 2GB; 0 turns it off [default: 16MB]
+    /// Memory for each group's stream, such as 16MB or 2GB; 0: no cache [default: 16MB]
     #[arg(long, value_name = "SIZE")]
     logical_wal_cache: Option<String>,
-    /// Memory of the primary for decoding each group's transactions before they go to its disk, at
-    /// least; 0 leaves it to the primary [default: 256MB]
+    /// Memory in which the primary decodes each group's transactions, if its own setting is lower; it
+    /// writes to disk what does not fit. 0: the primary's setting applies [default: 256MB]
     #[arg(long, value_name = "SIZE")]
     logical_decoding_work_mem: Option<String>,
-    /// Disk for each group's stream; 0 is no limit [default: 0]
+    /// Disk for each group's stream; 0: no limit [default: 0]
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<String>,
-    /// At the limit: wait, or drop-slowest to drop the slot furthest behind [default: wait]
+    /// At the limit: wait, or drop-slowest, which drops the slot furthest behind [default: wait]
     #[arg(long, value_name = "WHAT")]
     on_spool_limit: Option<String>,
     /// Address for metrics and the health check, such as 127.0.0.1:9187 [default: none]
@@ -58,7 +58,7 @@ pub struct RunArgs {
     /// Refuse clients without TLS [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     tls_required: Option<String>,
-    /// Role that, besides superusers, may drop slots and reload
+    /// Role whose members, besides superusers, may drop slots and reload in the console
     #[arg(long, value_name = "ROLE")]
     admin_role: Option<String>,
     /// Database of the primary that console logins connect to [default: postgres]
@@ -67,10 +67,10 @@ pub struct RunArgs {
     /// Most sessions at once [default: 200]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
-    /// Make groups for subscriptions that no [[group]] of the file serves [default: true]
+    /// Create groups for subscriptions that no [[group]] in the file serves [default: true]
     #[arg(long, value_name = "BOOL")]
     auto_groups: Option<String>,
-    /// Make groups' slots on the primary failover slots, from PostgreSQL 17 on [default: false]
+    /// Make the groups' slots on the primary failover slots, from PostgreSQL 17 on [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     failover: Option<String>,
     /// Format of the log on standard error: text or json [default: text]

@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// `lockstep relay status`
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// How to connect to the relay; its database is always lockstep, and what is left out is
-    /// host=127.0.0.1 port=6543
+    /// How to connect to the relay. Defaults are host=127.0.0.1 port=6543; the database is always
+    /// lockstep
     #[arg(
         long,
         value_name = "CONNINFO",

@@ -19,7 +19,7 @@ use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
-use crate::args::PROGRAM;
+use crate::name::complain;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -33,12 +33,12 @@ pub struct CreateArgs {
     /// The replica's name: lower-case letters, digits and underscores
     #[arg(value_name = "NAME")]
     name: String,
-    /// How to connect to the source, a conninfo or URI; its database is copied
+    /// How to connect to the source database, as a conninfo string or URI
     #[arg(long, value_name = "CONNINFO")]
     source: String,
     #[command(flatten)]
     target: super::TargetArgs,
-    /// Database on the target [default: what --target says, or the name that it has on the source]
+    /// Database on the target [default: the one in --target, otherwise the source's name]
     #[arg(long, value_name = "DATABASE")]
     alias: Option<String>,
     /// Leave out a schema; may be given several times
@@ -48,18 +48,18 @@ pub struct CreateArgs {
     #[arg(long, value_name = "TABLE")]
     exclude_table: Vec<String>,
     /// Replicate only the rows of a table for which an expression is true, as
-    /// schema.table=EXPRESSION; once for a table, may be given for several
+    /// schema.table=EXPRESSION; may be given once for each table
     #[arg(long = "where", value_name = "TABLE=EXPRESSION")]
     filters: Vec<String>,
-    /// Replicate only these columns of a table, as schema.table=a,b,c; once for a table, may be
-    /// given for several
+    /// Replicate only these columns of a table, as schema.table=a,b,c; may be given once for each
+    /// table
     #[arg(long = "columns", value_name = "TABLE=COLUMNS")]
     columns: Vec<String>,
-    /// Sessions that copy rows and make indexes at the same time
+    /// Sessions that copy rows and create indexes at the same time
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most bytes a second from source to target while rows are copied, such as 50MB; 0: no limit
+    /// Most bytes that are copied from source to target each second, such as 50MB; 0: no limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
     bandwidth: u64,
     /// Leave out large objects, which PostgreSQL does not replicate
@@ -166,8 +166,8 @@ impl Watcher for Told {
     fn waits(&mut self, words: &str) {
         let words = sanitize(words);
         match &self.bar {
-            Some(bar) => bar.suspend(|| PROGRAM.complain(&words)),
-            None => PROGRAM.complain(&words),
+            Some(bar) => bar.suspend(|| complain(&words)),
+            None => complain(&words),
         }
     }
 

@@ -17,50 +17,49 @@ use lockstep_service::exit::Failure;
 /// `lockstep replica`
 #[derive(Debug, Subcommand)]
 pub enum ReplicaCommand {
-    /// Copy a database to another server, and keep what has changed since for it
+    /// Copy a database to another server, with a slot that keeps later changes
     ///
-    /// Looks at both servers first and prints what it finds; nothing is changed if there is an
-    /// error. Then makes a publication and a replication slot on the source, copies schema and rows
-    /// as of one moment, makes indexes and constraints, and gathers statistics. The slot keeps all
-    /// changes from that moment on. After a crash the same command goes on: tables that are copied
-    /// stay.
+    /// Checks both servers first and prints its findings; if one is an error, it changes nothing. Then
+    /// it creates a publication and a replication slot on the source, copies schema and rows as of one
+    /// moment, creates indexes and constraints, and gathers statistics. The slot keeps all changes from
+    /// that moment on. After a crash, run the same command again: tables that are copied stay.
     Create(Box<create::CreateArgs>),
-    /// Show the replicas that a target has, and how far they are
+    /// Show a target's replicas, and how far they are behind
     Status(status::StatusArgs),
-    /// Apply what changes on the source, until SIGTERM or Ctrl-C
+    /// Apply the source's changes until SIGTERM or Ctrl-C
     ///
-    /// One replica by its name, or all that a file lists (--config). A replica's copy must be finished.
-    /// Every commit on the target is a state that the source had. Connections that are lost are made
-    /// again; a change that does not fit the target holds everything after it back until it fits. With a
+    /// Follows the replica NAME, or all replicas that a file lists (--config). Their copies must be
+    /// finished. Every commit on the target is a state that the source had. Lost connections are made
+    /// again. A change that does not fit the target holds back everything after it until it fits. With a
     /// file, a replica that fails is tried again every 10 s and the others go on; SIGHUP reads the file
-    /// again. Logs go to standard error; status shows how far it is.
+    /// again. Logs go to standard error; lockstep replica status shows the progress.
     Run(Box<run::RunArgs>),
-    /// Let a replica follow its source, and wait until it does
+    /// End a pause, and wait until a process applies changes
     ///
-    /// Ends a pause, as resume does. The process that applies is lockstep replica run, which must be
-    /// there or come. Exit code 0: changes are applied, 1: not yet, and why.
+    /// Does what resume does, then waits for lockstep replica run, which somebody else must have
+    /// started. Exit code 0: changes are applied; 1: not yet, with the reason.
     Start(start::StartArgs),
-    /// Let a replica disconnect until it is resumed; the source keeps WAL for it
+    /// Make a replica disconnect until it is resumed; the source keeps WAL for it
     Pause(run::PauseArgs),
-    /// End a pause, and let a replica that a change has stopped try again
+    /// End a pause, and make a replica that a change has stopped try again now
     Resume(run::PauseArgs),
-    /// Compare all rows of a replica with its source's, as both are at one position, while changes flow
+    /// Compare all rows of a replica with those of its source, at one position, while changes go on
     ///
-    /// Lets the replica stand still at a position of the source for as long as snapshots of both sides
-    /// take, then compares under these while changes flow again. Prints each table with its rows, and
-    /// the keys of the rows that differ. If no process applies to the replica, this one does until the
-    /// position. Exit code 0: equal, 5: something differs, or could not be compared.
+    /// Holds the replica at a position of the source until both sides have a snapshot, then compares
+    /// these while changes flow again. Prints each table with its number of rows, and the keys of rows
+    /// that differ. If no process applies changes to the replica, this one does so up to that position.
+    /// Exit code 0: equal; 5: something differs, or could not be compared.
     Verify(verify::VerifyArgs),
-    /// Drop a replica's slot and publication on the source, and what the target knows of it
+    /// Drop a replica's slot and publication on the source, and its state in the target
     ///
-    /// The target's tables stay. Without it the source keeps WAL for the replica.
+    /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it.
     Drop(drop::DropArgs),
 }
 
 /// Where the target is.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
-    /// How to connect to the target, a conninfo or URI; its database is the target's
+    /// How to connect to the target database, as a conninfo string or URI
     #[arg(long, value_name = "CONNINFO")]
     target: String,
 }
@@ -73,7 +72,7 @@ struct ReplicaArgs {
     name: String,
     #[command(flatten)]
     target: TargetArgs,
-    /// How to connect to the source, if it is not where it was at the creation
+    /// How to connect to the source, if it has moved since the creation
     #[arg(long, value_name = "CONNINFO")]
     source: Option<String>,
 }

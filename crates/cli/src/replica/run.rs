@@ -31,22 +31,22 @@ pub struct RunArgs {
         conflicts_with = "config"
     )]
     name: Option<String>,
-    /// How to connect to the target, a conninfo or URI; its database is the target's
+    /// How to connect to the target database, as a conninfo string or URI
     #[arg(long, value_name = "CONNINFO")]
     #[arg(required_unless_present = "config", conflicts_with = "config")]
     target: Option<String>,
-    /// How to connect to the source, if it is not where it was at the creation
+    /// How to connect to the source, if it has moved since the creation
     #[arg(long, value_name = "CONNINFO", conflicts_with = "config")]
     source: Option<String>,
-    /// Most memory for changes that are received and not applied [default: 256MB]
+    /// Most memory for changes that are received and not yet applied [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = memory, conflicts_with = "config")]
     memory: Option<usize>,
     /// Sessions that change the target at the same time, at most 16; each needs a replication origin
     /// there [default: 1]
     #[arg(long, value_name = "N", value_parser = writers, conflicts_with = "config")]
     writers: Option<usize>,
-    /// Folder of its own in which changes are kept on disk until the target has them, so that the
-    /// source need not keep WAL for them
+    /// Folder for a spool, for this replica alone: it keeps changes on disk until the target has them,
+    /// so that the source need not keep WAL for them
     #[arg(
         long,
         value_name = "FOLDER",
@@ -54,12 +54,12 @@ pub struct RunArgs {
         conflicts_with = "config"
     )]
     spool_dir: Option<PathBuf>,
-    /// Most disk space for them, such as 20GB; then the source keeps WAL. 0 is no spool
+    /// Largest size of the spool, such as 20GB; when it is full, the source keeps WAL. 0: no spool
     #[arg(long, value_name = "SIZE", value_parser = spool_limit, conflicts_with = "config")]
     #[arg(requires = "spool_dir")]
     spool_limit: Option<u64>,
-    /// A TOML file with a [[replica]] for each: name and target, and if wanted source, memory, writers,
-    /// spool_dir and spool_limit
+    /// A TOML file with a [[replica]] for each replica: name and target; optionally source, memory,
+    /// writers, spool_dir and spool_limit
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -24,7 +24,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 pub struct StartArgs {
     #[command(flatten)]
     replica: ReplicaArgs,
-    /// Most seconds to wait until it applies
+    /// Most seconds to wait until changes are applied
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     wait: u16,

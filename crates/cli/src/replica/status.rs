@@ -27,12 +27,12 @@ const COLUMNS: usize = 100;
 /// `lockstep replica status`
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// One replica, with its tables; all of the target without it
+    /// Show only this replica, with its tables
     #[arg(value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
     target: super::TargetArgs,
-    /// How to connect to the source, if it is not where it was at the creation
+    /// How to connect to the source, if it has moved since the creation
     #[arg(long, value_name = "CONNINFO", requires = "name")]
     source: Option<String>,
     /// Format of the result on standard output

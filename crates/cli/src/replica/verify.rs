@@ -14,7 +14,7 @@ use lockstep_service::words::{figures, lines};
 use serde_json::{Value, json};
 
 use super::{ReplicaArgs, failed};
-use crate::args::PROGRAM;
+use crate::name::complain;
 
 /// `lockstep replica verify`
 #[derive(Debug, Args)]
@@ -25,8 +25,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most seconds for which changes are held back until both sides are at one position; also how
-    /// long the lock of a table is waited for
+    /// Most seconds for which changes are held back until both sides are at one position; also the
+    /// longest wait for a table's lock
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     wait: u16,
@@ -44,7 +44,7 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
         jobs: usize::from(args.jobs),
         patience: Duration::from_secs(args.wait.into()),
     };
-    let report = replica(&what, &mut |line| PROGRAM.complain(line)).map_err(failed)?;
+    let report = replica(&what, &mut |line| complain(line)).map_err(failed)?;
     match args.output {
         Output::Json => output::print(&to_json(&args.replica.name, &report).to_string()),
         Output::Text => lines(&report)
@@ -115,7 +115,7 @@ fn named(table: &TableReport, one: &Difference) -> String {
             );
         }
         DifferenceKind::Gone => {
-            return format!("{name}: it was copied, and the source has no such table any more");
+            return format!("{name}: it was copied, and the source no longer has such a table");
         }
         DifferenceKind::Renamed => {
             let now = &one.key;

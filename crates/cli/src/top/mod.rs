@@ -53,7 +53,7 @@ pub struct TopArgs {
     /// Seconds between samples, 0.5 to 60
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Seconds that causes look back, and at least five intervals
+    /// Seconds that causes look back; at least five intervals
     #[arg(
         long,
         value_name = "SECONDS",
@@ -63,14 +63,14 @@ pub struct TopArgs {
     window: u32,
     /// Show how long commits take to become visible on each standby
     ///
-    /// Writes: a small logical message on the primary with each sample. Nothing is made that stays.
+    /// Writes a small logical message on the primary with each sample, and leaves nothing behind.
     #[arg(long)]
     heartbeat: bool,
-    /// End after N samples, with the exit codes of doctor: 0 if nothing lags, 6 if something
-    /// does, 7 if nobody can know
+    /// End after N samples, with the exit codes of doctor: 0: nothing lags, 6: something lags,
+    /// 7: something cannot be seen
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// text is a screen on a terminal, and lines elsewhere; json is one object a line and sample
+    /// text: a screen on a terminal, lines elsewhere; json: one line with an object for each sample
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     output: Output,
 }

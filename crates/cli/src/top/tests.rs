@@ -28,14 +28,7 @@ use fixture::{asked, calm, crowd, history, relayed, trouble};
 fn snapshot(name: &str, text: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots");
     let path = folder.join(format!("{name}.txt"));
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(
-        text, recorded,
-        "{name} has changed; UPDATE_SNAPSHOTS=1 records it"
-    );
+    lockstep_lab::for_tests::assert_recorded(&path, text);
 }
 
 /// A model with two minutes of history.

@@ -36,29 +36,29 @@ const MEGABYTES: u64 = 64;
 /// `lockstep wal analyze`
 #[derive(Debug, Args)]
 pub struct AnalyzeArgs {
-    /// A folder with WAL segments (pg_wal, an archive, a data folder, a recording), or the conninfo
-    /// of a server, whose role needs REPLICATION
+    /// A folder with WAL segments (pg_wal, an archive, a data directory, a recording), or the conninfo
+    /// of a server, with a role that has REPLICATION
     #[arg(value_name = "FOLDER|CONNINFO")]
     pub source: String,
     /// In a folder: the timeline to read [default: the newest that has a segment]
     #[arg(long, value_name = "N")]
     pub timeline: Option<Timeline>,
-    /// In a folder: begin with the first record from this LSN on [default: where the oldest segments
-    /// without a gap begin]
+    /// In a folder: begin with the first record at or after this LSN [default: where the oldest
+    /// segments without a gap begin]
     #[arg(long, value_name = "LSN")]
     pub start: Option<Lsn>,
-    /// In a folder: end before the first record from this LSN on [default: where the WAL ends]
+    /// In a folder: end before the first record at or after this LSN [default: where the WAL ends]
     #[arg(long, value_name = "LSN")]
     pub end: Option<Lsn>,
-    /// Most WAL to read (10^6 bytes): of a folder the first, of a server the newest [default: all of a
-    /// folder, 64 of a server]
+    /// Most WAL to read, in 10^6 bytes: from a folder the first, from a server the newest [default: all
+    /// of a folder, 64 from a server]
     #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     pub megabytes: Option<u64>,
-    /// From a server: go on for so long with what it writes meanwhile
+    /// From a server: then go on for this long with what it writes
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
-    /// By the rules of lockstep.replay_hot_standby, while sessions read [default: by those of crash
-    /// recovery, of a base backup that is restored, and of a standby's start]
+    /// Use the rules of lockstep.replay_hot_standby, while sessions read [default: those of crash
+    /// recovery, of restoring a base backup, and of a standby's start]
     #[arg(long)]
     pub hot_standby: bool,
     /// Costs of records, as JSON, in place of the built-in table

@@ -7,15 +7,15 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
-    /// Say how much of some WAL helpers can replay in parallel, and what that gives
+    /// Say how much of some WAL helpers can replay in parallel, and how much faster that is
     ///
-    /// Reads segments of a folder, or the newest WAL of a server (which keeps no slot for it), and
-    /// changes nothing. Each record has the class that lockstep.replay_workers gives it: for helpers,
-    /// at its turn, or a barrier. Speedups are simulated from a table of what records cost; they are
-    /// about crash recovery, a base backup that is restored, and the start of a standby, or with
-    /// --hot-standby about a standby that is behind while sessions read. Exit code 2:
-    /// the folder has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the
-    /// WAL is damaged, or a file of it cannot be read.
+    /// Reads the segments in a folder, or the newest WAL of a server (without a slot), and changes
+    /// nothing. Classes records as lockstep.replay_workers does: for helpers, for the startup process
+    /// at their turn, or barriers. Simulates speedups from a table of the costs of records: for crash
+    /// recovery, for restoring a base backup and for the start of a standby; with --hot-standby, for a
+    /// standby that is behind while sessions read. Exit code 2: the folder has no WAL, or not the
+    /// requested WAL; 3: the server does not answer; 1: the WAL is damaged, or a file of it cannot be
+    /// read.
     Analyze(analyze::AnalyzeArgs),
 }
 

@@ -67,10 +67,14 @@ fn an_answer_that_is_broken_off_is_asked_for_again() {
     let seen = primary.log_length();
     let said = doctor(&["--primary", &server, "--seconds", "4", "--output", "json"]);
     let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!(
+        json["unknown"][0],
+        "all nodes: no replica is named, and none is connected"
+    );
     let log = primary.log_since(seen).unwrap_or_default();
     let broken_off = log.matches("conflict with recovery").count();
     assert!(broken_off >= 2, "{log}");
-    assert_eq!(said.code, 0, "{}", said.error);
+    assert_eq!(said.code, 7, "{}", said.error);
     assert!(untroubled(&json), "{}", json["nodes"]);
 }
 

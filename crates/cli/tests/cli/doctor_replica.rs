@@ -221,7 +221,7 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
         found["remedies"][0]
             .as_str()
             .unwrap()
-            .contains("mend what the error names")
+            .contains("repair what the error names")
     );
     sql(&followed.target)
         .execute("DELETE FROM b WHERE id = 2")

@@ -9,6 +9,7 @@
 mod browser;
 mod command_line;
 mod doctor;
+mod doctor_all_clear;
 mod doctor_matrix;
 mod doctor_relay;
 mod doctor_replica;

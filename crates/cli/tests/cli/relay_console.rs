@@ -127,7 +127,10 @@ fn a_relay_says_and_does_what_its_users_may_ask() {
     });
     let reset = "SELECT lockstep_stat_reset_wal_cache('s')";
     let said = ask(&relay, SUPERUSER, reset).unwrap();
-    assert_eq!(said, "Cache statistics of slot \"s\" begin anew.");
+    assert_eq!(
+        said,
+        "Cache statistics of slot \"s\" start again from zero."
+    );
     assert_eq!(ask(&relay, "watcher", read).unwrap(), "s|0");
 
     // The configuration is read again, by command and by signal.

@@ -348,7 +348,7 @@ fn automatic(scene: &Scene, relay: &Relay) -> String {
     upstream.split('|').next().unwrap().to_owned()
 }
 
-/// As a crash leaves them while a group is made.
+/// A crash leaves such slots while a group is made.
 #[test]
 fn slots_of_the_spool_that_no_group_has_are_dropped() {
     let scene = Scene::new(&["orders"]);

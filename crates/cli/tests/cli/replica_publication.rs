@@ -263,7 +263,7 @@ fn whatever_is_altered_is_said_until_it_is_altered_back() {
     run(&format!("ALTER PUBLICATION {publication} RENAME TO other"));
     let words = altered(&followed).unwrap();
     assert!(
-        words.contains("no publication of its name any more"),
+        words.contains("no longer has a publication of its name"),
         "{words}"
     );
     assert_ne!(verify(&followed).status.code(), Some(0));

@@ -351,7 +351,7 @@ fn a_hold_ends_when_its_time_is_over() {
     assert!(
         words.contains("transactions that are open there did not end within 1 s")
             || words.contains("come to stand at one position in time")
-            || words.contains("it does not get on"),
+            || words.contains("it makes no progress"),
         "{words}"
     );
     open.execute("ROLLBACK").unwrap();

@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 /// `lockstep-lab wal calibrate`
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
-    /// Recoveries that were measured, as JSON (docs/wal-analyze.md has its form)
+    /// Measured replays, as JSON (docs/wal-analyze.md describes the format)
     #[arg(value_name = "MEASURED")]
     pub measured: PathBuf,
-    /// File to write the table to, for --costs of lockstep wal analyze; replaced if it exists
+    /// File for the table, which lockstep wal analyze reads with --costs; replaced if it exists
     #[arg(long, value_name = "FILE")]
     pub into: PathBuf,
-    /// PostgreSQL that was measured, as the table shall say
+    /// PostgreSQL version that was measured, for the table
     #[arg(long, value_name = "VERSION")]
     pub postgresql: String,
     /// Format of the result on standard output

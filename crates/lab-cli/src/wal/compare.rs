@@ -16,24 +16,24 @@ use serde_json::{Value, json};
 /// `lockstep-lab wal compare`
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// A data folder, or the conninfo of a standby on this machine with replay paused (there the
-    /// extension lockstep must be created); a folder's server is asked as PGUSER or postgres
+    /// A data directory, or the conninfo of a standby on this machine with replay paused and extension
+    /// lockstep created; the server of a data directory is asked as PGUSER or postgres
     #[arg(value_name = "A")]
     pub a: String,
     /// The other one
     #[arg(value_name = "B")]
     pub b: String,
-    /// Free space maps: they are not in the WAL, so standbys that were copied from the primary at
-    /// different times, or that crashed, may have different ones; ignore leaves them out
+    /// How to compare free space maps. They are not WAL-logged, so they may differ between standbys
+    /// that were cloned at different times or have crashed; ignore leaves them out
     #[arg(long, value_enum, value_name = "HOW", default_value_t = FreeSpace::Strict)]
     pub free_space: FreeSpace,
-    /// Differences to print; all are counted
+    /// Most differences to print; all are counted
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
-    /// Compare hashes of all rows of all tables as well; both sides must run
+    /// Compare hashes of all rows of all tables, too; both servers must be running
     #[arg(long)]
     pub rows: bool,
-    /// Run pg_amcheck --heapallindexed on each side as well; both sides must run, with the
+    /// Run pg_amcheck --heapallindexed on each side, too; both servers must be running and have
     /// extension amcheck
     #[arg(long)]
     pub amcheck: bool,

@@ -31,7 +31,7 @@ pub struct PlayArgs {
     /// The recording's folder
     #[arg(value_name = "FOLDER")]
     pub recording: PathBuf,
-    /// Address to listen on; whoever reaches it can read the recording
+    /// Address to listen on; anybody who can connect to it can read the recording
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:54399")]
     pub listen: SocketAddr,
     /// Listen on a Unix socket in this folder instead
@@ -48,7 +48,7 @@ pub struct PlayArgs {
     /// Megabytes (10^6 bytes) a second [default: as fast as standbys take it]
     #[arg(long, value_name = "MB_PER_S", value_parser = positive, conflicts_with = "speed")]
     pub rate: Option<f64>,
-    /// Play FACTOR times as fast as it was written
+    /// Play FACTOR times as fast as the WAL was written
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     pub speed: Option<f64>,
     /// Begin when N standbys stream

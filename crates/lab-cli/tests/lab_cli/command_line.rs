@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lockstep_lab::test_program::TestProgram;
+use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 
 const LAB: TestProgram = TestProgram {
     name: "lockstep-lab",
@@ -167,7 +168,11 @@ fn what_is_no_data_folder_cannot_be_compared() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().to_str().unwrap();
     for (args, code, words) in [
-        (["wal", "compare", empty, empty], 2, "is not a data folder"),
+        (
+            ["wal", "compare", empty, empty],
+            2,
+            "is not a data directory",
+        ),
         (
             ["wal", "compare", "/nowhere/at/all", empty],
             2,
@@ -187,8 +192,7 @@ fn what_is_no_data_folder_cannot_be_compared() {
 
 #[test]
 fn a_missing_server_package_is_named() {
-    let missing =
-        (15..=19).find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
+    let missing = { SUPPORTED }.find(|major| !Path::new(PACKAGES).join(major.to_string()).exists());
     let Some(major) = missing else {
         println!("ELSEWHERE: every supported major is installed here");
         return;

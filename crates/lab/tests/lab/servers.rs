@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::package::{Major, Package, SUPPORTED};
+use lockstep_lab::package::{Major, Package};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 use lockstep_lab::{LabError, Role, sweep};
+use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 
 fn small() -> Settings {
     [("shared_buffers", "16MB"), ("max_connections", "20")]
@@ -237,7 +238,7 @@ fn make_readable(path: &Path) {
 fn a_missing_server_package_is_named() {
     let missing = SUPPORTED
         .map(|major| major.to_string().parse::<Major>().unwrap())
-        .find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
+        .find(|major| !Path::new(PACKAGES).join(major.to_string()).exists());
     let Some(major) = missing else {
         println!("ELSEWHERE: every supported major is installed here");
         return;

@@ -8,14 +8,13 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use super::Settings;
-use crate::diagnosis::{Diagnosis, Finding, LinkReport, kind_words};
+use crate::diagnosis::{Diagnosis, LinkReport, kind_words};
 use crate::link::Link;
 use crate::links::links as find_links;
 use crate::node::{Node, Role};
 use crate::parallel_report::ParallelReport;
 use crate::point::{Bound, Point};
 use crate::point::{LinkKind, Stage};
-use crate::position;
 use crate::relay::Relay;
 use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Severity};
@@ -37,7 +36,7 @@ pub struct MonitorState {
     pub heartbeat: bool,
     /// Causes over the whole window, ranked, with evidence and remedies.
     pub diagnosis: Diagnosis,
-    /// In the order in which they were named.
+    /// Nodes in the order in which they were named.
     pub nodes: Vec<NodeState>,
     pub links: Vec<LinkState>,
 }
@@ -63,17 +62,15 @@ pub struct NodeState {
     pub relay_version: Option<String>,
     /// The node answers and is what it was said to be.
     pub usable: bool,
-    /// In words.
+    /// The node's troubles in words.
     pub troubles: Vec<String>,
     /// Milliseconds since the newest sample, also of a node that no longer answers. None before
     /// the first sample.
     pub sample_age_ms: Option<f64>,
     pub round_trip_ms: Option<f64>,
     /// The end of WAL that others can get from it.
-    #[serde(with = "position")]
     pub end_lsn: Option<Lsn>,
     /// The position up to which a new query sees changes.
-    #[serde(with = "position")]
     pub visible_lsn: Option<Lsn>,
     /// Bytes of WAL that it has written or received a second, over the window.
     pub wal_bytes_per_s: Option<f64>,
@@ -106,7 +103,7 @@ pub struct NodeState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StageState {
-    /// As [`Stage::name`].
+    /// The stage, as in [`Stage::name`].
     pub name: &'static str,
     /// Bytes that are in this stage.
     pub bytes: u64,
@@ -138,17 +135,12 @@ pub struct LinkState {
     /// bytes are counted besides.
     pub stages: [StageState; 4],
     /// End of the upstream's WAL.
-    #[serde(with = "position")]
     pub end_lsn: Option<Lsn>,
-    #[serde(with = "position")]
     pub sent_lsn: Option<Lsn>,
     /// Received by the replica.
-    #[serde(with = "position")]
     pub write_lsn: Option<Lsn>,
-    #[serde(with = "position")]
     pub flush_lsn: Option<Lsn>,
     /// Replayed, or applied by a subscriber.
-    #[serde(with = "position")]
     pub replay_lsn: Option<Lsn>,
     /// Milliseconds from commit to visible, if the heartbeat is on.
     pub visible_ms: Option<f64>,
@@ -177,12 +169,6 @@ impl MonitorState {
             links: Vec::new(),
             diagnosis,
         }
-    }
-
-    /// Findings about a node or a replica, the most important first.
-    pub fn findings_at<'a>(&'a self, at: &'a str) -> impl Iterator<Item = &'a Finding> {
-        let findings = self.diagnosis.findings.iter();
-        findings.filter(move |finding| finding.at == at)
     }
 }
 

@@ -48,6 +48,8 @@ causes! {
     ManySavepoints = "many_savepoints",
     /// The startup process does not run at all.
     ReplayHalted = "replay_halted",
+    /// Two servers of one cluster take writes.
+    TwoPrimaries = "two_primaries",
     /// Something ends walsenders again and again.
     WalsendersEnded = "walsenders_ended",
     /// A standby does not stream.
@@ -64,12 +66,16 @@ causes! {
     SynchronousStandbyMissing = "synchronous_standby_missing",
     /// An apply worker commits asynchronously, and its flush comes late.
     AsynchronousApplyCommit = "asynchronous_apply_commit",
+    /// Tables of a subscription are not copied, and their copy does not get on.
+    InitialSyncFails = "initial_sync_fails",
     /// A subscription is disabled or its worker fails.
     ApplyStopped = "apply_stopped",
     /// A subscription follows tables that are not published.
     TablesNotPublished = "tables_not_published",
     /// Published tables that a subscription does not follow.
     TablesNotFollowed = "tables_not_followed",
+    /// Updates and deletes of a published table are refused.
+    NoReplicaIdentity = "no_replica_identity",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
     /// An apply worker searches a whole table for each row, as no index leads to it.

@@ -3,10 +3,9 @@
 
 use lockstep_service::words::figures::{bytes, seconds};
 
-use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
+use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
 use crate::node::Role;
-use crate::position::bytes_between;
 use crate::sample::Sample;
 use crate::states::SlotType;
 use crate::views::{Prepared, Session};
@@ -39,7 +38,7 @@ fn held_wal(sample: &Sample) -> Option<HeldWal> {
     let slots = sample.slots.iter();
     let logical = slots.filter(|slot| slot.slot_type == SlotType::Logical && slot.active);
     let held = logical.filter_map(|slot| {
-        let confirmed = bytes_between(slot.confirmed_flush_lsn?, sample.end()?) as f64;
+        let confirmed = sample.end()?.bytes_since(slot.confirmed_flush_lsn?) as f64;
         Some(HeldWal {
             slot: slot.slot_name.clone(),
             bytes: kept(sample, slot) - confirmed,
@@ -131,7 +130,8 @@ pub(super) fn old_transaction(view: &View<'_>) -> Vec<Evidence> {
         let old: Vec<&Session> = sessions
             .filter(|session| session.xact_age_ms >= Some(OLD_XACT_MS))
             .collect();
-        let rows = |session: &Session| session.holds().filter(|age| *age >= OLD_XMIN);
+        let many = sample.dead_rows >= Some(MANY_DEAD);
+        let rows = |session: &Session| session.holds().filter(|age| *age >= OLD_XMIN || many);
         let prepared = sample.prepared.iter().filter_map(|one| one.xid_age).max();
         // A transaction that is older holds all of it.
         let wal = held_wal(sample).filter(|_| prepared.is_none());

@@ -18,6 +18,8 @@ use crate::views::Session;
 use crate::window::{NodeWindow, Window};
 
 #[cfg(test)]
+mod all_clear_tests;
+#[cfg(test)]
 mod bound_tests;
 mod cause;
 mod halted;
@@ -26,6 +28,7 @@ mod logical;
 #[cfg(test)]
 mod overlooked_tests;
 mod paused;
+mod primaries;
 mod published;
 mod receive;
 mod relay;
@@ -41,12 +44,16 @@ mod replica_tests;
 mod scene;
 mod server;
 mod standing;
+mod synchronised;
 mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use cause::Cause;
+pub(crate) use published::difference_known;
+pub(crate) use server::archives;
+pub(crate) use synchronised::{Copying, copying};
 pub use table::RULES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -98,7 +105,7 @@ pub struct Evidence {
 /// A row of the table.
 pub struct Rule {
     pub cause: Cause,
-    /// In a few words, for people. May have gaps as the remedies have.
+    /// A few words for people. They may have gaps as the remedies have.
     pub title: &'static str,
     /// Finds the cause: one evidence for each place where it holds.
     pub signal: fn(&View<'_>) -> Vec<Evidence>,
@@ -109,7 +116,7 @@ pub struct Rule {
 
 /// A replica whose target was asked, as it is now.
 pub(crate) struct ReplicaFound<'v, 'a> {
-    /// As its link is called, if it had one.
+    /// The name that the node's link has, or would have.
     pub name: String,
     pub node: &'v NodeWindow,
     pub replica: &'v Replica,

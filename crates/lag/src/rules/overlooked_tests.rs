@@ -349,6 +349,7 @@ fn what_is_hidden_is_not_healthy() {
                 "nothing that answers here is the upstream of standby",
                 "nothing that answers here is the upstream of one (sub_one)",
                 "nothing that answers here is the upstream of two (sub_two)",
+                "all nodes: no primary answers",
             ],
         ),
         (

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{Evidence, Severity, View, in_database};
 use crate::link::Link;
+use crate::node::Role;
 use crate::point::LinkKind;
 use crate::window::NodeWindow;
 
@@ -40,30 +41,46 @@ fn publisher<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, St
     }
 }
 
-/// None if it cannot be known: the publisher may have been asked in another database.
-pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Option<Difference> {
-    let (publisher, database) = publisher(view, link)?;
+/// An error says why it cannot be known: the publisher may have been asked in another database.
+pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Difference, String> {
+    let found = publisher(view, link);
+    let (publisher, database) = found.ok_or("its publisher is not known")?;
+    let name = &publisher.name;
     if publisher.facts.database != database {
-        return None;
+        return Err(format!(
+            "{name} was asked in another database than {database}, which has its publications"
+        ));
     }
-    let theirs = &publisher.last()?.tables;
-    let ours = &link.replica?.last()?.tables;
+    let last = |node: &'a NodeWindow| node.last().map(|last| &*last.tables);
+    let tables = last(publisher).zip(link.replica.and_then(last));
+    let (theirs, ours) = tables.ok_or("one of both was not asked")?;
     if theirs.cut_off || ours.cut_off {
-        return None;
+        return Err("there are too many tables to compare".to_owned());
     }
-    let followed = ours.subscriptions.get(link.subscription.as_deref()?)?;
-    let published = theirs.published(&followed.publications)?;
+    let subscription = link.subscription.as_deref().unwrap_or_default();
+    let followed = ours.subscriptions.get(subscription);
+    let followed = followed.ok_or("it was made after its tables were asked for")?;
+    let published = theirs.published(&followed.publications);
+    let published = published.ok_or_else(|| {
+        let names = some(&followed.publications);
+        format!("not all of its publications ({names}) are there on {name}")
+    })?;
     let tables: BTreeSet<&String> = followed.tables.iter().collect();
     let list = |one: &BTreeSet<&String>, other| {
         let names = one.difference(other);
         names.map(|name| name.to_string()).collect()
     };
-    Some(Difference {
+    Ok(Difference {
         unpublished: list(&tables, &published),
         unfollowed: list(&published, &tables),
         publisher: in_database(publisher, &database),
         publication: followed.publications.first().cloned().unwrap_or_default(),
     })
+}
+
+/// Whether it is known which tables of a subscription are published; an error says why not.
+pub(crate) fn difference_known<'a>(view: &View<'a>, link: &Link<'a>) -> Result<(), String> {
+    difference(view, link).map(|_| ())
 }
 
 /// The first of these names, in words.
@@ -86,7 +103,7 @@ fn of_tables(
     let links = links.filter(|link| link.kind == LinkKind::Logical);
     let mut found = Vec::new();
     for link in links {
-        let Some(difference) = difference(view, link) else {
+        let Ok(difference) = difference(view, link) else {
             continue;
         };
         let tables = choose(&difference);
@@ -109,6 +126,33 @@ fn of_tables(
                 .name("publication", &difference.publication)
                 .name("tables", some(tables))
                 .name(number, some(tables)),
+        );
+    }
+    found
+}
+
+/// Published tables whose updates and deletes the publisher refuses, since nothing tells which row they
+/// change.
+pub(super) fn unidentified(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    let primaries = view.window.usable();
+    for node in primaries.filter(|node| node.role == Role::Primary) {
+        let Some(last) = node.last() else { continue };
+        let tables: BTreeSet<&String> = last.tables.unidentified.values().flatten().collect();
+        let tables: Vec<String> = tables.into_iter().cloned().collect();
+        if tables.is_empty() {
+            continue;
+        }
+        let words = "published tables without primary key or other replica identity";
+        found.push(
+            Evidence::on(node, Severity::Risk)
+                .fact(
+                    "unidentified_tables",
+                    tables.len() as f64,
+                    format!("{words}: {}", some(&tables)),
+                )
+                .name("publisher", in_database(node, &node.facts.database))
+                .name("tables", some(&tables)),
         );
     }
     found

@@ -119,22 +119,11 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
                 unflushed,
                 format!("{} written and not flushed, on average", bytes(unflushed)),
             );
-        let flushes = |sample: &Sample| {
-            let io = sample
-                .totals
-                .io
-                .iter()
-                .find(|io| io.backend_type == BackendType::Walreceiver)?;
-            Some((io.fsync_time_ms, io.fsyncs))
-        };
-        let time = node.growth(|sample| flushes(sample).map(|io| io.0));
-        let count = node.growth(|sample| flushes(sample).map(|io| io.1));
-        if time > 0.0 && count > 0.0 {
-            evidence = evidence.fact(
-                "flush_ms",
-                time / count,
-                format!("{:.1} ms for each flush", time / count),
-            );
+        let flushes = node.io_time(&BackendType::Walreceiver, |io| {
+            (io.fsync_time_ms, io.fsyncs)
+        });
+        if let Some((ms, _)) = flushes {
+            evidence = evidence.fact("flush_ms", ms, format!("{ms:.1} ms for each flush"));
         }
         found.push(evidence);
     }
@@ -224,8 +213,5 @@ fn received_rate(link: &Link<'_>) -> f64 {
         return 0.0;
     };
     let time = last.at.saturating_sub(first.at).as_secs_f64();
-    crate::figures::ratio(
-        crate::position::bytes_between(first.write, last.write) as f64,
-        time,
-    )
+    crate::figures::ratio(last.write.bytes_since(first.write) as f64, time)
 }

@@ -152,7 +152,7 @@ pub(super) fn spool(view: &View<'_>) -> Vec<Evidence> {
         let readers = relay.readers(&group.name);
         if let Some(slot) = readers.first() {
             let away = match (slot.confirmed, group.end()) {
-                (Some(from), Some(to)) => crate::position::bytes_between(from, to) as f64,
+                (Some(from), Some(to)) => to.bytes_since(from) as f64,
                 _ => 0.0,
             };
             let who = match slot.active_pid {

@@ -33,7 +33,7 @@ const WARNINGS: [&str; 8] = [
     "stop it",
     "promoted",
     "{resumed}",
-    "synchronised anew",
+    "synchronized again",
     "if the other parts",
 ];
 

@@ -389,22 +389,10 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
                 percent(share)
             ),
         );
-        let of_startup = |sample: &Sample| {
-            let io = sample
-                .totals
-                .io
-                .iter()
-                .find(|io| io.backend_type == BackendType::Startup)?;
-            Some((io.read_time_ms, io.reads))
-        };
-        let time = node.growth(|sample| of_startup(sample).map(|io| io.0));
-        let reads = node.growth(|sample| of_startup(sample).map(|io| io.1));
-        if time > 0.0 && reads > 0.0 {
-            evidence = evidence.fact(
-                "read_ms",
-                time / reads,
-                format!("{:.1} ms for each of {reads:.0} reads", time / reads),
-            );
+        let read = node.io_time(&BackendType::Startup, |io| (io.read_time_ms, io.reads));
+        if let Some((ms, reads)) = read {
+            let words = format!("{ms:.1} ms for each of {reads:.0} reads");
+            evidence = evidence.fact("read_ms", ms, words);
         }
         evidence = several_processes(unreplayed(evidence, link), &node)
             .setting(&node, "recovery_prefetch")

@@ -1,5 +1,6 @@
 //! Hand-made samples of a primary, a standby and two subscribers, for the tests of rules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -10,7 +11,10 @@ use crate::point::Bound;
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Sample};
 use crate::states::WaitType;
-use crate::views::{Clients, Decoding, Process, Receiver, Sender, Session, Slot, Subscription};
+use crate::tables::{Followed, Tables};
+use crate::views::{
+    ArchiveQueue, Clients, Decoding, Process, Receiver, Sender, Session, Slot, Subscription,
+};
 use crate::window::{NodeWindow, Window};
 
 pub(super) const SAMPLES: u64 = 50;
@@ -73,6 +77,8 @@ pub(super) fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample)
         ("recovery_min_apply_delay", "0"),
         ("recovery_prefetch", "try"),
         ("maintenance_io_concurrency", "10"),
+        ("max_logical_replication_workers", "4"),
+        ("max_worker_processes", "8"),
     ];
     let at = |index: u64| Duration::from_millis(index * 100);
     NodeWindow {
@@ -80,18 +86,45 @@ pub(super) fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample)
             version: 150_020,
             system: "1".to_owned(),
             monitor: true,
+            database: match role {
+                Role::Primary => "app".to_owned(),
+                _ => String::new(),
+            },
             settings: settings
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             ..Facts::default()
         },
         samples: (0..SAMPLES)
-            .map(|index| Sample {
-                at: at(index),
-                ..samples(index, START + index * STEP)
+            .map(|index| {
+                let sample = samples(index, START + index * STEP);
+                Sample {
+                    at: at(index),
+                    archive: sample.archive.or_else(|| Some(ArchiveQueue::default())),
+                    tables: Arc::new(tables(role, &sample)),
+                    ..sample
+                }
             })
             .collect(),
         ..NodeWindow::empty(name, role)
+    }
+}
+
+/// A primary publishes one table, which all subscriptions follow.
+fn tables(role: Role, sample: &Sample) -> Tables {
+    let table = || ["public.t".to_owned()].into();
+    let followed = sample.subscriptions.iter().map(|one| {
+        let follows = Followed {
+            publications: vec!["p".to_owned()],
+            tables: table(),
+        };
+        (one.name.clone(), follows)
+    });
+    let published = (role == Role::Primary).then(|| ("p".to_owned(), table()));
+    Tables {
+        publications: published.into_iter().collect(),
+        subscriptions: followed.collect(),
+        ..Tables::default()
     }
 }
 
@@ -113,6 +146,7 @@ pub(super) fn slot(name: &str, kind: &str, pid: u32, end: u64) -> Slot {
     Slot {
         slot_name: name.to_owned(),
         slot_type: kind.into(),
+        database: (kind == "logical").then(|| "app".to_owned()),
         active: true,
         active_pid: Some(pid),
         restart_lsn: lsn(end),
@@ -311,7 +345,7 @@ impl Scene {
         }
     }
 
-    /// As [`Self::late_flush`], but shown by positions alone: each flush takes three samples.
+    /// Like [`Self::late_flush`], but shown by positions alone: each flush takes three samples.
     pub fn late_flush_unsaid(&mut self) {
         for (index, sample) in self.primary.samples.iter_mut().enumerate() {
             let sender = &mut sample.senders[1];

@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::node::Role;
 use crate::point::{LinkKind, Stage};
 use crate::sample::Sample;
-use crate::views::Conflicts;
+use crate::views::{ArchiveQueue, Conflicts};
 use crate::window::NodeWindow;
 
 /// The part of the lag that the stages before replay must hold.
@@ -24,11 +24,17 @@ const SOME_WAL: f64 = 1024.0 * 1024.0;
 /// What `wal_compression` leaves of pages, at the least: fewer bytes are never assumed.
 const COMPRESSED: f64 = 0.25;
 
+/// Time for which a segment waits to be archived from which that does not get on, in milliseconds,
+const LONG_QUEUE_MS: f64 = 30_000.0;
+
+/// or the number of segments that wait while none is archived.
+const LONG_QUEUE: u64 = 8;
+
 /// A delay with which replay waits for usual queries, in milliseconds: PostgreSQL's own.
 const SOME_DELAY_MS: f64 = 30_000.0;
 
 /// The server archives WAL, according to its setting: a standby only with `always`.
-fn archives(node: &NodeWindow) -> bool {
+pub(crate) fn archives(node: &NodeWindow) -> bool {
     matches!(
         (node.role, node.facts.setting("archive_mode")),
         (Role::Primary, Some("on" | "always")) | (Role::Standby, Some("always"))
@@ -38,6 +44,7 @@ fn archives(node: &NodeWindow) -> bool {
 pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for node in view.window.usable().filter(|node| archives(node)) {
+        found.extend(archiver_hangs(node));
         let Some(archiver) = node.last().map(|sample| &sample.archiver) else {
             continue;
         };
@@ -70,6 +77,41 @@ pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {
         );
     }
     found
+}
+
+/// Segments wait to be archived, and the archiver has not failed: it does not come to them.
+fn archiver_hangs(node: &NodeWindow) -> Option<Evidence> {
+    let last = node.last()?;
+    let queue = last.archive.filter(|queue| is_stuck(node, queue))?;
+    let archiver = &last.archiver;
+    let failed = archiver.failed_age_ms;
+    let failed = failed.is_some_and(|failed| archiver.archived_age_ms.is_none_or(|it| it > failed));
+    if failed {
+        return None;
+    }
+    let oldest = queue.oldest_ms.unwrap_or(0.0);
+    let words = format!(
+        "{} segments wait to be archived, the oldest for {}",
+        queue.ready,
+        seconds(oldest)
+    );
+    let evidence = Evidence::on(node, Severity::Risk)
+        .fact("waiting_segments", queue.ready as f64, words)
+        .fact(
+            "oldest_waiting_ms",
+            oldest,
+            format!(
+                "{} segments were archived since the statistics began",
+                archiver.archived_count
+            ),
+        );
+    Some(evidence.name("hanging", &node.name))
+}
+
+/// The oldest segment waits for long, or many wait and none gets on.
+fn is_stuck(node: &NodeWindow, queue: &ArchiveQueue) -> bool {
+    let archived = node.growth(|sample| Some(sample.archiver.archived_count as f64));
+    queue.oldest_ms >= Some(LONG_QUEUE_MS) || (queue.ready >= LONG_QUEUE && archived == 0.0)
 }
 
 fn cancelled(sample: &Sample) -> f64 {
@@ -148,8 +190,8 @@ fn would_keep_up(link: &Link<'_>, share: f64) -> bool {
     let (Some(first), Some(last)) = (link.points.first(), link.points.last()) else {
         return false;
     };
-    let written = crate::position::bytes_between(first.end, last.end) as f64;
-    let taken = crate::position::bytes_between(first.write, last.write) as f64;
+    let written = last.end.bytes_since(first.end) as f64;
+    let taken = last.write.bytes_since(first.write) as f64;
     taken > 0.0 && taken >= written * (1.0 - share)
 }
 

@@ -10,7 +10,6 @@ use crate::link::LAG_MS;
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::point::Point;
-use crate::position::bytes_between;
 use crate::replica;
 use crate::sample::Sample;
 use crate::states::WalStatus;
@@ -25,6 +24,9 @@ pub(super) const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// Age of a snapshot from which the rows that it keeps matter, in transactions,
 pub(super) const OLD_XMIN: i64 = 100_000;
+
+/// dead rows that autovacuum would have removed from which that matters as well,
+pub(super) const MANY_DEAD: u64 = 100_000;
 
 /// if its transaction is at least this old, in milliseconds.
 pub(super) const OLD_XACT_MS: f64 = 30_000.0;
@@ -48,7 +50,7 @@ pub(super) fn kept(sample: &Sample, slot: &Slot) -> f64 {
     let relay = sample.relay.as_ref();
     let group = relay.and_then(|relay| Some(relay.slot(&slot.slot_name)?.group.as_str()));
     match (slot.restart_lsn, sample.end_of(group)) {
-        (Some(from), Some(to)) => bytes_between(from, to) as f64,
+        (Some(from), Some(to)) => to.bytes_since(from) as f64,
         _ => 0.0,
     }
 }
@@ -160,7 +162,9 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             // Rules about replicas know more of one whose target was asked.
             let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
             let is_seen = used > 0.0 || is_near(node, slot) || is_known;
-            if is_seen || kept < MUCH_WAL || slot.synced {
+            // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.
+            let rows = slot.xmin_age.filter(|age| *age >= OLD_XMIN);
+            if is_seen || (kept < MUCH_WAL && rows.is_none()) || slot.synced {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
@@ -177,8 +181,17 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     },
                     &node.name,
                 )
-                .name("kept", bytes(kept))
                 .setting(node, "max_slot_wal_keep_size");
+            if kept >= MUCH_WAL {
+                evidence = evidence.name("kept", bytes(kept));
+            }
+            if let Some(age) = rows {
+                let words = format!(
+                    "rows deleted in the last {age} transactions stay on {}",
+                    node.name
+                );
+                evidence = evidence.fact("xmin_age_transactions", age as f64, words);
+            }
             match replica::of_slot(slot) {
                 Some(name) => {
                     evidence = of_replica(evidence, name);
@@ -211,14 +224,10 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .and_then(|slot| sample.slot(slot)?.xmin_age);
             slot.max(link.sender(sample).and_then(|sender| sender.xmin_age))
         };
-        let Some(age) = link
-            .upstream
-            .last()
-            .and_then(age)
-            .filter(|age| *age >= OLD_XMIN)
-        else {
+        let Some(age) = link.upstream.last().and_then(age) else {
             continue;
         };
+        let dead = link.upstream.last().and_then(|last| last.dead_rows);
         let oldest = link.replica.and_then(NodeWindow::last).and_then(|sample| {
             let sessions = sample.clients.oldest.iter();
             sessions
@@ -226,6 +235,11 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .max_by_key(|session| session.xmin_age)
         });
         let old_enough = oldest.is_none_or(|session| session.xact_age_ms >= Some(OLD_XACT_MS));
+        // One transaction may leave many rows behind.
+        let many = dead.filter(|rows| *rows >= MANY_DEAD && oldest.is_some());
+        if age < OLD_XMIN && many.is_none() {
+            continue;
+        }
         let last = link.upstream.last();
         if !old_enough || last.is_some_and(|sample| keeps_as_much(sample, age)) {
             continue;
@@ -238,6 +252,10 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 link.upstream.name
             ),
         );
+        if let Some(rows) = many {
+            let words = format!("{rows} dead rows on {} await vacuum", link.upstream.name);
+            evidence = evidence.fact("dead_rows", rows as f64, words);
+        }
         if let Some(session) = oldest {
             evidence = evidence.session(session);
         }

@@ -183,7 +183,8 @@ mod tests {
             let diagnosis = diagnosed(vec![primary(setting, &senders, waiting)]);
             let first = diagnosis.findings.first();
             assert_eq!(first.map(|found| found.severity), severity, "{setting}");
-            assert_eq!(diagnosis.healthy, severity.is_none(), "{setting}");
+            let is_ill = diagnosis.has_lag() || diagnosis.has_risk();
+            assert_eq!(is_ill, severity.is_some(), "{setting}");
             if let Some(first) = first {
                 assert_eq!(first.cause, Cause::SynchronousStandbyMissing, "{setting}");
                 assert!(!first.remedies.is_empty(), "{setting}");

@@ -1,8 +1,8 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, halted, horizon, logical, paused, published, receive, relay, replay, replica,
-    server, standing, synchronous,
+    Cause, Rule, halted, horizon, logical, paused, primaries, published, receive, relay, replay,
+    replica, server, standing, synchronised, synchronous,
 };
 
 /// The order decides between causes that explain equally much.
@@ -109,8 +109,8 @@ pub const RULES: &[Rule] = &[
         signal: replay::savepoints,
         remedies: &[
             "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that \
-             their numbers no longer fit into shared memory",
-            "shorter transactions: old ones make every look-up go further back",
+             their transaction IDs no longer fit into shared memory",
+            "shorter transactions: old ones make every lookup go further back",
         ],
     },
     Rule {
@@ -118,14 +118,14 @@ pub const RULES: &[Rule] = &[
         title: "replay uses a whole core",
         signal: replay::core_limit,
         remedies: &[
-            "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for tables with many updates, \
-             wal_compression, checkpoints further apart (max_wal_size)",
+            "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for \
+             tables with many updates, wal_compression, checkpoints further apart (max_wal_size)",
             "on {lockstep_node}, on trial: several processes that replay, lockstep.replay_workers (now \
              {lockstep.replay_workers}) with lockstep.replay_hot_standby (now \
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
             "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
              'lockstep wal analyze' says how much of this WAL they can share",
-            "faster cores for {node}: what the startup process does alone is not shared by more of them",
+            "faster cores for {node}: more cores do not help with what the startup process does alone",
         ],
     },
     Rule {
@@ -142,6 +142,17 @@ pub const RULES: &[Rule] = &[
             "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay and \
              wait for storage at the same time",
             "faster storage for {node}",
+        ],
+    },
+    Rule {
+        cause: Cause::TwoPrimaries,
+        title: "{node} is a second primary of this cluster",
+        signal: primaries::two,
+        remedies: &[
+            "let programs write to one of {node} and {upstream} only, and decide which of them is to go on; \
+             its standbys must follow that one",
+            "build the other anew from it as a standby (pg_rewind, pg_basebackup): what was written only \
+             there is lost",
         ],
     },
     Rule {
@@ -172,9 +183,9 @@ pub const RULES: &[Rule] = &[
             "on the machine of {node}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
              process",
             "look at the walreceiver {pid} on {node} (ps, a debugger) and at the network to {upstream}: \
-             nothing gets through, and the connection is not given up",
+             nothing gets through, and the connection stays open",
             "on {node}: wal_receiver_timeout (now {wal_receiver_timeout} ms), on {upstream}: \
-             wal_sender_timeout (now {wal_sender_timeout} ms): after that the connection is made anew",
+             wal_sender_timeout (now {wal_sender_timeout} ms): after that they connect again",
         ],
     },
     Rule {
@@ -220,8 +231,9 @@ pub const RULES: &[Rule] = &[
              application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription \
              it is its name",
             "on {node}: name replicas in synchronous_standby_names that are there, and reload",
-            "on {node}: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); all commits \
-             that wait return at once, and are lost if {node} is lost before a replica has them",
+            "on {node}: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); all \
+             commits that wait return at once, and are lost if {node} is lost before a replica has \
+             them",
         ],
     },
     Rule {
@@ -238,16 +250,30 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::InitialSyncFails,
+        title: "tables of the subscription are not copied, and their copy does not get on",
+        signal: synchronised::fails,
+        remedies: &[
+            "look at the log of {failing_node} for the error of the copy of {tables}, and correct what it \
+             names: a row that is in the way, a column that is missing; the copy then begins anew by itself",
+            "on {waiting_node}: max_logical_replication_workers (now {max_logical_replication_workers}) and \
+             max_worker_processes (now {max_worker_processes}) must leave a worker for {tables}; a change \
+             takes a restart. If workers are free, its log says why none copies",
+        ],
+    },
+    Rule {
         cause: Cause::ApplyStopped,
         title: "the subscription does not apply",
         signal: logical::stopped,
         remedies: &[
             "find out who uses slot {taken_slot} (pg_stat_replication on {upstream}) before the subscription \
-             is enabled: of two consumers of one slot each gets only a part of the changes, and loses the rest",
+             is enabled: of two consumers of one slot each gets only a part of the changes, and loses \
+             the rest",
             "on {server}: ALTER SUBSCRIPTION {disabled_subscription} ENABLE; if it need not be disabled any \
              longer; until then its slot keeps WAL on {upstream}",
-            "on {server}: correct what its log says of subscription {failed_subscription}, which has disabled \
-             itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} ENABLE;",
+            "on {server}: correct what its log says of subscription {failed_subscription}, which has \
+             disabled itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} \
+             ENABLE;",
             "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
              names: a row that is there already, a table or column that is missing, a connection that is \
              refused",
@@ -262,9 +288,9 @@ pub const RULES: &[Rule] = &[
         signal: published::unpublished,
         remedies: &[
             "on {publisher}: ALTER PUBLICATION {publication} ADD TABLE {few_tables}; what was changed \
-             meanwhile stays missing at the subscriber until the table is copied anew",
+             meanwhile stays missing at the subscriber until the table is copied again",
             "on {publisher}: ALTER PUBLICATION ... ADD TABLE for {many_tables}; what was changed meanwhile \
-             stays missing at the subscriber until the tables are copied anew",
+             stays missing at the subscriber until the tables are copied again",
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if they are left out on \
              purpose: it then follows them no longer, and copies tables that are published and not followed",
         ],
@@ -280,6 +306,16 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::NoReplicaIdentity,
+        title: "updates and deletes of published tables fail: they have no replica identity",
+        signal: published::unidentified,
+        remedies: &[
+            "on {publisher}: a primary key for {tables}, or ALTER TABLE ... REPLICA IDENTITY FULL, if there \
+             can be none: subscribers then search for each row",
+            "on {publisher}: a publication of their own with publish = 'insert', if their rows never change",
+        ],
+    },
+    Rule {
         cause: Cause::ApplyBlocked,
         title: "the apply worker waits for a lock",
         signal: logical::blocked,
@@ -288,8 +324,8 @@ pub const RULES: &[Rule] = &[
              holds the lock, and has written nothing",
             "let the transaction of process {writer_pid} on {server} end: it holds the lock",
             "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
-            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: what it \
-             wrote is lost",
+            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: \
+             what it wrote is lost",
         ],
     },
     Rule {
@@ -299,7 +335,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
             "fewer slots on {upstream}: subscribers of the same publications can share one through a relay",
-            "less WAL to read: writing less helps, publishing less does not",
+            "less WAL: decoding reads all of it, so publishing less does not help",
         ],
     },
     Rule {
@@ -307,8 +343,8 @@ pub const RULES: &[Rule] = &[
         title: "a giant transaction is decoded",
         signal: logical::giant,
         remedies: &[
-            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
-             run (parallel from 16 on)",
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions \
+             are sent while they run (parallel from 16 on)",
             "smaller transactions: bulk changes in pieces of some 10,000 rows",
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
              walsender",
@@ -321,8 +357,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
              walsender",
-            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
-             run",
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions \
+             are sent while they run",
         ],
     },
     Rule {
@@ -369,7 +405,7 @@ pub const RULES: &[Rule] = &[
              walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
             "make room for group {waiting} on the disk of the spool of {relay}",
             "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what \
-             each reason means; its subscriptions may have to be synchronised anew",
+             each reason means; its subscriptions may have to be synchronized again",
             "look at the log of {relay}, and at SHOW UPSTREAM in its console",
         ],
     },
@@ -382,7 +418,7 @@ pub const RULES: &[Rule] = &[
             "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, \
              and RELOAD",
             "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be \
-             synchronised anew",
+             synchronized again",
         ],
     },
     Rule {
@@ -402,7 +438,7 @@ pub const RULES: &[Rule] = &[
         title: "the replica does not apply: {why}",
         signal: replica::stopped,
         remedies: &[
-            "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
+            "repair what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
              lockstep replica resume {blocked}",
             "let the sessions that the error names end their transactions on {node}; replica {waiting} then \
              goes on by itself. SELECT pg_terminate_backend(PID) ends one, and what it wrote is lost",
@@ -476,13 +512,13 @@ pub const RULES: &[Rule] = &[
         signal: standing::retained,
         remedies: &[
             "let the consumer of slot {near_slot} run and catch up",
-            "build the consumer of slot {lost_slot} anew, with a slot of its own: WAL that it needs is gone. \
+            "set up the consumer of slot {lost_slot} again, with a new slot: WAL that it needs is lost. \
              A standby with a restore_command may have it from an archive",
             "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
              (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
         ],
     },
     Rule {
@@ -498,9 +534,9 @@ pub const RULES: &[Rule] = &[
              than the {kept} that it keeps, so that a slot cannot fill the disk: one that keeps more is lost",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
-             consumer loses what it has not got, and must start anew",
+             consumer loses what it has not received, and must be set up again",
             "in the console of {relay}: DROP SLOT {unowned_slot}; only if nobody needs it: its subscription \
-             must then be synchronised anew",
+             must then be synchronized again",
         ],
     },
     Rule {
@@ -508,6 +544,8 @@ pub const RULES: &[Rule] = &[
         title: "WAL is not archived",
         signal: server::archiver_failing,
         remedies: &[
+            "look on {hanging} at the archiver's process and at the command that it runs (ps): it does \
+             not end, or is too slow for the WAL, or archive_command is empty",
             "look at the log of {node} for what archive_command or archive_library says about {segment}, \
              and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
             "watch the disk of pg_wal on {node}: if it fills up, {node} stops. Delete nothing in pg_wal by \
@@ -521,8 +559,9 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {without_feedback}: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); the \
              primary then keeps the rows that queries need, which costs dead rows there",
-            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT pg_reload_conf(); \
-             (now {max_standby_streaming_delay} ms): replay then waits for queries, so the standby lags",
+            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT \
+             pg_reload_conf(); (now {max_standby_streaming_delay} ms): replay then waits for \
+             queries, so the standby lags",
             "let long queries run on a standby of their own",
         ],
     },
@@ -559,7 +598,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
             "on {node}: hot_standby_feedback = off, if its long queries may be cancelled instead",
-            "a limit for transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
+            "limit transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],
     },
     Rule {

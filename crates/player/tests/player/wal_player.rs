@@ -490,7 +490,7 @@ fn spoiled_recordings_are_refused() {
         line.contains(&name) && line.contains("1000000 bytes"),
         "{line}"
     );
-    assert!(line.contains("record anew"), "{line}");
+    assert!(line.contains("record it again"), "{line}");
 
     // As long as it should be, but the last pages were never written.
     let line = spoil("sparse", &|folder| {
@@ -569,7 +569,7 @@ fn standbys_that_do_not_belong_to_the_recording_are_told_so() {
             || log(&ahead).contains("is ahead of the recording's end")
     });
     until("the player says so", || {
-        notices().contains("\"ahead\"") && notices().contains("make it anew")
+        notices().contains("\"ahead\"") && notices().contains("set it up again")
     });
     ahead.stop(Stop::Immediate).unwrap();
 

@@ -3,6 +3,8 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
+use lockstep_lab::for_tests;
+
 use super::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -529,10 +531,7 @@ fn reload_reads_the_same_file_and_flags() {
 
 #[test]
 fn any_text_is_parsed_or_refused() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(1);
+    let seed = for_tests::number("SEED").unwrap_or(1);
     let mut random = fastrand::Rng::with_seed(seed);
     let whole = with("[[group]]\nname='a'\ndatabase='d'\npublications=['p', 'q']\nbinary=true\n");
     for _ in 0..3000 {

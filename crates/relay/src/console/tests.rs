@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use lockstep_lab::for_tests;
 use lockstep_wire::Lsn;
 use lockstep_wire::frame::{self, BACKEND_LIMIT};
 
@@ -385,12 +386,12 @@ fn resets_say_what_happened() {
     for (query, text, asked) in [
         (
             "SELECT lockstep_stat_reset_wal_cache('a')",
-            "| Cache statistics of slot \"a\" begin anew.",
+            "| Cache statistics of slot \"a\" start again from zero.",
             "reset Some(\"a\")",
         ),
         (
             "select * from lockstep_stat_reset_wal_cache(NULL::text)",
-            "| Cache statistics of all slots begin anew.",
+            "| Cache statistics of all slots start again from zero.",
             "reset None",
         ),
         (
@@ -692,10 +693,7 @@ fn answers_have_a_limit() {
 /// may do nothing changes nothing.
 #[test]
 fn any_query_is_answered() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(1);
+    let seed = for_tests::number("SEED").unwrap_or(1);
     let mut random = fastrand::Rng::with_seed(seed);
     let pieces = [
         "SELECT",

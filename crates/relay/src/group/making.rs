@@ -234,8 +234,8 @@ impl Damaged {
     fn new(folder: &Path, why: &RelayError) -> Self {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let reason = format!(
-            "the group cannot be opened: {why}; the others go on. Mend it and start the relay \
-             again, or stop the relay, remove {} and synchronise the group's subscriptions anew",
+            "the group cannot be opened: {why}; the others go on. Repair it and start the relay \
+             again, or stop the relay, remove {} and synchronize the group's subscriptions again",
             folder.display()
         );
         Self {

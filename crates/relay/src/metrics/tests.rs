@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use lockstep_lab::for_tests;
 use lockstep_wire::Lsn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::stats::Reset;
+use crate::stats::ClientStat;
 
 fn example() -> Snapshot {
     let lsn = Lsn::from;
@@ -147,11 +148,7 @@ fn parse(text: &str) -> BTreeMap<Series, f64> {
 fn metrics_are_as_recorded() {
     let text = render(&example()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/example.txt");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, recorded, "UPDATE_SNAPSHOTS=1 records it");
+    lockstep_lab::for_tests::assert_recorded(&path, &text);
 }
 
 #[test]
@@ -234,10 +231,7 @@ fn the_document_names_every_metric_and_no_other() {
 
 #[test]
 fn any_name_stays_inside_its_label() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(1);
+    let seed = for_tests::number("SEED").unwrap_or(1);
     let mut random = fastrand::Rng::with_seed(seed);
     let pieces = [
         "a",
@@ -308,32 +302,6 @@ fn health_names_every_group_and_slot_that_it_watches() {
     );
 }
 
-struct Fixed(Snapshot);
-
-impl Source for Fixed {
-    fn snapshot(&self) -> Snapshot {
-        self.0.clone()
-    }
-    fn config(&self) -> Vec<(String, String, String)> {
-        Vec::new()
-    }
-    fn reset(&self, _: Option<&str>) -> Reset {
-        Reset::NoSuchSlot
-    }
-    fn drop_slot(&self, _: &str) -> Result<(), (&'static str, String)> {
-        Ok(())
-    }
-    fn terminate(&self, _: u64) -> Result<(), String> {
-        Ok(())
-    }
-    fn reload(&self) -> Result<Vec<String>, String> {
-        Ok(Vec::new())
-    }
-    fn admin_role(&self) -> Option<String> {
-        None
-    }
-}
-
 /// Serves a snapshot; the sender ends it.
 async fn served(
     snapshot: Snapshot,
@@ -345,7 +313,7 @@ async fn served(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let serving = tokio::spawn(serve(listener, Arc::new(Fixed(snapshot)), async {
+    let serving = tokio::spawn(serve(listener, move || snapshot.clone(), async {
         let _ = stopped.await;
     }));
     (address, stop, serving)

@@ -68,7 +68,7 @@ pub const LONGEST_PACE: Duration = Duration::from_millis(5);
 pub const COVER_EVERY: Duration = Duration::from_secs(1);
 
 /// A client that was sent nothing for this time learns of a new position at once: it may wait
-/// for it, as the initial synchronisation of a table does. Positions that move all the time
+/// for it, as the initial synchronization of a table does. Positions that move all the time
 /// cost each client ten messages a second.
 pub const QUIET: Duration = Duration::from_millis(100);
 
@@ -79,9 +79,9 @@ pub const ASK_AFTER: Duration = Duration::from_secs(30);
 /// Where a slot goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Onward {
-    /// In another group, from this key on.
+    /// The slot goes on in another group, from this key on.
     Group(Lsn),
-    /// On the primary, from this key on: the session ends there.
+    /// The slot goes on at the primary, from this key on: the session ends there.
     Primary(Lsn),
 }
 
@@ -267,7 +267,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// For a slot that has confirmed `confirmed`, from key `from` on and onward elsewhere.
+    /// A sender for a slot that has confirmed `confirmed`, from key `from` on and onward elsewhere.
     pub fn new(slot: &str, confirmed: Lsn, from: Lsn, next: Option<Onward>, now: Instant) -> Self {
         Self {
             slot: slot.to_owned(),
@@ -599,7 +599,7 @@ impl Sender {
         };
         report
             .detail(error.to_string())
-            .hint("If this does not pass, drop the subscription and create it anew with its initial copy.")
+            .hint("If this does not pass, drop the subscription and create it again with its initial copy.")
     }
 
     /// What is reported of a client that cannot be sent away in order.

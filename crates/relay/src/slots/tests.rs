@@ -204,15 +204,9 @@ fn the_slot_that_was_adopted_is_told_from_others() {
     let mut found = SlotState {
         plugin: Some("pgoutput".to_owned()),
         database: Some("app".to_owned()),
-        temporary: false,
-        active_pid: None,
         confirmed: 5.into(),
         restart: 1.into(),
-        wal_status: None,
-        invalidation: None,
-        two_phase: false,
-        failover: false,
-        synced: false,
+        ..SlotState::default()
     };
     for slot in [
         first.get("a").unwrap(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::serve_lab::{Options, Relay};
 use fastrand::Rng;
+use lockstep_lab::for_tests;
 use lockstep_relay::serve::Listen;
 use lockstep_wire::frame;
 use lockstep_wire::startup::{Session, Startup};
@@ -26,10 +27,7 @@ const TOGETHER: usize = 16;
 const PORT: u16 = 4711;
 
 fn seed() -> u64 {
-    std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..))
+    for_tests::number("SEED").unwrap_or_else(|| fastrand::u64(..))
 }
 
 fn time() -> Duration {

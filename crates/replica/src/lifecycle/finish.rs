@@ -1,4 +1,4 @@
-//! What follows the rows: sequences, materialised views, statistics.
+//! What follows the rows: sequences, materialized views, statistics.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
 use crate::names::TableName;
 
-/// SQLSTATE of a materialised view that reads another one that is not filled yet.
+/// SQLSTATE of a materialized view that reads another one that is not filled yet.
 const NOT_FILLED: &str = "55000";
 
 /// Most sequences that are asked for at once.
@@ -123,7 +123,7 @@ pub fn sequences(
     Ok(())
 }
 
-/// Fills the materialised views that are filled on the source. One that reads another is tried
+/// Fills the materialized views that are filled on the source. One that reads another is tried
 /// again after that one.
 pub fn views(source: &mut Connection, target: &mut Connection) -> Result<()> {
     let filled = names(source, VIEWS).map_err(ReplicaError::Source)?;

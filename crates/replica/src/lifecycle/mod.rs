@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
-//! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
+//! | [`finish`] | what follows the rows: sequences, materialized views, statistics |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
 //! | [`follow`] | a replica that applies, as its state wants it |

@@ -130,7 +130,8 @@ fn versions(facts: &Facts, found: &mut Findings) {
         let says = format!("{says}, and refuses the settings that pg_restore {here} begins with");
         found.error("target", says, format!("upgrade it to {here} or later"));
     } else if there < here {
-        let todo = "expect errors where the schema uses what is newer, or upgrade the target first";
+        let todo =
+            "expect errors where the schema uses newer features, or upgrade the target first";
         found.warning("target", says, todo);
     }
     if facts.lacks_programs && !programs.is_empty() {
@@ -281,7 +282,7 @@ fn target_state(facts: &Facts, found: &mut Findings) {
             "tablespaces are missing: {}",
             listed(&facts.tablespaces_missing)
         );
-        let todo = "create them, or leave it: the default tablespace is then used for everything";
+        let todo = "create them, or do nothing: everything then goes to the default tablespace";
         found.warning("target", says, todo);
     }
 }
@@ -289,7 +290,7 @@ fn target_state(facts: &Facts, found: &mut Findings) {
 /// What is restored is given to its owner.
 fn owners(facts: &Facts, found: &mut Findings) {
     let role = &facts.target.role;
-    let says = |owners| format!("role \"{role}\" may not give what it restores to {owners}");
+    let says = |owners| format!("role \"{role}\" cannot restore objects owned by {owners}");
     if !facts.owners_denied.is_empty() {
         let owners = listed(&facts.owners_denied);
         let granted = facts.owners_denied.iter().map(|one| quoted(one));
@@ -357,7 +358,7 @@ fn collations(facts: &Facts, found: &mut Findings) {
         found.warning("target", says, todo);
     } else if let Some((here, there)) = versions.filter(|(here, there)| here != there) {
         let says = format!("its collation has version {there}, the source's {here}");
-        let todo = "nothing for the copy, whose indexes are built anew; text may sort differently";
+        let todo = "nothing for the copy, whose indexes are rebuilt; text may sort differently";
         found.info("target", says, todo);
     }
     for (subject, server) in [("source", source), ("target", target)] {
@@ -523,26 +524,26 @@ fn kinds_of_tables(facts: &Facts, found: &mut Findings) {
         Severity::Info,
         kind(TableKind::Partitioned),
         "it is partitioned: its partitions are copied and replicated one by one",
-        "make a later partition on the target as well, best before the source has rows in it: the \
+        "create later partitions on the target as well, best before the source has rows in them: the \
          replica stops at the first row until it is there",
     );
     found.tables(
         Severity::Warning,
         facts.parted_roots(),
-        "some of its partitions are excluded: none that is made later will be replicated",
-        "include or exclude it as a whole if partitions will be made",
+        "some of its partitions are excluded: partitions created later will not be replicated",
+        "include or exclude the whole table if partitions will be created",
     );
     found.tables(
         Severity::Info,
         kind(TableKind::Foreign),
         "it is a foreign table: it is created, but its rows stay where they are",
-        "see that the target may reach its server",
+        "make sure that the target can reach its server",
     );
     found.tables(
         Severity::Info,
         kind(TableKind::MaterialisedView),
-        "it is a materialised view: it is filled once, at the end of the copy",
-        "refresh it on the target when it must be newer",
+        "it is a materialized view: it is filled once, at the end of the copy",
+        "refresh it on the target when you need newer contents",
     );
 }
 

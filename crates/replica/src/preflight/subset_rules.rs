@@ -40,8 +40,8 @@ pub(super) fn subsets(facts: &Facts, found: &mut Findings) {
     found.tables(
         Severity::Warning,
         facts.subset_roots(),
-        "its partitions have a row filter or a column list: none that is made later is replicated by \
-         itself",
+        "its partitions have a row filter or a column list: partitions created later are not \
+         replicated by themselves",
         "add each to the replica's publication with its filter and its list, in the transaction that \
          makes it, and make it on the target",
     );
@@ -248,8 +248,8 @@ fn left_out(looked: &SubsetFacts, found: &mut Said) {
              NULL use: {}",
             listed(&unsure)
         );
-        let todo =
-            "see that they hold for the columns' defaults, or for null: the copy fails otherwise";
+        let todo = "make sure that they hold for the columns' defaults, or for null: otherwise the \
+            copy fails";
         found.warning(says, todo);
     }
 }
@@ -311,7 +311,8 @@ fn foreign_key(key: &ForeignKey, found: &mut Findings) {
                 "it refers to table {referenced}, which has a row filter: it holds now, but the target \
                  does not check it when changes are applied"
             );
-            let todo = "see that no row that is replicated comes to refer to one that is not";
+            let todo =
+                "make sure that no replicated row comes to refer to a row that is not replicated";
             found.warning(subject, says, todo);
         }
         Reference::LeavesOut(column) => {

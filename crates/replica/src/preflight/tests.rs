@@ -259,14 +259,14 @@ fn what_the_target_lacks_is_named() {
         (
             Error,
             "target",
-            "may not give what it restores to Bob, eve",
+            "cannot restore objects owned by Bob, eve",
             "GRANT \"Bob\", \"eve\" TO",
             |f| f.owners_denied = vec!["Bob".to_owned(), "eve".to_owned()],
         ),
         (
             Error,
             "target",
-            "may not give what it restores to postgres",
+            "cannot restore objects owned by postgres",
             "as a superuser",
             |f| f.superusers_denied = vec!["postgres".to_owned()],
         ),
@@ -401,7 +401,7 @@ fn text_is_looked_at() {
             Info,
             "target",
             "version 2.36, the source's 2.31",
-            "built anew",
+            "rebuilt",
             |f| {
                 f.source.collation_version_now = Some("2.31".to_owned());
                 f.target.collation_version_now = Some("2.36".to_owned());
@@ -551,7 +551,7 @@ fn kinds_of_tables_are_looked_at() {
         (Info, "table \"s.t\"", "foreign table", "server", |f| {
             f.tables[0].kind = TableKind::Foreign;
         }),
-        (Info, "table \"s.t\"", "materialised view", "refresh", |f| {
+        (Info, "table \"s.t\"", "materialized view", "refresh", |f| {
             f.tables[0].kind = TableKind::MaterialisedView;
         }),
         (Info, "table \"s.t\"", "generated", "nothing", |f| {

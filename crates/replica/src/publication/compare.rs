@@ -24,7 +24,7 @@ impl Expected {
     /// What differs, a sentence each. `places` are those of [`Expected::to_ask`] that exist.
     pub(super) fn compare(&self, found: Option<&Published>, places: &[Place]) -> Vec<String> {
         let Some(found) = found else {
-            return vec!["the source has no publication of its name any more".to_owned()];
+            return vec!["the source no longer has a publication of its name".to_owned()];
         };
         let mut differences = of_all(self.made.as_ref(), found);
         let Some(made) = &self.made else {

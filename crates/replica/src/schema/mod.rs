@@ -12,14 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{Connection, Conninfo, field};
+use lockstep_service::postgres::{self, PACKAGES};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, SCHEMA};
-
-/// Where distributions install the programs of each major, below which is `MAJOR/bin`.
-const PACKAGES: &str = "/usr/lib/postgresql";
 
 /// The newest major that is looked for in a folder of its own.
 const NEWEST: u32 = 30;
@@ -130,20 +128,21 @@ impl Programs {
         majors: &RangeInclusive<u32>,
         version_of: impl Fn(&Path) -> Option<u32>,
     ) -> Option<Self> {
-        let folders = majors
+        let needed = ["pg_dump", "pg_restore"];
+        let mut packaged = majors
             .clone()
-            .map(|major| packages.join(major.to_string()).join("bin"));
+            .filter_map(|major| postgres::packaged(packages, major, &needed).ok());
         let fits = |folder: &PathBuf| {
             version_of(&folder.join("pg_dump")).is_some_and(|major| majors.contains(&major))
         };
-        let in_path = std::env::split_paths(path).filter(fits);
-        folders
-            .chain(in_path)
-            .map(|folder| Self {
-                dump: folder.join("pg_dump"),
-                restore: folder.join("pg_restore"),
-            })
-            .find(|programs| programs.dump.is_file() && programs.restore.is_file())
+        let mut in_path = std::env::split_paths(path)
+            .filter(fits)
+            .filter_map(|folder| postgres::with_programs(folder, &needed).ok());
+        let folder = packaged.next().or_else(|| in_path.next())?;
+        Some(Self {
+            dump: folder.join("pg_dump"),
+            restore: folder.join("pg_restore"),
+        })
     }
 
     /// pg_dump's path, if it does not know [`COLUMN_VERSION`]: who leaves it out has its name.

@@ -80,7 +80,7 @@ pub enum Phase {
     Copying,
     /// All rows are there. Indexes, constraints and triggers are being made.
     Indexing,
-    /// Sequences, materialised views and statistics are being brought up.
+    /// Sequences, materialized views and statistics are being brought up.
     Finishing,
     /// The target is a copy; apply may go on from `start_lsn`.
     Ready,
@@ -131,7 +131,7 @@ pub struct Replica {
     pub origin: String,
     pub exclude_schemas: Vec<String>,
     pub exclude_tables: Vec<String>,
-    /// In the order of the tables' names.
+    /// Tables in the order of their names.
     pub subsets: Vec<Subset>,
     pub phase: Phase,
     /// Where apply begins; known from [`Phase::Schema`] on.

@@ -97,7 +97,7 @@ impl Lost {
     /// What has become of it on the source, in words.
     pub fn words(&self) -> String {
         match &self.why {
-            Why::Gone => "the source has no such table any more".to_owned(),
+            Why::Gone => "the source no longer has such a table".to_owned(),
             Why::Renamed(name) => format!("it is called {name} on the source now"),
             Why::Replaced => "another table has its name on the source now".to_owned(),
             Why::Unpublished => "the publication does not have it any more".to_owned(),

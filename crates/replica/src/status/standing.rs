@@ -56,9 +56,7 @@ pub fn lag(standing: Standing<'_>, applied: &Applied, source_end: Option<Lsn>) -
         return Lag::Unknown;
     }
     match (source_end, applied.lsn) {
-        (Some(end), Some(lsn)) if end >= lsn => {
-            Lag::Exactly(u64::from(end).saturating_sub(lsn.into()))
-        }
+        (Some(end), Some(lsn)) if end >= lsn => Lag::Exactly(end.bytes_since(lsn)),
         // The source has gone back.
         (Some(_), _) => Lag::Unknown,
         (None, Some(_)) if is_fresh(applied.heard) => Lag::AtLeast(applied.lag_bytes),

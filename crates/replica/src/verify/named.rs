@@ -123,8 +123,8 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
     match replica.paused {
         false => Ok(replica),
         true => Err(ReplicaError::State(format!(
-            "replica \"{name}\" is paused, so it does not come to a position of the source: let it go \
-             on with lockstep replica resume"
+            "replica \"{name}\" is paused, so it does not reach the source's position: end the pause with \
+             lockstep replica resume"
         ))),
     }
 }
@@ -155,13 +155,13 @@ fn wait_near(
             Holder::Nobody if own.is_none() => Some("the process that applied has ended"),
             Holder::Apply if applied.state == "blocked" => Some("a change does not fit"),
             Holder::Apply if applied.lsn >= Some(end) => return Ok(()),
-            _ if since.elapsed() > what.patience => Some("it does not get on"),
+            _ if since.elapsed() > what.patience => Some("it makes no progress"),
             _ => None,
         };
         if let Some(words) = refused {
             let of_error = of_error();
             return Err(ReplicaError::State(format!(
-                "replica \"{name}\" does not come to {end}, where its source was: {words}{of_error}"
+                "replica \"{name}\" does not reach {end}, where its source was: {words}{of_error}"
             )));
         }
         if applied.lsn != reached {

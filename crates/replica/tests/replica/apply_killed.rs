@@ -14,13 +14,14 @@ use lockstep_apply::failpoint::{
 };
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::number;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::{self, Failpoint};
 
 use crate::apply_lab::until;
-use crate::apply_random::{SCHEMA, from_environment, statement, transaction};
+use crate::apply_random::{SCHEMA, statement, transaction};
 use crate::failpoints::process::{Death, Does, Process, Starts, said};
 use crate::subsets::compare;
 use crate::{Told, conninfo, options, server, sql, values};
@@ -176,8 +177,8 @@ struct Kills {
 }
 
 fn killed(with_spool: bool) {
-    let seed = u64::from(from_environment("SEED").unwrap_or(1));
-    let rounds = from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(2);
+    let seed = number("SEED").unwrap_or(1);
+    let rounds = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(2);
     let mut rng = Rng::with_seed(seed);
     let mut killing = Killing::new(&mut rng, with_spool);
     let (mut kills, mut compared) = (Kills::default(), [false; 4]);

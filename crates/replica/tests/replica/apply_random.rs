@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
 use lockstep_client::{ClientError, Connection};
+use lockstep_lab::for_tests::number;
 use lockstep_lab::server::Stop;
 
 use super::apply_lab::{Pair, sql};
@@ -150,16 +151,10 @@ fn round(seed: u64, rounds: u32, writers: usize) {
     pair.stop();
 }
 
-pub fn from_environment(name: &str) -> Option<u32> {
-    std::env::var(name)
-        .ok()
-        .and_then(|number| number.parse().ok())
-}
-
 fn random(writers: usize) {
-    let seed = from_environment("SEED").unwrap_or(1);
-    let rounds = from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(3);
-    round(seed.into(), rounds, writers);
+    let seed = number("SEED").unwrap_or(1);
+    let rounds = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(3);
+    round(seed, rounds, writers);
 }
 
 #[test]

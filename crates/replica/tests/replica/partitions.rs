@@ -72,7 +72,7 @@ fn a_partitioned_table_of_which_something_is_excluded_is_published_by_its_partit
     let (_, findings) = preflight(&options).unwrap();
     let warned = findings
         .iter()
-        .any(|one| one.says.contains("none that is made later"));
+        .any(|one| one.says.contains("partitions created later"));
     assert!(warned, "{findings:#?}");
     create(&options, &mut Told::default()).unwrap();
     let published = "SELECT tablename FROM pg_publication_tables";

@@ -68,7 +68,7 @@ fn a_real_database_is_seen_as_it_is() {
     found(Severity::Info, "s.columns", "generated");
     found(Severity::Info, "s.columns", "identity columns");
     found(Severity::Error, "s.upper", "are not published");
-    found(Severity::Info, "s.view", "materialised view");
+    found(Severity::Info, "s.view", "materialized view");
     assert_eq!(findings.len(), 14, "{findings:#?}");
 
     // Nothing is changed while there are errors.

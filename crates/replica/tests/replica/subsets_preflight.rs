@@ -116,7 +116,7 @@ fn tables_that_cannot_have_one_are_named() {
                 &[],
                 Warning,
                 "table \"public.p\"",
-                "none that is made later",
+                "partitions created later",
                 "publication",
             ),
         ],
@@ -359,7 +359,7 @@ fn what_the_target_could_not_hold_is_found() {
                 Warning,
                 subject,
                 "t_n_check, g",
-                "the copy fails otherwise",
+                "otherwise the copy fails",
             ),
             (
                 &[],

@@ -2,9 +2,10 @@
 
 use fastrand::Rng;
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::number;
 use lockstep_replica::lifecycle::create::create;
 
-use crate::apply_random::{from_environment, transaction};
+use crate::apply_random::transaction;
 use crate::subsets::{compare, followed, lines, subsets};
 use crate::{Told, options, server, sql};
 
@@ -75,7 +76,7 @@ fn statement(rng: &mut Rng) -> String {
 
 #[test]
 fn a_random_workload_moves_rows_in_and_out_of_filters() {
-    let seed = u64::from(from_environment("SEED").unwrap_or(1));
+    let seed = number("SEED").unwrap_or(1);
     let mut rng = Rng::with_seed(seed);
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
@@ -97,7 +98,7 @@ fn a_random_workload_moves_rows_in_and_out_of_filters() {
         &["public.t=region,id,v,large"],
     );
     create(&options, &mut Told::default()).unwrap();
-    for _ in 0..from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(3) {
+    for _ in 0..number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(3) {
         change(&mut rng, 40);
         let writers = rng.usize(1..5);
         followed(&source, &target, writers, |caught_up| {

@@ -89,7 +89,7 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
     assert_eq!(
         lost(&target),
         [
-            "gone: the source has no such table any more",
+            "gone: the source no longer has such a table",
             "k: another table has its name on the source now",
             "moved: it is called \"S.M\" on the source now",
             "out: the publication does not have it any more",

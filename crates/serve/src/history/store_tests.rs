@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lockstep_lab::for_tests;
 use lockstep_lag::monitor::Moment;
 use lockstep_lag::point::Bound;
 use tempfile::TempDir;
@@ -199,7 +200,7 @@ fn busy_moment(at_ms: i64, random: &mut fastrand::Rng) -> Moment {
     }
 }
 
-/// As docs/serve.md says.
+/// The size that docs/serve.md states.
 #[test]
 fn a_week_of_20_replicas_has_22_mb() {
     let folder = TempDir::new().unwrap();
@@ -261,10 +262,7 @@ fn a_damaged_file_is_never_believed() {
     let expected = read(&store, 0, 0);
     drop(store);
     let whole = fs::read(&path).unwrap();
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(15);
+    let seed = for_tests::number("SEED").unwrap_or(15);
     let mut random = fastrand::Rng::with_seed(seed);
     let mut damaged = 0;
     for round in 0..60 {

@@ -1,120 +1,81 @@
 //! Metrics of replay by several processes, from extension lockstep.
 
-use lockstep_lag::monitor::{MonitorState, NodeState};
+use lockstep_lag::monitor::MonitorState;
 use lockstep_lag::parallel_replay::ParallelReplay;
-use lockstep_service::exposition::Exposition;
+use lockstep_service::exposition::{Exposition, Family};
 
-use super::{Family, family, flag};
-
-type OfNode = fn(&ParallelReplay) -> f64;
-
-const FAMILIES: &[(Family, OfNode)] = &[
-    (
-        Family(
-            "replay_parallel",
-            "gauge",
-            "1 if several processes replay at the moment.",
-        ),
-        |said| flag(said.is_parallel()),
+const FAMILIES: &[Family<ParallelReplay>] = &[
+    Family::new(
+        "replay_parallel",
+        "1 while several processes replay.",
+        |said| said.is_parallel().into(),
     ),
-    (
-        Family(
-            "replay_helpers",
-            "gauge",
-            "Replay helpers that are there, at work or asleep.",
-        ),
-        |said| said.helpers as f64,
+    Family::new(
+        "replay_helpers",
+        "Replay helpers that are there, at work or asleep.",
+        |said| said.helpers.into(),
     ),
-    (
-        Family(
-            "replay_records_total",
-            "counter",
-            "Records replayed, by extension lockstep.",
-        ),
-        |said| said.records as f64,
+    Family::new(
+        "replay_records_total",
+        "Records replayed, by extension lockstep.",
+        |said| said.records.into(),
     ),
-    (
-        Family(
-            "replay_dispatched_records_total",
-            "counter",
-            "Records that helpers might execute before their turn.",
-        ),
-        |said| said.dispatched as f64,
+    Family::new(
+        "replay_dispatched_records_total",
+        "Records that helpers might execute before their turn.",
+        |said| said.dispatched.into(),
     ),
-    (
-        Family(
-            "replay_helper_records_total",
-            "counter",
-            "Records that a helper had done when their turn came.",
-        ),
-        |said| said.done_by_helpers as f64,
+    Family::new(
+        "replay_helper_records_total",
+        "Records that a helper had done when their turn came.",
+        |said| said.done_by_helpers.into(),
     ),
-    (
-        Family(
-            "replay_given_back_records_total",
-            "counter",
-            "Records that helpers took and left to the startup process.",
-        ),
-        |said| said.given_back as f64,
+    Family::new(
+        "replay_given_back_records_total",
+        "Records that helpers took and left to the startup process.",
+        |said| said.given_back.into(),
     ),
-    (
-        Family(
-            "replay_retired_records_total",
-            "counter",
-            "Records retired, in the order of the WAL, while records could run ahead.",
-        ),
-        |said| said.retired as f64,
+    Family::new(
+        "replay_retired_records_total",
+        "Records retired, in the order of the WAL, while records could run ahead.",
+        |said| said.retired.into(),
     ),
-    (
-        Family(
-            "replay_helper_wal_bytes_total",
-            "counter",
-            "WAL of the records that helpers executed.",
-        ),
-        |said| said.helper_bytes as f64,
+    Family::new(
+        "replay_helper_wal_bytes_total",
+        "WAL of the records that helpers executed.",
+        |said| said.helper_bytes.into(),
     ),
-    (
-        Family(
-            "replay_ahead_records",
-            "gauge",
-            "Records in the queue after the one that is replayed at the moment.",
-        ),
-        |said| said.record_distance as f64,
+    Family::new(
+        "replay_ahead_records",
+        "Records in the queue after the one that is being replayed.",
+        |said| said.record_distance.into(),
     ),
-    (
-        Family(
-            "replay_ahead_bytes",
-            "gauge",
-            "WAL from the replay position to the end of the records in the queue.",
-        ),
-        |said| said.wal_distance as f64,
+    Family::new(
+        "replay_ahead_bytes",
+        "WAL from the replay position to the end of the records in the queue.",
+        |said| said.wal_distance.into(),
     ),
-    (
-        Family(
-            "replay_helper_queue_records",
-            "gauge",
-            "Records that helpers have taken and not executed, or will try again.",
-        ),
-        |said| said.queue_depth as f64,
+    Family::new(
+        "replay_helper_queue_records",
+        "Records that helpers have taken and not executed, or will try again.",
+        |said| said.queue_depth.into(),
     ),
 ];
 
-/// Metrics with a further label: its name, and a value for each of its values.
-struct Labelled {
-    about: Family,
-    label: &'static str,
-    values: &'static [(&'static str, OfNode)],
-}
+/// Metrics with a further label: name and help, the label, and a value for each of the label's values.
+type Labelled = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [(&'static str, fn(&ParallelReplay) -> f64)],
+);
 
 const LABELLED: &[Labelled] = &[
-    Labelled {
-        about: Family(
-            "replay_inline_records_total",
-            "counter",
-            "Records that the startup process replayed at their turn, by what kept them from helpers.",
-        ),
-        label: "reason",
-        values: &[
+    (
+        "replay_inline_records_total",
+        "Records that the startup process replayed at their turn, by what kept them from helpers.",
+        "reason",
+        &[
             ("kind", |said| said.inline_kind as f64),
             ("missing", |said| said.inline_missing as f64),
             ("map", |said| said.inline_map as f64),
@@ -124,71 +85,56 @@ const LABELLED: &[Labelled] = &[
             ("checkpoint", |said| said.barriers_checkpoint as f64),
             ("other", |said| said.barriers_other as f64),
         ],
-    },
-    Labelled {
-        about: Family(
-            "replay_wait_seconds_total",
-            "counter",
-            "Time that the startup process slept for helpers, or helpers waited for an earlier record.",
-        ),
-        label: "process",
-        values: &[
+    ),
+    (
+        "replay_wait_seconds_total",
+        "Time that the startup process slept for helpers, or helpers waited for an earlier record.",
+        "process",
+        &[
             ("startup", |said| said.startup_wait_ms / 1000.0),
             ("helper", |said| said.helper_wait_ms / 1000.0),
         ],
-    },
-    Labelled {
-        about: Family(
-            "replay_startup_wait_seconds_total",
-            "counter",
-            "Time that the startup process slept for helpers, by what the helper did.",
-        ),
-        label: "cause",
-        values: &[
+    ),
+    (
+        "replay_startup_wait_seconds_total",
+        "Time that the startup process slept for helpers, by what the helper did.",
+        "cause",
+        &[
             ("cpu", |said| said.startup_wait_cpu_ms / 1000.0),
             ("io", |said| said.startup_wait_io_ms / 1000.0),
             ("lock", |said| said.startup_wait_lock_ms / 1000.0),
         ],
-    },
+    ),
 ];
 
 /// Standbys that tell it.
-fn told(state: &MonitorState) -> impl Iterator<Item = (&NodeState, &ParallelReplay)> {
+fn told(state: &MonitorState) -> impl Iterator<Item = (&str, &ParallelReplay)> + Clone {
     state
         .nodes
         .iter()
-        .filter_map(|node| Some((node, &node.parallel_replay.as_ref()?.now)))
+        .filter_map(|node| Some((node.name.as_str(), &node.parallel_replay.as_ref()?.now)))
 }
 
 pub fn standbys(text: &mut Exposition, state: &MonitorState) {
-    for (about, value) in FAMILIES {
-        family(text, about);
-        for (node, said) in told(state) {
-            text.sample(about.0, &[("node", &node.name)], &value(said).to_string());
-        }
-    }
-    let about = Family(
-        "replay_parallel_reason",
-        "gauge",
-        "Why several processes replay, or do not, in words; always 1.",
+    text.families(
+        FAMILIES,
+        told(state).map(|(node, said)| ([("node", node)], said)),
     );
-    family(text, &about);
-    for (node, said) in told(state) {
-        let labels = [("node", node.name.as_str()), ("reason", &said.reason())];
-        text.sample(about.0, &labels, "1");
-    }
-    for Labelled {
-        about,
-        label,
-        values,
-    } in LABELLED
-    {
-        family(text, about);
-        for (node, said) in told(state) {
-            for (of, value) in *values {
-                let labels = [("node", node.name.as_str()), (*label, *of)];
-                text.sample(about.0, &labels, &value(said).to_string());
-            }
-        }
+    text.metric(
+        "replay_parallel_reason",
+        "Why several processes replay, or do not, in words; always 1.",
+        told(state).map(|(node, said)| {
+            let labels = [("node", node.to_owned()), ("reason", said.reason())];
+            (labels, true)
+        }),
+    );
+    for (name, help, label, values) in LABELLED {
+        let samples = told(state).flat_map(|(node, said)| {
+            values.iter().map(move |(of, value)| {
+                let labels = [("node", node), (*label, *of)];
+                (labels, value(said))
+            })
+        });
+        text.metric(name, help, samples);
     }
 }

@@ -37,14 +37,17 @@ fn full() -> MonitorState {
 
 #[test]
 fn the_text_is_as_recorded() {
-    let text = render(&full(), AT_MS + 500);
+    let status = HistoryStatus {
+        bytes: 3 << 20,
+        limit_bytes: 100 << 20,
+        oldest_ms: Some(AT_MS - 60_000),
+        saved_ms: Some(AT_MS - 2_000),
+        ..HistoryStatus::default()
+    };
+    let text = render(&full(), AT_MS + 500) + &history(&status, AT_MS + 500);
     let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/example.txt");
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, recorded, "UPDATE_SNAPSHOTS=1 records it");
+    lockstep_lab::for_tests::assert_recorded(&path, &text);
 }
 
 #[test]

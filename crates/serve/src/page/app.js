@@ -45,6 +45,17 @@ function causes(findings) {
   sync(at("cause-list"), findings, key, cause, updateCause);
 }
 
+// What has to be true, and whether it is: what is wrong or not known comes first.
+function checks(done) {
+  const order = ["wrong", "not_known", "well"];
+  const sorted = [...done].sort((a, b) => order.indexOf(a.answer) - order.indexOf(b.answer));
+  const well = done.filter((one) => one.answer === "well").length;
+  show(at("checks"), done.length > 0);
+  put(at("checks-count"), `${well} of ${done.length} came out well`);
+  const signs = { wrong: "▲", not_known: "?", well: "✓" };
+  lines(at("check-list"), sorted.map((one) => `${signs[one.answer]} ${one.at}, ${one.check}: ${one.words}. Proves: ${one.proves}`));
+}
+
 // Longer times can be chosen if they are kept.
 function kept(history) {
   for (const label of document.querySelectorAll("#span label")) {
@@ -72,6 +83,7 @@ function render(state) {
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
   kept(state.history);
   causes(state.diagnosis.findings);
+  checks(state.diagnosis.checks);
   topology(state);
   replicas(at("link-list"), state, news, !document.hidden);
   servers(state);

@@ -8,18 +8,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lockstep_client::target::Target;
-use lockstep_lab::package::{Package, SUPPORTED};
+use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
 
-use crate::oracle::Side;
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::control::{ClusterState, Control};
-use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Relation, RelationFork};
 use crate::oracle::psql::Session;
 use crate::oracle::wal::Wal;
+use crate::side::Side;
 
 /// The user for a running server that was named by its folder, unless PGUSER is set.
 const SUPERUSER: &str = "postgres";
@@ -29,12 +29,7 @@ pub fn package_of(side: Side, target: &Target) -> crate::Result<Package> {
     let major = match target {
         Target::Folder(folder) => major_of(folder)?,
         Target::Conninfo(conninfo) => {
-            let mut installed = SUPPORTED
-                .rev()
-                .map(|major| Package::find(major.to_string().parse()?));
-            let any = installed.find(|package| package.is_ok());
-            let package = any.unwrap_or_else(|| Package::find("15".parse()?))?;
-            let session = Session::new(&package, side, conninfo);
+            let session = Session::new(&Package::newest()?, side, conninfo);
             let query = "SELECT current_setting('server_version_num')::int / 10000;";
             let [major] = session.row(query)?;
             major

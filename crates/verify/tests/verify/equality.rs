@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{TestLab, number};
 use lockstep_lab::server::{Server, Settings};
 use lockstep_verify::VerifyError;
 use lockstep_verify::crash::{
@@ -62,16 +62,6 @@ fn settings() -> Settings {
         settings.insert(name.to_owned(), value.to_owned());
     }
     settings
-}
-
-/// A number from the environment.
-fn number(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-        Err(_) => otherwise,
-    }
 }
 
 fn run(lab: &Lab, primary: &Server, seed: u64, size: Size) -> Summary {
@@ -200,7 +190,10 @@ fn lab_and_primary() -> (Lab, Server) {
 
 /// Runs seeds beside a stock standby and one with this replay.
 fn seeds_leave_equal(replay: Replay) {
-    let (first, seeds) = (number("SEED", 1), number("LOCKSTEP_SEEDS", 1));
+    let (first, seeds) = (
+        number("SEED").unwrap_or(1),
+        number("LOCKSTEP_SEEDS").unwrap_or(1),
+    );
     let (lab, mut primary) = lab_and_primary();
     let mut one = lab.standby(&primary, "one", &Settings::new()).unwrap();
     let ours = replay.settings();
@@ -294,7 +287,10 @@ fn crash(crash: &Crash, primary: &Server, shaken: &mut Server, disk: Option<&Pow
 
 /// Crashes a standby with this replay, and compares it with a stock one that never crashed.
 fn crashes_leave_equal(replay: Replay) {
-    let (first, crashes) = (number("SEED", 1), number("LOCKSTEP_CRASHES", 2));
+    let (first, crashes) = (
+        number("SEED").unwrap_or(1),
+        number("LOCKSTEP_CRASHES").unwrap_or(2),
+    );
     let (lab, mut primary) = lab_and_primary();
     let mut steady = lab.standby(&primary, "steady", &Settings::new()).unwrap();
     let (mut shaken, disk) = on_disk(&lab, &primary, replay);

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_verify::crash::{Process, Victim};
 use lockstep_verify::invariants::{self, Invariants, Options, Report, Scan, What, Writers};
@@ -77,7 +77,7 @@ fn lab(replay: Replay) -> Lab {
 
 /// Long-held snapshots wanted, and how long they may take.
 fn scale() -> (u64, Duration) {
-    let wanted: u32 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
+    let wanted: u32 = for_tests::number("LOCKSTEP_SNAPSHOTS").unwrap_or(1);
     (wanted.into(), PATIENCE * wanted)
 }
 

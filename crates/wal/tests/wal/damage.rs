@@ -384,7 +384,7 @@ fn a_huge_length_is_no_reason_to_allocate() {
         };
         assert_eq!(u64::from(found), first + place as u64);
         // Or its next page is empty, where a segment ended early.
-        let words = ["does not go on", "is empty"];
+        let words = ["does not continue", "is empty"];
         assert!(words.iter().any(|words| reason.contains(words)), "{reason}");
     }
 }

@@ -23,35 +23,18 @@ mod source;
 mod target;
 mod world;
 
-use std::ops::RangeInclusive;
-
 use lockstep_apply::fault::Fault;
+use lockstep_lab::for_tests;
 
 use world::{Plant, Seen, World};
 
 /// Seeds of a usual run.
 const SEEDS: u64 = 1_000;
 
-fn seeds() -> RangeInclusive<u64> {
-    let text = |name| std::env::var(name).ok();
-    let number = |text: &str| text.parse().expect("LOCKSTEP_SEEDS is N or FROM-TO");
-    if let Some(seed) = text("SEED") {
-        let seed = seed.parse().expect("SEED is a number");
-        return seed..=seed;
-    }
-    match text("LOCKSTEP_SEEDS") {
-        None => 1..=SEEDS,
-        Some(range) => match range.split_once('-') {
-            Some((from, to)) => number(from)..=number(to),
-            None => 1..=number(&range),
-        },
-    }
-}
-
 #[test]
 fn the_target_is_always_what_the_source_was() {
     let mut all = Seen::default();
-    let seeds = seeds();
+    let seeds = for_tests::seeds(SEEDS);
     let is_one = seeds.clone().count() == 1;
     for seed in seeds {
         let mut world = World::new(seed, None);

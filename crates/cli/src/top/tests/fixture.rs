@@ -134,6 +134,7 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
         nodes: Vec::new(),
         links: Vec::new(),
         findings,
+        checks: Vec::new(),
     };
     let behind = links.iter().any(|link| link.behind);
     let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();

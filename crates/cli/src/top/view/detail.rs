@@ -317,7 +317,7 @@ impl Page {
         self.lines.push(Line::styled(head, self.theme.dim()));
         for slot in &node.slots {
             let kept = match (slot.restart_lsn, node.end_lsn) {
-                (Some(from), Some(to)) => bytes(u64::from(to).saturating_sub(from.into()) as f64),
+                (Some(from), Some(to)) => bytes(to.bytes_since(from) as f64),
                 _ => "-".to_owned(),
             };
             let safe = slot.safe_wal_size;

@@ -1,7 +1,6 @@
 //! The table of all nodes, and a few lines about the selected row below it.
 
 use lockstep_lag::monitor::LinkState;
-use lockstep_lag::position::bytes_between;
 use lockstep_service::words::brief::{bytes, time};
 use lockstep_service::words::lines::wrapped;
 use lockstep_wire::Lsn;
@@ -235,7 +234,7 @@ fn cell(model: &Model, row: &TopRow, column: Column, wide: usize) -> String {
         Column::Sent | Column::Written | Column::Flushed | Column::Replayed => {
             let link = row.link.and_then(|index| model.state.links.get(index));
             let missing = link.and_then(|link| {
-                let missing = bytes_between(column.position(link)?, link.end_lsn?);
+                let missing = link.end_lsn?.bytes_since(column.position(link)?);
                 Some(bytes(missing as f64))
             });
             figure(missing)

@@ -12,7 +12,7 @@ use crate::relay_support::raw::{Message, Raw, error, framed, packet};
 use crate::relay_support::{Relay, publisher, until};
 use fastrand::Rng;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
@@ -138,10 +138,7 @@ impl Twins {
 }
 
 fn seed() -> u64 {
-    std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..))
+    for_tests::number("SEED").unwrap_or_else(|| fastrand::u64(..))
 }
 
 fn time() -> Duration {

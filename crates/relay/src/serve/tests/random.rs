@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use lockstep_lab::for_tests;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::*;
@@ -14,10 +15,7 @@ const TIME: Duration = Duration::from_secs(2);
 const LEAST: u64 = 20;
 
 fn seed() -> u64 {
-    std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..))
+    for_tests::number("SEED").unwrap_or_else(|| fastrand::u64(..))
 }
 
 fn bytes(rng: &mut Rng, length: usize) -> Vec<u8> {

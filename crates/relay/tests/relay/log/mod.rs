@@ -9,16 +9,12 @@ mod threads;
 
 use self::harness::Harness;
 use self::stream::Sizes;
+use lockstep_lab::for_tests;
 use lockstep_spool::Limits;
 
 /// Runs `test` for some seeds, or for the one that the environment names.
 fn seeds(usual: u64, test: impl Fn(fastrand::Rng)) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seeds = match number("SEED") {
-        Some(seed) => seed..=seed,
-        None => 1..=number("LOCKSTEP_SEEDS").unwrap_or(usual),
-    };
-    for seed in seeds {
+    for seed in for_tests::seeds(usual) {
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             test(fastrand::Rng::with_seed(seed));
         }));

@@ -20,11 +20,11 @@ mod slots;
 mod subscriber;
 mod world;
 
-use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use counts::Counts;
 use lockstep_intake::fault::IntakeFault;
+use lockstep_lab::for_tests;
 use lockstep_relay::fault::Fault;
 use world::World;
 
@@ -34,24 +34,10 @@ const SEEDS: u64 = 120;
 /// Seeds with which everything happens that can.
 const ENOUGH: u64 = 120;
 
-fn seeds() -> RangeInclusive<u64> {
-    let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
-    if let Some(seed) = text("SEED") {
-        let seed = seed.parse().expect("SEED is a number");
-        return seed..=seed;
-    }
-    let Some(range) = text("LOCKSTEP_SEEDS") else {
-        return 1..=SEEDS;
-    };
-    let (from, to) = range.split_once('-').unwrap_or(("1", &range));
-    let number = |text: &str| text.parse().expect("LOCKSTEP_SEEDS is N or FROM-TO");
-    number(from)..=number(to)
-}
-
 #[test]
 fn nothing_is_lost_and_nothing_comes_twice() {
     let mut counts = Counts::default();
-    let seeds = seeds();
+    let seeds = for_tests::seeds(SEEDS);
     for seed in seeds.clone() {
         match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
             Ok(run) => counts.add(&run),

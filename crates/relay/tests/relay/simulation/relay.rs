@@ -154,15 +154,9 @@ pub fn slot_state(plugin: &str, confirmed: u64) -> SlotState {
     SlotState {
         plugin: Some(plugin.to_owned()),
         database: Some("d".to_owned()),
-        temporary: false,
-        active_pid: None,
         confirmed: Lsn::from(confirmed),
         restart: Lsn::from(START),
-        wal_status: None,
-        invalidation: None,
-        two_phase: false,
-        failover: false,
-        synced: false,
+        ..SlotState::default()
     }
 }
 

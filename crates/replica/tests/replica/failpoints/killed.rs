@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockstep_lab::for_tests::number;
 use lockstep_lab::server::Server;
 use lockstep_replica::state::failpoint;
 
 use super::Scene;
 use super::process::{Death, Does};
-use crate::apply_random::from_environment;
 use crate::values;
 
 /// Does something to its end: the same again after each kill, and at last without any.
@@ -47,8 +47,8 @@ fn done_somehow(rng: &mut Rng, scene: &mut Scene, does: Does, reached: &[&str]) 
 
 #[test]
 fn a_creation_and_a_drop_end_whoever_is_killed() {
-    let seed = u64::from(from_environment("SEED").unwrap_or(1));
-    let rounds = from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(1);
+    let seed = number("SEED").unwrap_or(1);
+    let rounds = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(1);
     let mut rng = Rng::with_seed(seed);
     let mut scene = Scene::bare();
     let mut killed = 0;

@@ -7,7 +7,7 @@ use std::fs;
 
 use bed::Bed;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 use lockstep_verify::oracle::{self, CompareOptions, Comparison, FreeSpace, Node, Side, Target};
 
@@ -89,13 +89,8 @@ fn stock_standbys_are_equal() {
 #[test]
 #[ignore = "long: make test-bed"]
 fn planted_faults_are_found() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let rounds = number("LOCKSTEP_PLANTS").unwrap_or(1);
-    let seed = number("SEED").unwrap_or(1);
+    let rounds = for_tests::number("LOCKSTEP_PLANTS").unwrap_or(1);
+    let seed = for_tests::number("SEED").unwrap_or(1);
     let mut bed = Bed::new(seed);
     for _ in 0..rounds {
         bed.flips();
@@ -110,6 +105,7 @@ fn planted_faults_are_found() {
 /// Readers on a standby leave hints and fill its memory; they must not make a difference,
 /// neither to files nor, while replay is paused, to memory that is written out.
 #[test]
+#[ignore = "long: make test-bed"]
 fn readers_and_pauses_make_no_difference() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = lab.primary("primary", None, &small()).unwrap();
@@ -317,7 +313,11 @@ fn what_cannot_be_compared_is_refused() {
     refused(&behind, &checked, &[before, "pg_checksums"]);
 
     // No data folder, another major, a damaged control file, a crash.
-    refused(&behind, lab.folder(), &["not a data folder", "PG_VERSION"]);
+    refused(
+        &behind,
+        lab.folder(),
+        &["not a data directory", "PG_VERSION"],
+    );
     refused(&behind, &lab.folder().join("nowhere"), &["no such folder"]);
     let spoiled = lab.folder().join("spoiled");
     plants::copy(&behind, &spoiled);
@@ -331,7 +331,7 @@ fn what_cannot_be_compared_is_refused() {
     refused(
         &behind,
         &spoiled,
-        &["control file", "make this standby anew"],
+        &["control file", "set up this standby again"],
     );
     primary.kill().unwrap();
     refused(

@@ -1,0 +1,334 @@
+//! States that doctor once called healthy, on real servers: it finds each, or says that it does not know.
+
+use crate::doctor_support::{brief, causes, doctor};
+use crate::relay_support::until_answer;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
+use serde_json::Value;
+
+/// A primary, a standby and a subscriber.
+struct Servers {
+    primary: Server,
+    standby: Server,
+    subscriber: Server,
+}
+
+fn settings(of: &[(&str, &str)]) -> Settings {
+    let own = of.iter();
+    own.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+impl Servers {
+    fn start(lab: &Lab) -> Self {
+        let primary = settings(&[
+            ("wal_level", "logical"),
+            ("archive_mode", "on"),
+            ("archive_command", "/bin/true"),
+            ("wal_receiver_status_interval", "1s"),
+            ("hot_standby_feedback", "on"),
+            ("autovacuum", "off"),
+        ]);
+        let primary = lab.primary("primary", None, &primary).unwrap();
+        primary
+            .execute(
+                "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (LIKE t INCLUDING ALL); \
+                 INSERT INTO t VALUES (1, 'x'); INSERT INTO u VALUES (1, 'x'); \
+                 CREATE TABLE log (v text); CREATE TABLE victim (id int, v text); \
+                 CREATE PUBLICATION p FOR TABLE t",
+            )
+            .unwrap();
+        let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+        let retry = settings(&[("wal_retrieve_retry_interval", "1s")]);
+        let subscriber = lab.primary("subscriber", None, &retry).unwrap();
+        let subscribe = format!(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (LIKE t INCLUDING ALL)\n\
+             ;CREATE SUBSCRIPTION s CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
+             PUBLICATION p",
+            primary.sockets().display(),
+            primary.port()
+        );
+        for sql in subscribe.split("\n;") {
+            subscriber.execute(sql).unwrap();
+        }
+        let servers = Self {
+            primary,
+            standby,
+            subscriber,
+        };
+        servers.await_tables("0");
+        servers
+    }
+
+    /// Waits until so many tables are not synchronised.
+    fn await_tables(&self, number: &str) {
+        let sql = "SELECT count(*)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+        until_answer(&self.subscriber, sql, number);
+    }
+
+    /// What doctor says of all three: its exit code, and its JSON.
+    fn examine(&self) -> (i32, Value) {
+        let [primary, standby, subscriber] =
+            [&self.primary, &self.standby, &self.subscriber].map(|it| it.conninfo(SUPERUSER));
+        let args = [
+            "--primary",
+            &primary,
+            "--standby",
+            &standby,
+            "--subscriber",
+            &subscriber,
+            "--seconds",
+            "3",
+        ];
+        examine(&args)
+    }
+
+    /// Nothing is wrong, and all is known.
+    fn assert_well(&self) {
+        let (code, json) = self.examine();
+        assert_eq!(code, 0, "{} {}", json["unknown"], brief(&json));
+        assert_eq!(json["healthy"], true, "{}", json["checks"]);
+    }
+
+    /// Doctor finds this cause, with this exit code, and a check is wrong.
+    fn assert_found(&self, cause: &str, code: i32, check: &str) -> Value {
+        let (found, json) = self.examine();
+        assert_eq!(
+            causes(&json).first().map(String::as_str),
+            Some(cause),
+            "{}",
+            brief(&json)
+        );
+        assert_eq!(found, code, "{}", brief(&json));
+        assert_eq!(json["healthy"], false);
+        let mut checks = json["checks"].as_array().unwrap().iter();
+        let is_wrong = checks.any(|one| one["check"] == check && one["answer"] == "wrong");
+        assert!(is_wrong, "{}", json["checks"]);
+        json
+    }
+}
+
+fn examine(args: &[&str]) -> (i32, Value) {
+    let said = doctor(&[args, &["--output", "json"]].concat());
+    let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+    (said.code, json)
+}
+
+#[test]
+fn what_was_called_healthy_is_found_or_not_known() {
+    let lab = TestLab::stock().start().unwrap();
+    let mut servers = Servers::start(&lab);
+    servers.assert_well();
+    quiet(&servers);
+    explained(&servers);
+    copy_that_fails(&servers);
+    identity(&servers);
+    archiver(&servers);
+    abandoned_slot(&servers);
+    dead_rows(&servers);
+    servers.assert_well();
+    alone(&servers.subscriber);
+    servers.standby.promote().unwrap();
+    let json = servers.assert_found("two_primaries", 6, "one_primary");
+    let said = json["findings"][0].to_string();
+    assert!(said.contains("standby writes timeline 2"), "{said}");
+}
+
+/// Nobody commits, so the WAL writer flushes whole pages only, and the last record goes on behind them.
+fn quiet(servers: &Servers) {
+    let emit = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 20000))";
+    servers.primary.execute(emit).unwrap();
+    let within = "(pg_current_wal_flush_lsn() - '0/0')::bigint % 8192 = 0 \
+                  AND pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
+    until_answer(
+        &servers.primary,
+        &format!("SELECT ({within})::text"),
+        "true",
+    );
+    servers.assert_well();
+}
+
+/// Each check is explained, with what has come of it.
+fn explained(servers: &Servers) {
+    let (primary, standby) = (&servers.primary, &servers.standby);
+    let [primary, standby] = [primary, standby].map(|it| it.conninfo(SUPERUSER));
+    let args = [
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--seconds",
+        "1",
+        "--explain",
+    ];
+    let said = doctor(&args);
+    assert_eq!(said.code, 0, "{}", said.error);
+    for line in [
+        "one_primary: ",
+        "  + all nodes: primary takes the writes",
+        "  asked: ",
+    ] {
+        assert!(said.text.contains(line), "{}", said.text);
+    }
+}
+
+/// A row is in the way of the copy of a table.
+fn copy_that_fails(servers: &Servers) {
+    servers
+        .subscriber
+        .execute("INSERT INTO u VALUES (1, 'in the way')")
+        .unwrap();
+    servers
+        .primary
+        .execute("ALTER PUBLICATION p ADD TABLE u")
+        .unwrap();
+    servers
+        .subscriber
+        .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        .unwrap();
+    let failed = "SELECT (sync_error_count > 0)::text FROM pg_stat_subscription_stats";
+    until_answer(&servers.subscriber, failed, "true");
+    let json = servers.assert_found("initial_sync_fails", 6, "synchronised");
+    assert_eq!(
+        json["findings"][0]["names"]["tables"],
+        "public.u",
+        "{}",
+        brief(&json)
+    );
+    // As the remedy says: the copy begins anew by itself.
+    servers.subscriber.execute("DELETE FROM u").unwrap();
+    servers.await_tables("0");
+    servers.assert_well();
+}
+
+/// Tables whose updates are refused: without a key, with one that is deferrable, with the index of the
+/// replica identity dropped.
+fn identity(servers: &Servers) {
+    let primary = &servers.primary;
+    for sql in [
+        "CREATE TABLE log_deferred (v text PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE log_dropped (v text NOT NULL); CREATE UNIQUE INDEX one ON log_dropped (v); \
+         ALTER TABLE log_dropped REPLICA IDENTITY USING INDEX one; DROP INDEX one",
+        "CREATE PUBLICATION q FOR TABLE log, log_deferred, log_dropped",
+    ] {
+        primary.execute(sql).unwrap();
+    }
+    let tables = ["log", "log_deferred", "log_dropped"];
+    for table in tables {
+        let insert = format!("INSERT INTO {table} VALUES ('x')");
+        primary.execute(&insert).unwrap();
+        let update = primary.execute(&format!("UPDATE {table} SET v = 'y'"));
+        assert!(update.is_err(), "{table}");
+    }
+    let json = servers.assert_found("no_replica_identity", 0, "replica_identity");
+    assert_eq!(
+        json["findings"][0]["names"]["tables"],
+        "public.log, public.log_deferred, public.log_dropped",
+        "{}",
+        brief(&json)
+    );
+    // As the remedy says.
+    for table in tables {
+        let full = format!("ALTER TABLE {table} REPLICA IDENTITY FULL");
+        primary.execute(&full).unwrap();
+        let update = format!("UPDATE {table} SET v = 'y'");
+        primary.execute(&update).unwrap();
+    }
+    servers.assert_well();
+}
+
+/// The command does not end, so no segment fails.
+fn archiver(servers: &Servers) {
+    let set = |value: &str| {
+        let sql = format!("ALTER SYSTEM SET archive_command = '{value}'");
+        servers.primary.execute(&sql).unwrap();
+        servers.primary.execute("SELECT pg_reload_conf()").unwrap();
+    };
+    let ready =
+        "SELECT (count(*) >= 8)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    set("sleep 600");
+    for _ in 0..10 {
+        let switch = "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()";
+        servers.primary.execute(switch).unwrap();
+    }
+    until_answer(&servers.primary, ready, "true");
+    let json = servers.assert_found("archiver_failing", 0, "archiving");
+    assert!(
+        json["findings"][0]["evidence"][0]["value"]
+            .as_f64()
+            .unwrap()
+            >= 8.0
+    );
+    set("/bin/true");
+    // As the remedy says, somebody ends the command.
+    let archiver = "SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'archiver'";
+    let pid = servers.primary.query_text(archiver).unwrap().unwrap();
+    let ended = std::process::Command::new("sh")
+        .args(["-c", &format!("kill $(ps -o pid= --ppid {pid})")])
+        .status();
+    assert!(ended.unwrap().success());
+    let none =
+        "SELECT (count(*) = 0)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    servers
+        .primary
+        .execute("SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
+        .unwrap();
+    until_answer(&servers.primary, none, "true");
+    servers.assert_well();
+}
+
+/// A slot that keeps no WAL to speak of, and the rows of many transactions.
+fn abandoned_slot(servers: &Servers) {
+    let make = "SELECT pg_create_logical_replication_slot('abandoned', 'pgoutput')";
+    servers.primary.execute(make).unwrap();
+    let (code, json) = servers.examine();
+    assert_eq!(code, 7, "{}", brief(&json));
+    assert!(
+        json["unknown"]
+            .to_string()
+            .contains("slot abandoned on primary")
+    );
+    let spend = "DO $$ BEGIN FOR i IN 1..100001 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+    servers.primary.execute(spend).unwrap();
+    let json = servers.assert_found("unused_slot", 0, "slot");
+    let kept = json["findings"][0]["evidence"][0]["value"]
+        .as_f64()
+        .unwrap();
+    assert!(kept < 64.0 * 1024.0 * 1024.0, "{}", brief(&json));
+    servers
+        .primary
+        .execute("SELECT pg_drop_replication_slot('abandoned')")
+        .unwrap();
+}
+
+/// One transaction deletes many rows, which a query of the standby keeps.
+fn dead_rows(servers: &Servers) {
+    let fill = "INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 150000) i";
+    servers.primary.execute(fill).unwrap();
+    let mut reader = servers.standby.connect(SUPERUSER, "reader").unwrap();
+    reader
+        .execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
+        .unwrap();
+    servers.primary.execute("DELETE FROM victim").unwrap();
+    let old = "SELECT bool_or(now() - xact_start > '31s')::text FROM pg_stat_activity \
+               WHERE application_name = 'reader'";
+    until_answer(&servers.standby, old, "true");
+    let json = servers.assert_found("feedback_bloat", 0, "feedback");
+    let said = json["findings"][0]["evidence"].to_string();
+    assert!(said.contains("150000 dead rows"), "{said}");
+    drop(reader);
+    servers.primary.execute("TRUNCATE victim").unwrap();
+}
+
+/// A server that nobody replicates from, and none is named.
+fn alone(server: &Server) {
+    let conninfo = server.conninfo(SUPERUSER);
+    let (code, json) = examine(&["--primary", &conninfo, "--seconds", "1"]);
+    assert_eq!(
+        (code, &json["healthy"]),
+        (7, &false.into()),
+        "{}",
+        brief(&json)
+    );
+}

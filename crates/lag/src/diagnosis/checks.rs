@@ -1,0 +1,347 @@
+//! What must be true of each node and link, as a list of checks. A diagnosis is healthy only if each check
+//! was done and came out well. It is not enough that no rule has found anything, since a rule knows only
+//! what once went wrong.
+//!
+//! A check is wrong where a rule of one of its causes has found something; that rule says what to do.
+//! Otherwise it is well only if [`Check::holds`] says so from what was seen. What cannot be seen, and a state
+//! that no check knows, is not known.
+
+use lockstep_service::words::figures::seconds;
+use serde::Serialize;
+
+use crate::diagnosis::{Finding, LinkReport};
+use crate::link::Link;
+use crate::node::{Role, Trouble};
+use crate::point::LinkKind;
+use crate::questions::Part;
+use crate::rules::{Cause, Copying, Severity, View, all_slots, copying, difference_known};
+use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
+use crate::views::Slot;
+use crate::window::NodeWindow;
+
+mod table;
+
+pub use table::CHECKS;
+
+/// What a check is done for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// All nodes together.
+    Cluster,
+    Node,
+    Primary,
+    Standby,
+    /// Each slot of a server that is not temporary.
+    Slot,
+    /// Each link to a replica.
+    Link,
+    /// Each link to a standby.
+    Physical,
+    /// Each link to a subscription whose subscriber was named.
+    Subscription,
+}
+
+/// What a check has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Well,
+    Wrong,
+    NotKnown,
+}
+
+/// A check of one node, slot or link.
+#[derive(Debug, Clone, Serialize)]
+pub struct CheckReport {
+    /// The check, as in [`Check::id`].
+    pub check: &'static str,
+    /// The node, slot or link, by name.
+    pub at: String,
+    pub answer: Answer,
+    /// What was seen, or why nothing was.
+    pub words: String,
+    /// What the check proves, as in [`Check::proves`].
+    pub proves: &'static str,
+}
+
+/// A row of the table.
+pub struct Check {
+    /// The check's name in JSON, which never changes.
+    pub id: &'static str,
+    pub of: Subject,
+    /// What servers are asked.
+    pub asks: &'static str,
+    /// Who may ask that.
+    pub who: &'static str,
+    /// What is true if it comes out well.
+    pub proves: &'static str,
+    /// Parts of a sample without which it cannot be done.
+    needs: &'static [Part],
+    /// Causes that make it wrong.
+    pub causes: &'static [Cause],
+    /// Whether it is well, from what was seen: what, or why that is not known.
+    holds: fn(&Place<'_, '_>) -> Result<String, String>,
+}
+
+/// What a check looks at.
+pub struct Place<'v, 'a> {
+    view: &'v View<'a>,
+    node: Option<&'a NodeWindow>,
+    slot: Option<&'v Slot>,
+    link: Option<(&'v Link<'a>, &'v LinkReport)>,
+}
+
+impl Place<'_, '_> {
+    /// The name that findings have for it.
+    fn name(&self) -> String {
+        match (self.slot, self.link, self.node) {
+            (Some(slot), _, Some(node)) => format!("slot {} on {}", slot.slot_name, node.name),
+            (_, Some((link, _)), _) => link.name.clone(),
+            (_, _, Some(node)) => node.name.clone(),
+            _ => "all nodes".to_owned(),
+        }
+    }
+
+    /// The finding is about this place, or about a node if the place is all of them.
+    fn is_at(&self, finding: &Finding) -> bool {
+        let (name, at) = (self.name(), &finding.at);
+        let everywhere = self.link.map(|(link, _)| all_slots(&link.upstream.name));
+        *at == name || Some(at) == everywhere.as_ref() || self.node.is_none() && self.link.is_none()
+    }
+
+    /// A part of these that a node of the place does not show.
+    fn hidden(&self, needs: &[Part]) -> Option<String> {
+        let link = self.link.map(|(link, _)| link);
+        let nodes = [
+            self.node,
+            link.map(|link| link.upstream),
+            link.and_then(|link| link.replica),
+        ];
+        nodes.into_iter().flatten().find_map(|node| {
+            let all = (!node.facts.monitor && node.is_usable()).then(|| "all of it".to_owned());
+            let mut troubles = node.troubles.iter();
+            let part = troubles.find_map(|trouble| match trouble {
+                Trouble::Gap { what, .. } if needs.iter().any(|it| it.words() == what) => {
+                    Some(what.clone())
+                }
+                _ => None,
+            });
+            Some(format!("{} does not show {}", node.name, all.or(part)?))
+        })
+    }
+}
+
+/// The places at which a check is done.
+fn places<'v, 'a>(
+    view: &'v View<'a>,
+    reports: &'v [LinkReport],
+    of: Subject,
+) -> Vec<Place<'v, 'a>> {
+    let nothing = || Place {
+        view,
+        node: None,
+        slot: None,
+        link: None,
+    };
+    let nodes = |is: fn(&NodeWindow) -> bool| {
+        let nodes = view.window.nodes.iter().filter(move |node| is(node));
+        nodes.map(|node| Place {
+            node: Some(node),
+            ..nothing()
+        })
+    };
+    let links = |is: fn(&Link<'_>) -> bool| {
+        let links = view.links.iter().zip(reports);
+        links.filter(move |(link, _)| is(link)).map(|link| Place {
+            link: Some(link),
+            ..nothing()
+        })
+    };
+    match of {
+        Subject::Cluster => vec![nothing()],
+        Subject::Node => nodes(|_| true).collect(),
+        Subject::Primary => nodes(|it| it.is_usable() && it.role == Role::Primary).collect(),
+        Subject::Standby => nodes(|it| it.is_usable() && it.role == Role::Standby).collect(),
+        Subject::Slot => {
+            let nodes = view
+                .window
+                .usable()
+                .filter(|node| node.role != Role::Subscriber);
+            let slots = nodes.flat_map(|node| {
+                let slots = node.last().map_or(&[][..], |last| &last.slots);
+                let slots = slots.iter().filter(|slot| !slot.temporary && !slot.synced);
+                slots.map(move |slot| Place {
+                    node: Some(node),
+                    slot: Some(slot),
+                    ..nothing()
+                })
+            });
+            slots.collect()
+        }
+        Subject::Link => links(|_| true).collect(),
+        Subject::Physical => links(|link| link.kind == LinkKind::Physical).collect(),
+        Subject::Subscription => {
+            links(|link| link.subscription.is_some() && link.replica.is_some()).collect()
+        }
+    }
+}
+
+/// Does every check.
+pub fn check(view: &View<'_>, reports: &[LinkReport], findings: &[Finding]) -> Vec<CheckReport> {
+    let mut done = Vec::new();
+    for check in CHECKS {
+        for place in places(view, reports, check.of) {
+            let found = findings.iter().find(|finding| {
+                let is_bad = finding.severity != Severity::Note;
+                is_bad && check.causes.contains(&finding.cause) && place.is_at(finding)
+            });
+            let (answer, words) = match (found, place.hidden(check.needs)) {
+                (Some(finding), _) => (Answer::Wrong, finding.title.clone()),
+                (None, Some(hidden)) => (Answer::NotKnown, hidden),
+                (None, None) => match (check.holds)(&place) {
+                    Ok(words) => (Answer::Well, words),
+                    Err(words) => (Answer::NotKnown, words),
+                },
+            };
+            done.push(CheckReport {
+                check: check.id,
+                at: place.name(),
+                answer,
+                words,
+                proves: check.proves,
+            });
+        }
+    }
+    done
+}
+
+/// Whether something is looked at, and what.
+fn has_replicas(place: &Place<'_, '_>) -> Result<String, String> {
+    let named = place.view.window.nodes.len();
+    match place.view.links.len() {
+        0 if named <= 1 => Err("no replica is named, and none is connected".to_owned()),
+        number => Ok(format!("{number} replicas are looked at")),
+    }
+}
+
+fn is_one_primary(place: &Place<'_, '_>) -> Result<String, String> {
+    match place.view.window.primary() {
+        Some(primary) => Ok(format!("{} takes the writes", primary.name)),
+        None => Err("no primary answers".to_owned()),
+    }
+}
+
+fn answers(place: &Place<'_, '_>) -> Result<String, String> {
+    let node = place.node.ok_or("no node")?;
+    let trouble = node.troubles.iter().find(|trouble| trouble.is_blind());
+    match (trouble, node.samples.len()) {
+        (Some(trouble), _) => Err(trouble.to_string()),
+        (None, 0) => Err("it has not answered".to_owned()),
+        (None, number) => Ok(format!("it answered {number} times, as what it was named")),
+    }
+}
+
+fn is_archived(place: &Place<'_, '_>) -> Result<String, String> {
+    let node = place.node.ok_or("no node")?;
+    if !crate::rules::archives(node) {
+        return Ok("it archives nothing".to_owned());
+    }
+    let queue = node.last().and_then(|last| last.archive);
+    let queue =
+        queue.ok_or("it does not show what waits to be archived (pg_ls_archive_statusdir)")?;
+    Ok(format!("{} segments wait to be archived", queue.ready))
+}
+
+fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {
+    let (link, report) = place.link.ok_or("no link")?;
+    match (link.points.last(), report.behind) {
+        (None, _) => Err("its positions are not known".to_owned()),
+        // No rule has said why.
+        (Some(_), true) => Err(format!("it is {} behind", seconds(report.lag_ms))),
+        (Some(_), false) => Ok(format!("at most {} behind", seconds(report.lag_max_ms))),
+    }
+}
+
+/// The standby streams, or has all that there is.
+fn streams(place: &Place<'_, '_>) -> Result<String, String> {
+    let (link, report) = place.link.ok_or("no link")?;
+    let upstream = &link.upstream.name;
+    let Some(replica) = link.replica else {
+        let sender = link.upstream.last().and_then(|last| link.sender(last));
+        let state = sender.and_then(|sender| sender.state.as_ref());
+        return match state {
+            Some(SenderState::Streaming | SenderState::Catchup) => {
+                Ok(format!("{upstream} streams to it"))
+            }
+            Some(other) => Err(format!("its walsender on {upstream} is {other}")),
+            None => Err(format!("it has no walsender on {upstream} now")),
+        };
+    };
+    let receiver = replica.last().and_then(|last| last.receiver.as_ref());
+    match receiver.and_then(|receiver| receiver.status.as_ref()) {
+        Some(ReceiverStatus::Streaming) => Ok(format!("it streams from {upstream}")),
+        Some(other) => Err(format!("its walreceiver is {other}")),
+        // It may restore from an archive, or has just lost its walreceiver.
+        None if !report.behind && link.last_bytes() == 0 => Ok("it has all WAL".to_owned()),
+        None => Err("it has no walreceiver now".to_owned()),
+    }
+}
+
+fn replays(place: &Place<'_, '_>) -> Result<String, String> {
+    let node = place.node.ok_or("no node")?;
+    match node.last().and_then(|last| last.wal.pause.as_ref()) {
+        Some(ReplayPause::NotPaused) => Ok("replay is not paused".to_owned()),
+        Some(other) => Err(format!("its replay is \"{other}\"")),
+        None => Err("it does not show whether replay is paused".to_owned()),
+    }
+}
+
+/// The slot was used in this window, and its WAL is there.
+fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
+    let (node, slot) = (place.node.ok_or("no node")?, place.slot.ok_or("no slot")?);
+    match &slot.wal_status {
+        // A relay's slots have no status.
+        None | Some(WalStatus::Reserved | WalStatus::Extended) => {}
+        Some(other) => return Err(format!("its wal_status is \"{other}\"")),
+    }
+    let name = &slot.slot_name;
+    let used = node.share(|sample| sample.slot(name).is_some_and(|slot| slot.active));
+    let mut replicas = place.view.replicas();
+    let is_asked = replicas.any(|it| it.replica.slot == *name);
+    match used > 0.0 || is_asked {
+        true => Ok("its consumer is connected, or known".to_owned()),
+        false => Err("nobody uses it, so a replica may be missing".to_owned()),
+    }
+}
+
+fn applies(place: &Place<'_, '_>) -> Result<String, String> {
+    let (link, _) = place.link.ok_or("no link")?;
+    let row = link
+        .replica
+        .and_then(|replica| link.subscribed(replica.last()?));
+    let row = row.ok_or("the subscription is not there")?;
+    match (row.enabled, row.pid) {
+        (true, Some(pid)) => Ok(format!("its apply worker runs (process {pid})")),
+        _ => Err("it has no apply worker now".to_owned()),
+    }
+}
+
+fn is_synchronised(place: &Place<'_, '_>) -> Result<String, String> {
+    let (link, _) = place.link.ok_or("no link")?;
+    match copying(link) {
+        Some(Copying::Done) => Ok("all its tables are synchronised".to_owned()),
+        Some(Copying::GetsOn) => Ok("tables are being copied, and that gets on".to_owned()),
+        Some(_) => Err("whether the copy of its tables gets on".to_owned()),
+        None => Err("the subscription is not there".to_owned()),
+    }
+}
+
+fn is_published(place: &Place<'_, '_>) -> Result<String, String> {
+    let (link, _) = place.link.ok_or("no link")?;
+    difference_known(place.view, link).map(|()| "it follows what is published".to_owned())
+}
+
+/// What no rule has found; its check has no other state.
+fn nothing_found(_: &Place<'_, '_>) -> Result<String, String> {
+    Ok("nothing is found".to_owned())
+}

@@ -1,0 +1,403 @@
+//! What was called healthy, or nothing, and was not: each state is found, or not known.
+
+use std::sync::Arc;
+
+use super::scene::{START, Scene, lsn, node, process, session, slot};
+use super::{Cause, RULES, Severity};
+use crate::diagnosis::checks::{Answer, CHECKS};
+use crate::diagnosis::{Diagnosis, diagnose};
+use crate::node::{Role, Trouble};
+use crate::sample::Sample;
+use crate::views::{ArchiveQueue, Session, Slot, Unsynced};
+use crate::window::Window;
+
+/// Causes that have a case here.
+pub(super) const CAUSES: [Cause; 3] = [
+    Cause::InitialSyncFails,
+    Cause::NoReplicaIdentity,
+    Cause::TwoPrimaries,
+];
+
+type Change = fn(&mut Scene);
+
+/// The answer of a check at a place.
+fn answer(diagnosis: &Diagnosis, check: &str, at: &str) -> Answer {
+    let mut checks = diagnosis.checks.iter();
+    let found = checks.find(|one| one.check == check && one.at == at);
+    found
+        .unwrap_or_else(|| panic!("{check} at {at}: {:?}", diagnosis.checks))
+        .answer
+}
+
+fn causes(diagnosis: &Diagnosis) -> Vec<Cause> {
+    diagnosis.findings.iter().map(|found| found.cause).collect()
+}
+
+/// Changes what the first subscriber says of a table that is not synchronised, by the number of the sample.
+fn unsynced(scene: &mut Scene, of: impl Fn(usize) -> (Option<u32>, Option<u64>, u64)) {
+    for (index, sample) in scene.one.samples.iter_mut().enumerate() {
+        let (pid, rows, errors) = of(index);
+        let row = &mut sample.subscriptions[0];
+        row.unsynced_tables = 1;
+        row.sync_errors = errors;
+        row.unsynced = vec![Unsynced {
+            table: "public.t".to_owned(),
+            state: "d".into(),
+            pid,
+            rows,
+        }];
+    }
+}
+
+#[test]
+fn a_copy_that_does_not_get_on_is_found() {
+    let of = |copy: fn(usize) -> (Option<u32>, Option<u64>, u64)| {
+        let mut scene = Scene::healthy();
+        unsynced(&mut scene, copy);
+        let diagnosis = scene.diagnose();
+        (
+            causes(&diagnosis),
+            answer(&diagnosis, "synchronised", "one"),
+            diagnosis,
+        )
+    };
+    // It failed now, or before; no worker is free.
+    for copy in [
+        (|at| (None, None, 7 + at as u64 / 30)) as fn(usize) -> _,
+        |_| (None, None, 7),
+        |_| (None, None, 0),
+    ] {
+        let (causes, answer, diagnosis) = of(copy);
+        assert_eq!(causes, [Cause::InitialSyncFails]);
+        assert_eq!(answer, Answer::Wrong);
+        assert!(diagnosis.has_lag() && !diagnosis.healthy);
+        let says = |remedy: &str| remedy.contains("public.t");
+        assert!(
+            says(&diagnosis.findings[0].remedies[0]),
+            "{:?}",
+            diagnosis.findings
+        );
+    }
+    // Rows come.
+    let (causes, answer, diagnosis) = of(|at| (Some(40), Some(at as u64), 0));
+    assert!(
+        causes.is_empty() && diagnosis.healthy,
+        "{:?}",
+        diagnosis.unknown
+    );
+    assert_eq!(answer, Answer::Well);
+    // A worker is there, and nothing comes.
+    let (causes, answer, diagnosis) = of(|_| (Some(40), Some(5), 0));
+    assert!(causes.is_empty() && !diagnosis.healthy);
+    assert_eq!(answer, Answer::NotKnown);
+    assert_eq!(
+        diagnosis.unknown,
+        ["one: whether the copy of its tables gets on"]
+    );
+}
+
+/// A slot that nobody uses, with this age of the rows that it keeps.
+fn abandoned(scene: &mut Scene, xmin_age: Option<i64>) {
+    for sample in &mut scene.primary.samples {
+        let end = sample.wal.flush.map_or(START, u64::from);
+        sample.slots.push(Slot {
+            active: false,
+            active_pid: None,
+            xmin_age,
+            ..slot("abandoned", "physical", 0, end)
+        });
+    }
+}
+
+#[test]
+fn an_abandoned_slot_keeps_rows_too() {
+    let mut scene = Scene::healthy();
+    abandoned(&mut scene, Some(123_000));
+    let diagnosis = scene.diagnose();
+    assert_eq!(causes(&diagnosis), [Cause::UnusedSlot]);
+    let words = &diagnosis.findings[0].evidence[1].words;
+    assert!(words.contains("123000 transactions"), "{words}");
+    // One that keeps nothing is no risk, but who should use it is not known.
+    let mut scene = Scene::healthy();
+    abandoned(&mut scene, None);
+    let diagnosis = scene.diagnose();
+    assert!(diagnosis.findings.is_empty() && !diagnosis.healthy);
+    let at = "slot abandoned on primary";
+    assert_eq!(answer(&diagnosis, "slot", at), Answer::NotKnown);
+    assert!(
+        diagnosis.unknown[0].starts_with(at),
+        "{:?}",
+        diagnosis.unknown
+    );
+}
+
+#[test]
+fn an_archiver_that_hangs_is_found() {
+    for (queue, found) in [
+        (Some((12, 5_000.0)), true),
+        (Some((1, 90_000.0)), true),
+        (Some((2, 5_000.0)), false),
+        (None, false),
+    ] {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.primary.samples {
+            sample.archive = queue.map(|(ready, oldest)| ArchiveQueue {
+                ready,
+                oldest_ms: Some(oldest),
+            });
+        }
+        let diagnosis = scene.diagnose();
+        let expected = found.then_some(Cause::ArchiverFailing);
+        assert_eq!(causes(&diagnosis), Vec::from_iter(expected), "{queue:?}");
+        let answer = answer(&diagnosis, "archiving", "primary");
+        assert_eq!(answer == Answer::NotKnown, queue.is_none());
+        assert_eq!(diagnosis.healthy, answer == Answer::Well);
+        if found {
+            assert!(diagnosis.findings[0].remedies[0].contains("look on primary"));
+        }
+    }
+}
+
+#[test]
+fn a_primary_alone_is_not_called_healthy() {
+    let alone = |slots: Vec<Slot>| {
+        let primary = node("primary", Role::Primary, |_, _| {
+            let mut sample = Sample {
+                slots: slots.clone(),
+                ..Sample::default()
+            };
+            sample.wal.flush = lsn(START);
+            sample
+        });
+        diagnose(&Window::new(vec![primary]))
+    };
+    let idle = Slot {
+        active: false,
+        active_pid: None,
+        ..slot("abandoned", "physical", 0, START)
+    };
+    for slots in [vec![], vec![idle]] {
+        let diagnosis = alone(slots);
+        assert!(diagnosis.findings.is_empty() && !diagnosis.healthy);
+        assert_eq!(
+            answer(&diagnosis, "replicas", "all nodes"),
+            Answer::NotKnown
+        );
+        assert!(
+            diagnosis.unknown[0].contains("no replica is named"),
+            "{:?}",
+            diagnosis.unknown
+        );
+    }
+}
+
+#[test]
+fn updates_that_are_refused_are_a_risk() {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.primary.samples {
+        let mut tables = (*sample.tables).clone();
+        tables.unidentified = [("p".to_owned(), ["public.log".to_owned()].into())].into();
+        sample.tables = Arc::new(tables);
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(causes(&diagnosis), [Cause::NoReplicaIdentity]);
+    assert_eq!(diagnosis.findings[0].names["tables"], "public.log");
+    assert!(diagnosis.has_risk() && !diagnosis.healthy);
+    let remedy = &diagnosis.findings[0].remedies[0];
+    assert!(
+        remedy.starts_with("on primary, in database app: a primary key for public.log"),
+        "{remedy}"
+    );
+}
+
+/// A standby's session that keeps the rows of few transactions, and these dead rows on the primary.
+fn keeps(dead_rows: u64, age_ms: f64) -> impl Fn(&mut Scene) {
+    move |scene: &mut Scene| {
+        for sample in &mut scene.primary.samples {
+            sample.senders[0].xmin_age = Some(3);
+            sample.dead_rows = Some(dead_rows);
+        }
+        let reader = Session {
+            xmin_age: Some(3),
+            ..session(88, age_ms)
+        };
+        scene.clients(1, vec![reader]);
+    }
+}
+
+#[test]
+fn one_transaction_may_leave_many_dead_rows() {
+    for (dead_rows, age_ms, found) in [
+        (600_000, 31_000.0, true),
+        (600_000, 5_000.0, false),
+        (900, 31_000.0, false),
+    ] {
+        let mut scene = Scene::healthy();
+        keeps(dead_rows, age_ms)(&mut scene);
+        let diagnosis = scene.diagnose();
+        let expected = found.then_some(Cause::FeedbackBloat);
+        assert_eq!(
+            causes(&diagnosis),
+            Vec::from_iter(expected),
+            "{dead_rows} {age_ms}"
+        );
+        // The primary's own.
+        let mut scene = Scene::healthy();
+        let last = scene.primary.samples.last_mut().unwrap();
+        last.dead_rows = Some(dead_rows);
+        last.clients.oldest = vec![session(5, age_ms)];
+        let expected = found.then_some(Cause::OldTransaction);
+        assert_eq!(causes(&scene.diagnose()), Vec::from_iter(expected));
+    }
+}
+
+#[test]
+fn a_standby_that_was_promoted_is_a_second_primary() {
+    let promoted = |system: &str, timeline: u32| {
+        let mut scene = Scene::healthy();
+        scene.standby.facts.system = system.to_owned();
+        scene.standby.troubles = vec![Trouble::WrongRole {
+            reason: "it is no standby".to_owned(),
+        }];
+        for sample in &mut scene.standby.samples {
+            sample.in_recovery = false;
+            sample.wal.timeline = lockstep_wire::Timeline::new(timeline);
+        }
+        for sample in &mut scene.primary.samples {
+            sample.wal.timeline = lockstep_wire::Timeline::new(1);
+        }
+        scene.diagnose()
+    };
+    let diagnosis = promoted("1", 2);
+    assert_eq!(diagnosis.first(), Some(Cause::TwoPrimaries));
+    let first = &diagnosis.findings[0];
+    assert_eq!(
+        (first.severity, first.at.as_str()),
+        (Severity::Lag, "standby")
+    );
+    assert!(
+        first.evidence[0].words.contains("timeline 2"),
+        "{:?}",
+        first.evidence
+    );
+    assert!(first.remedies.last().unwrap().contains("lost"));
+    assert_eq!(
+        answer(&diagnosis, "one_primary", "all nodes"),
+        Answer::Wrong
+    );
+    // A server of another cluster is none of this one.
+    assert!(!causes(&promoted("2", 2)).contains(&Cause::TwoPrimaries));
+    // The primary itself, named as a standby.
+    assert!(!causes(&promoted("1", 1)).contains(&Cause::TwoPrimaries));
+}
+
+/// A quiet primary, whose WAL ends here, and a standby that has received all of it and not replayed the rest.
+fn quiet(end: u64, wait: &str) -> Diagnosis {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.primary.samples {
+        sample.wal.flush = lsn(end);
+        for sender in &mut sample.senders {
+            *sender = super::scene::sender(sender.pid, &sender.application_name, end);
+        }
+    }
+    for sample in &mut scene.standby.samples {
+        sample.wal.receive = lsn(end);
+        sample.wal.replay = lsn(end - 100);
+        sample.receiver.as_mut().unwrap().written_lsn = lsn(end);
+        sample.processes[0] = process(21, "startup", "Activity", wait);
+    }
+    scene.diagnose()
+}
+
+/// The WAL writer flushes whole pages: the last record may go on behind what is flushed.
+#[test]
+fn the_beginning_of_a_record_is_no_lag() {
+    const PAGE: u64 = 8192;
+    let boundary = START.next_multiple_of(PAGE);
+    for (end, wait, behind) in [
+        (boundary, "RecoveryWalStream", false),
+        (boundary, "RecoveryPause", true),
+        (boundary + 8, "RecoveryWalStream", true),
+    ] {
+        let diagnosis = quiet(end, wait);
+        let link = diagnosis
+            .links
+            .iter()
+            .find(|link| link.replica == "standby")
+            .unwrap();
+        assert_eq!(link.behind, behind, "{end} {wait}");
+    }
+}
+
+#[test]
+fn every_check_of_a_healthy_scene_is_done_and_well() {
+    let diagnosis = Scene::healthy().diagnose();
+    let done = |id: &str| diagnosis.checks.iter().any(|one| one.check == id);
+    for check in CHECKS {
+        assert!(done(check.id), "{} is not done", check.id);
+        assert!(!check.asks.is_empty() && !check.who.is_empty() && !check.proves.is_empty());
+    }
+    let bad: Vec<_> = diagnosis
+        .checks
+        .iter()
+        .filter(|one| one.answer != Answer::Well)
+        .collect();
+    assert!(bad.is_empty(), "{bad:?}");
+    assert_eq!(diagnosis.unknown, Vec::<String>::new());
+}
+
+/// A cause that no check has would leave a node called well.
+#[test]
+fn every_cause_that_is_not_a_note_makes_a_check_wrong() {
+    for cause in RULES.iter().map(|rule| rule.cause) {
+        let is_note = matches!(
+            cause,
+            Cause::OtherDatabases | Cause::IdlePrimary | Cause::ReplicaCopying
+        );
+        let has = CHECKS.iter().any(|check| check.causes.contains(&cause));
+        assert_eq!(has, !is_note, "{cause:?}");
+    }
+}
+
+/// States that no check knows are not known, and never well.
+const STRANGE: [(&str, Change); 5] = [
+    ("a walreceiver's status", |s| {
+        for sample in &mut s.standby.samples {
+            let receiver = sample.receiver.as_mut().unwrap();
+            receiver.status = Some("of a newer server".into());
+        }
+    }),
+    ("a slot's status", |s| {
+        for sample in &mut s.primary.samples {
+            sample.slots[1].wal_status = Some("of a newer server".into());
+        }
+    }),
+    ("a table's state", |s| {
+        unsynced(s, |at| (Some(40), Some(at as u64), 0));
+        for sample in &mut s.one.samples {
+            sample.subscriptions[0].unsynced[0].state = "z".into();
+        }
+    }),
+    ("a pause's state", |s| {
+        for sample in &mut s.standby.samples {
+            sample.wal.pause = Some("of a newer server".into());
+        }
+    }),
+    ("a publication that is gone", |s| {
+        for sample in &mut s.primary.samples {
+            sample.tables = Arc::default();
+        }
+    }),
+];
+
+#[test]
+fn a_state_that_no_check_knows_is_not_healthy() {
+    for (name, change) in STRANGE {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        assert!(!diagnosis.healthy, "{name}");
+        let is_known = diagnosis.unknown.is_empty() && diagnosis.findings.is_empty();
+        assert!(!is_known, "{name}: nothing is said");
+    }
+}

@@ -1,0 +1,106 @@
+//! The signal of tables that a subscription does not get copied. Positions do not show it: the apply worker
+//! follows all other tables.
+
+use super::published::some;
+use super::{Evidence, View};
+use crate::link::Link;
+use crate::sample::Sample;
+use crate::states::SyncPhase;
+use crate::views::{Subscription, Unsynced};
+
+/// Share of samples from which a worker copies.
+const MOSTLY: f64 = 0.5;
+
+/// How the copying of a subscription's tables gets on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copying {
+    /// All tables are synchronised.
+    Done,
+    /// Tables or rows were copied in this window, or are copied and wait for the apply worker.
+    GetsOn,
+    /// A worker has failed.
+    Fails,
+    /// No worker copies.
+    Waits,
+    /// A worker is there, and no row has come in this window; or a state is not known.
+    Open,
+}
+
+fn is_copied(table: &Unsynced) -> bool {
+    matches!(
+        table.state,
+        SyncPhase::Synchronized | SyncPhase::FinishedCopy
+    )
+}
+
+fn rows(row: &Subscription) -> u64 {
+    let rows = row.unsynced.iter().filter_map(|table| table.rows);
+    rows.fold(0, u64::saturating_add)
+}
+
+/// How the tables of a link's subscription get on; None if the subscriber was not asked.
+pub(crate) fn copying(link: &Link<'_>) -> Option<Copying> {
+    let replica = link.replica?;
+    let first = link.subscribed(replica.samples.first()?)?;
+    let last = link.subscribed(replica.last()?)?;
+    if last.unsynced_tables == 0 {
+        return Some(Copying::Done);
+    }
+    let errors = replica.growth(|sample| Some(link.subscribed(sample)?.sync_errors as f64));
+    let works = |sample: &Sample| {
+        link.subscribed(sample)
+            .is_some_and(|row| row.unsynced.iter().any(|table| table.pid.is_some()))
+    };
+    let works = replica.share(works) >= MOSTLY;
+    let comes = last.unsynced_tables < first.unsynced_tables || rows(last) > rows(first);
+    let is_known = |table: &Unsynced| SyncPhase::KNOWN.contains(&table.state);
+    let waits_to_apply = !last.unsynced.is_empty() && last.unsynced.iter().all(is_copied);
+    Some(match () {
+        () if !last.unsynced.iter().all(is_known) => Copying::Open,
+        () if errors > 0.0 => Copying::Fails,
+        () if comes || waits_to_apply => Copying::GetsOn,
+        () if works => Copying::Open,
+        // A worker that has failed comes again only after wal_retrieve_retry_interval.
+        () if last.sync_errors > 0 => Copying::Fails,
+        () => Copying::Waits,
+    })
+}
+
+pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in &view.links {
+        let state = copying(link).filter(|it| matches!(it, Copying::Fails | Copying::Waits));
+        let last = link
+            .replica
+            .and_then(|replica| Some((replica, link.subscribed(replica.last()?)?)));
+        let (Some(state), Some((replica, last))) = (state, last) else {
+            continue;
+        };
+        // Another rule says why a subscription without apply worker copies nothing.
+        if !last.enabled || last.pid.is_none() {
+            continue;
+        }
+        let tables = last.unsynced.iter().filter(|table| !is_copied(table));
+        let tables: Vec<String> = tables.map(|table| table.table.clone()).collect();
+        let (name, words) = match state {
+            Copying::Fails => {
+                let words = format!("copying has failed {} times", last.sync_errors);
+                ("failing_node", words)
+            }
+            _ => ("waiting_node", "no worker copies them".to_owned()),
+        };
+        let evidence = Evidence::of(link, 1.0)
+            .fact(
+                "unsynced_tables",
+                last.unsynced_tables as f64,
+                format!("tables that are not copied: {}", some(&tables)),
+            )
+            .fact("sync_errors", last.sync_errors as f64, words)
+            .name("tables", some(&tables))
+            .name(name, &replica.name)
+            .setting(replica, "max_logical_replication_workers")
+            .setting(replica, "max_worker_processes");
+        found.push(evidence);
+    }
+    found
+}
