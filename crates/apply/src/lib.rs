@@ -106,7 +106,7 @@ pub mod work;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
-pub use control::{Control, Phase, SpoolStats, Stats};
+pub use control::{Control, Phase, SpoolStats, Stats, Unreplicated};
 pub use copies::{Copied, Copies};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;

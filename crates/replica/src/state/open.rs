@@ -111,6 +111,7 @@ CREATE TABLE lockstep.publication (
 GRANT SELECT ON lockstep.publication TO pg_monitor;
 ",
     "
+ALTER TABLE lockstep.replica ADD unreplicated_tables bigint, ADD unreplicated text;
 ALTER TABLE lockstep.table_copy ADD target_oid oid;
 UPDATE lockstep.table_copy SET target_oid = (SELECT c.oid FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace

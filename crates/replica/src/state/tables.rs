@@ -46,6 +46,8 @@ pub struct TableCopy {
     pub target_oid: Option<u32>,
     /// What that table is called on the target now, or another that has its name; None if there is none.
     pub there: Option<TableName>,
+    /// The target has another table of that name now, in place of the one that was copied into.
+    pub replaced: bool,
 }
 
 impl ReplicaState {
@@ -81,9 +83,9 @@ impl ReplicaState {
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
         let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
                        missing_rows, source_oid, \
-                       target_oid, there.nspname, there.relname \
+                       target_oid, there.nspname, there.relname, there.oid <> target_oid \
                    FROM lockstep.table_copy LEFT JOIN LATERAL ( \
-                       SELECT n.nspname, c.relname \
+                       SELECT c.oid, n.nspname, c.relname \
                        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                        WHERE c.relkind IN ('r', 'p', 'f') AND (c.oid = target_oid \
                            OR c.oid = (SELECT x.oid FROM pg_class x \
@@ -153,7 +155,8 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             }),
             None => None,
         };
-        let sides = (field(row, 7)?, field(row, 8)?, there);
+        let replaced = field::<Option<bool>>(row, 11)?.unwrap_or(false);
+        let sides = (field(row, 7)?, field(row, 8)?, there, replaced);
         Ok((
             name,
             field::<String>(row, 2)?,
@@ -162,8 +165,8 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             sides,
         ))
     };
-    let (name, state, start, counts, (source_oid, target_oid, there)) =
-        read().map_err(ReplicaError::Target)?;
+    let (name, state, start, counts, sides) = read().map_err(ReplicaError::Target)?;
+    let (source_oid, target_oid, there, replaced) = sides;
     let (rows, bytes, missing) = counts;
     Ok(TableCopy {
         name,
@@ -175,5 +178,6 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
         source_oid,
         target_oid,
         there,
+        replaced,
     })
 }
