@@ -25,6 +25,7 @@
 //! | `segment` | the disk format, with its corruption rules |
 //! | `error` | what can go wrong |
 //! | `storage` | a folder of files, which tests replace |
+//! | `mark` | how far the log was durable, in a file beside the segments |
 //! | [`kept`] | a small file that is replaced as a whole, with a checksum |
 //! | `cache` | the newest frames, in memory |
 //! | `index` | the segments, oldest first |
@@ -61,6 +62,7 @@ pub mod failpoint;
 mod index;
 pub mod kept;
 mod log;
+mod mark;
 mod newest;
 mod position;
 mod reader;

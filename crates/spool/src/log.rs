@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 
+use super::mark::Mark;
 use super::newest::Writer;
 use super::position::LogPosition;
 use super::state::LogState;
@@ -72,6 +73,7 @@ pub struct Log<S: Storage> {
     pub(super) syncing: Mutex<()>,
     pub(super) shared: Mutex<LogState<S::File>>,
     pub(super) ends: watch::Sender<End>,
+    pub(super) mark: Mark<S::File>,
 }
 
 impl<S: Storage> Log<S> {

@@ -48,6 +48,7 @@ impl<S: Storage> Log<S> {
                     .map_err(|source| self.poison("rename", &unfinished, source))?;
             }
         }
+        self.mark.note(received);
         failpoint::SYNCED.reach();
         let mut shared = lock(&self.shared);
         // Nothing is appended any more to any of them but the last.

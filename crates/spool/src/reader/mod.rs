@@ -432,7 +432,11 @@ impl<S: Storage> Reader<S> {
             if !chunks.is_empty() && !self.segment.as_ref().is_some_and(loaded) {
                 break;
             }
-            let record = self.record_at(place.offset, base, entry, next)?;
+            let record = match self.record_at(place.offset, base, entry, next) {
+                // What is before the damage is read first.
+                Err(_) if !chunks.is_empty() => break,
+                record => record?,
+            };
             let length = record.header.stream_bytes();
             if !chunks.is_empty() && length > left {
                 break;
