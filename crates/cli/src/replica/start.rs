@@ -41,9 +41,10 @@ pub fn run(args: &StartArgs) -> Result<()> {
             output::print(&format!("replica {name} applies, up to {lsn} now"));
             match unreplicated.words {
                 None => Ok(()),
-                Some(words) => {
-                    Err(Failure::DataMismatch(format!("replica {name} is not complete: {words}")).into())
-                }
+                Some(words) => Err(Failure::DataMismatch(format!(
+                    "replica {name} is not complete: {words}"
+                ))
+                .into()),
             }
         }
         None => Err(Failure::Usage(format!(

@@ -311,14 +311,18 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
         several.until(tables, || {
             let metrics = several.get("/metrics");
             let mut lines = metrics.lines();
-            let found = lines.find(|line| line.starts_with("lockstep_replica_unreplicated_tables{"));
+            let found =
+                lines.find(|line| line.starts_with("lockstep_replica_unreplicated_tables{"));
             found.is_some_and(|line| line.ends_with(&format!("}} {tables}")))
         });
     };
     metric("0");
     let (well, _) = health(&several);
     assert!(well.starts_with("HTTP/1.1 200"), "{well}");
-    let (from, to) = (format!("{} dbname=app", conninfo(&several.source)), several.to("one"));
+    let (from, to) = (
+        format!("{} dbname=app", conninfo(&several.source)),
+        several.to("one"),
+    );
     let start = || output(&["start", "one", "--target", &to, "--wait", "90"]);
     assert_eq!(start().status.code(), Some(0));
 
@@ -329,7 +333,10 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
     assert!(head.starts_with("HTTP/1.1 503"), "{head}");
     assert_eq!(body["status"], "not complete", "{body}");
     let words = body["reasons"][0]["reason"].as_str().unwrap();
-    for part in ["\"public.t\" (it is called \"public.tt\"", "\"public.fresh\" (it was made"] {
+    for part in [
+        "\"public.t\" (it is called \"public.tt\"",
+        "\"public.fresh\" (it was made",
+    ] {
         assert!(words.contains(part), "{part}: {words}");
     }
     several.until_logged("is called \"public.tt\" on the source now");
@@ -356,7 +363,11 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
         .unwrap();
     let mut session = several.session("one");
     several.until("the row", || {
-        session.query("SELECT 1 FROM tt WHERE id = 2").unwrap().len() == 1
+        session
+            .query("SELECT 1 FROM tt WHERE id = 2")
+            .unwrap()
+            .len()
+            == 1
     });
     metric("1");
     drop(running);

@@ -217,7 +217,8 @@ impl Look {
                 return self.control.refuse(words);
             }
             let unreplicated = found.unreplicated(&self.replica);
-            if let Some(words) = (unreplicated.words.as_ref()).filter(|_| said != unreplicated.words)
+            if let Some(words) =
+                (unreplicated.words.as_ref()).filter(|_| said != unreplicated.words)
             {
                 warn!(replica = self.replica.name, "{words}");
             }
@@ -233,7 +234,13 @@ impl Look {
     fn ask(&self, expected: &Expected) -> Option<Source> {
         let tables = ReplicaState::find(&self.target).ok()??;
         let tables = { tables }.tables(&self.replica.name).ok()?;
-        Source::ask(&self.replica, Some(&self.source), Some(&tables), Some(expected)).ok()
+        Source::ask(
+            &self.replica,
+            Some(&self.source),
+            Some(&tables),
+            Some(expected),
+        )
+        .ok()
     }
 }
 

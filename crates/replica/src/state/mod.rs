@@ -50,8 +50,8 @@ pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
 use crate::publication::subset::Subset;
-use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_apply::sessions;
+use lockstep_apply::{SpoolStats, Unreplicated};
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";

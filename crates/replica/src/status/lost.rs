@@ -91,7 +91,9 @@ pub fn lost(
                 }
             }
             // Both sides have replaced it, and the publication has the new one.
-            "replaced" if field(&row, 5)? && listed.is_some_and(|listed| listed.replaced) => continue,
+            "replaced" if field(&row, 5)? && listed.is_some_and(|listed| listed.replaced) => {
+                continue;
+            }
             "replaced" => Why::Replaced,
             _ => Why::Unpublished,
         };
@@ -144,7 +146,11 @@ pub fn uncopied(
             table: field(&row, 1)?,
         };
         let above = tables_of(&row, 2)?;
-        if !above.iter().chain([&table]).any(|name| excluded.names(name)) {
+        if !above
+            .iter()
+            .chain([&table])
+            .any(|name| excluded.names(name))
+        {
             let why = Why::Uncopied;
             found.push(Lost { table, why });
         }

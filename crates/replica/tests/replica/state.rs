@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_apply::target_state::ADD_MISSING;
+use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
