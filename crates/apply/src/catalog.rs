@@ -21,7 +21,7 @@ use crate::target_state;
 /// Where each table starts.
 #[derive(Debug, Clone)]
 pub struct Starts {
-    /// By their names at the copy.
+    /// Starts of copied tables, by their names at the copy.
     pub tables: BTreeMap<TableName, Start>,
     pub copies: Copies,
     pub others: Others,

@@ -63,7 +63,7 @@ impl Copies {
     /// Chooses where the changes of the source's table go. The candidates are the target's tables with that
     /// name, with the name at the copy, and with the OID at the copy.
     ///
-    /// A table that keeps its name is found by that, since the target's may have been replaced by another one.
+    /// A table that keeps its name is found by that, since the target's may have been replaced by another.
     /// A table that was renamed on the source is the one that was copied, whether the target's has its new
     /// name, still its old one, or one that the source gives it later.
     pub fn home<'a>(&self, source: u32, name: &TableName, candidates: &'a [Candidate]) -> Home<'a> {
