@@ -504,8 +504,9 @@ impl World {
                 status.flushed
             ));
         }
-        // Transactions that change nothing, or whose changes cancel each other out, are applied once everything
-        // before is (`positions`), without a commit: the target must be what the source was after them.
+        // Transactions that change nothing, or whose changes cancel each other out, are applied once
+        // everything before is (`positions`), without a commit: the target must be what the source was
+        // after them.
         if self.last_before(status.applied) > kept && !self.has(status.applied) {
             return Err(format!(
                 "told {} applied, committed is {kept}",
