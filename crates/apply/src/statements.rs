@@ -420,6 +420,7 @@ mod tests {
     fn column(name: &str, in_array: bool) -> TargetColumn {
         TargetColumn {
             name: name.to_owned(),
+            of: crate::types::ColumnType::default(),
             kind: "pg_catalog.int8".to_owned(),
             in_array,
             of_user: false,

@@ -13,6 +13,7 @@ mod apply_killed;
 mod apply_lab;
 mod apply_large;
 mod apply_random;
+mod apply_shapes;
 mod apply_standby;
 mod apply_writers;
 mod create;
