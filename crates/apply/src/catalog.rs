@@ -53,7 +53,7 @@ impl Default for Starts {
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
 /// A table is looked at once, and the server takes that for so much work that it would compile the query
 /// first, which takes longer than a batch.
-const SESSION: &str = "SET lock_timeout = 20000; SET jit = off";
+const SESSION: &str = "SET lock_timeout = 20000";
 
 /// Tables that may be the one that is asked for ([`Copies::home`]): with this OID, or one of two names.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.

@@ -25,6 +25,7 @@ mod majors;
 mod partitions;
 mod preflight;
 mod publication;
+mod read_only;
 mod renamed;
 mod resume;
 mod spool;
