@@ -3,6 +3,7 @@
 use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
@@ -47,7 +48,9 @@ fn insert_and_send(source: &Server, id: i32) {
     let sent = format!(
         "SELECT bool_or(sent_lsn >= '{end}')::text FROM pg_stat_replication WHERE application_name = 'r'"
     );
-    while value(source, &sent) != "true" {}
+    while value(source, &sent) != "true" {
+        pause();
+    }
 }
 
 #[test]
@@ -169,7 +172,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
             "{}",
             logged()
         );
-        std::thread::yield_now();
+        pause();
     }
 }
 
