@@ -347,6 +347,7 @@ impl Tables for Catalog {
         }
         let column = |name: &String| TargetColumn {
             name: name.clone(),
+            of: lockstep_apply::types::ColumnType::default(),
             kind: "pg_catalog.text".to_owned(),
             in_array: true,
             of_user: false,
