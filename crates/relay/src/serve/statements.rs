@@ -13,11 +13,12 @@ const MOST: usize = 64;
 /// What a prepared statement does with slots.
 #[derive(Debug, Clone)]
 enum Prepared {
-    /// It lists them, as they were when it was prepared: the client's message, to do that again.
+    /// A statement that lists slots as they were when it was prepared; the client's message, to do
+    /// that again.
     Lists(Vec<u8>),
-    /// It calls this function: the client's message, to look at it again.
+    /// A statement that calls this function; the client's message, to look at it again.
     Calls(&'static str, Vec<u8>),
-    /// The relay does this each time.
+    /// A statement for which the relay does this each time, if the role is allowed to.
     Acts(Act, Result<(), Box<Report>>),
 }
 
