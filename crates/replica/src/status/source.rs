@@ -59,7 +59,7 @@ pub struct Source {
     pub lost: Vec<Lost>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
-    /// Its sequences, which are not replicated.
+    /// Number of its sequences, which are not replicated.
     pub sequences: u64,
 }
 
