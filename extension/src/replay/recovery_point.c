@@ -57,10 +57,17 @@
 #include "replay/dispatch.h"
 #include "replay/look_ahead.h"
 #include "replay/recovery_point.h"
+#include "state/clock.h"
 #include "state/settings.h"
 
 /* Most bytes by which the point is raised at a time. */
 #define LS_STRIDE (16 * 1024 * 1024)
+
+/*
+ * Least time between two of these writes, whatever lockstep.replay_min_backlog says. So fsync takes a
+ * small part of the time at most, and a stride in each of them is more than one process replays.
+ */
+#define LS_RAISE_EVERY_US INT64CONST(50000)
 
 /* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
 #define LS_PAGES_BACK 64
@@ -72,6 +79,7 @@ static ControlFileData *point_control = NULL;	/* in shared memory */
 static bool point_in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point_known = InvalidXLogRecPtr;	/* as far as this process knows */
 static XLogRecPtr point_searched = InvalidXLogRecPtr;	/* no later end of a record up to here */
+static int64 point_raised_at = 0;	/* ls_now_us() */
 
 static bool point_backup_goes_on(void);
 static XLogRecPtr point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline);
@@ -157,9 +165,13 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 {
 	TimeLineID	timeline;
 	XLogRecPtr	until;
+	int64		now;
 
 	if (end <= point_known || LS_BREAKS(HOT_POINT))
 		return true;
+	now = ls_now_us();
+	if (now - point_raised_at < LS_RAISE_EVERY_US)
+		return false;
 	if (end <= point_searched && ls_replay_min_backlog > 0)
 		return false;
 	if (point_control == NULL || !ls_backlog_is_worth(reader))
@@ -184,6 +196,7 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 		point_control->minRecoveryPoint = until;
 		point_control->minRecoveryPointTLI = timeline;
 		update_controlfile(DataDir, point_control, true);
+		point_raised_at = now;
 	}
 	point_known = point_control->minRecoveryPoint;
 	LWLockRelease(ControlFileLock);
