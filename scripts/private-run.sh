@@ -28,7 +28,7 @@ fi
 # Socket paths are limited to 107 bytes, so a long TMPDIR is not used. Neither is
 # one that the user cannot enter.
 run=
-for parent in "${TMPDIR:-/tmp}" /tmp; do
+for parent in "$("$clone/scripts/scratch-folder")" /tmp; do
     [ ${#parent} -le 40 ] || continue
     run=$(mktemp -d "$parent/lockstep-test.XXXXXX") || continue
     chown "$owner" "$run"

@@ -208,7 +208,7 @@ ls_procno_of(VirtualTransactionId vxid)
 #endif
 }
 
-/* 17, the same: the index of a parallel worker's leader. */
+/* The slot (index in the PGPROC array) of this parallel worker's leader; 17 removed PGPROC.pgprocno. */
 static inline int
 ls_my_leader_procno(void)
 {

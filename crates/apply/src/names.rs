@@ -31,7 +31,7 @@ impl fmt::Display for TableName {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Excluded {
     pub schemas: Vec<String>,
-    /// As `schema.table`.
+    /// The name as `schema.table`.
     pub tables: Vec<String>,
 }
 

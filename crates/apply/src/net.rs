@@ -106,7 +106,7 @@ enum Key<'a> {
 }
 
 impl Net {
-    /// For a table whose key's columns are at these places, which are in rising order.
+    /// Net changes of a table whose key's columns are at these places, in rising order.
     pub fn new(key: Vec<usize>) -> Self {
         Self {
             key,

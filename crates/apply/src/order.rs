@@ -1,4 +1,4 @@
-//! In which order batches may run, when there are several writers. No I/O.
+//! The order in which batches may run when there are several writers. No I/O.
 //!
 //! Parts are numbered as the source's history goes, and commit in that order. A change that touches
 //! nothing of an earlier part under way is *free*: it can be made at once, on another connection. A

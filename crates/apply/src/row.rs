@@ -9,7 +9,7 @@ pub enum Cell<'a> {
     Null,
     /// A large value that an update left as it was, and that the source has not sent.
     Unchanged,
-    /// In the format of the type's output function.
+    /// Text, in the format of the type's output function.
     Text(&'a [u8]),
 }
 

@@ -19,10 +19,10 @@ use crate::spool::Spool;
 /// A change that did not fit is tried again after this long.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Applies until [`Control::stop`]. Changes that the target does not have yet are kept in `spool`; without one
-/// the source keeps them. `starts` says which tables to apply from where; it is asked
-/// at each connection to the target. Errors are logged, shown in the statistics, and tried to
-/// get over; only those that no retry can mend are returned.
+/// Applies until [`Control::stop`]. Changes that the target does not have yet are kept in `spool`;
+/// without one the source keeps them. `starts` says which tables to apply from where; it is called at
+/// each connection to the target. An error is logged, shown in the statistics, and followed by another
+/// attempt; only an error that no attempt can mend is returned.
 pub fn run(
     settings: &Settings,
     spool: Option<&Spool>,

@@ -15,8 +15,8 @@
 //! Each writer can have one part, and one more can wait; then nothing more is read, and the source
 //! is told from time to time that the replica is there.
 //!
-//! Nothing more is read either once all parts, with the copies of rows that their statements need, take the memory
-//! that they may take: so it is exceeded by what comes of one message, the last that was read.
+//! Reading also stops once all parts, with the copies of rows that their statements need, take the
+//! memory that they may take: only the last message that was read can exceed it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -141,7 +141,7 @@ pub enum Answer {
     Reached,
     /// Our transaction is in the way of the part whose turn it is.
     InTheWay,
-    /// Done; `missing`: rows to change were not there, in this transaction.
+    /// The part is done. `missing`: rows to change were not there, in this transaction.
     Made {
         missing: bool,
     },

@@ -71,7 +71,7 @@ const SESSION: &str = "SET synchronous_commit = off; SET datestyle = 'ISO'; \
     SET enable_material = off; SET enable_memoize = off; SET jit = off; \
     SET max_parallel_workers_per_gather = 0";
 
-/// For statements that find rows without an index.
+/// Settings for statements that find rows without an index.
 const SCANS_ON: &str =
     "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_material = on";
 const SCANS_OFF: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \

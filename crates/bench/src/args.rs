@@ -45,11 +45,18 @@ impl ServerArgs {
     }
 }
 
-/// How often a benchmark measures, where it runs, and where its results go.
+/// Rounds of a benchmark, its server, and the folder of its results.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     // Help and default are the benchmark's: see `rounds`.
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 1, value_parser = value_parser!(u32).range(1..=100))]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "BENCH_ROUNDS",
+        hide_env_values = true,
+        default_value_t = 1,
+        value_parser = value_parser!(u32).range(1..=100)
+    )]
     pub rounds: u32,
     // Help is the benchmark's: see `writes`.
     #[arg(long, value_name = "FOLDER", default_value = "bench/results", display_order = LAST)]
@@ -89,7 +96,13 @@ impl SecondsArgs {
 #[derive(Debug, Clone, Args)]
 pub struct VariantsArgs {
     /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "VARIANTS",
+        value_delimiter = ',',
+        default_values_t = [Variant::Stock, Variant::Lockstep]
+    )]
     pub variants: Vec<Variant>,
 }
 

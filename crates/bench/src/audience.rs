@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use crate::trial::{Stage, Tick};
-
-/// Is told how a run goes.
+/// The listener that a run tells how it goes.
 pub trait Audience {
-    /// What the run is made of. Comes first.
+    /// Says what the run is made of. This call comes first.
     fn expect(&mut self, ahead: Ahead);
     /// One line about the run.
     fn say(&mut self, line: &str);
@@ -50,4 +48,32 @@ pub struct Phase {
     pub name: String,
     /// How long its load runs, warm-up included.
     pub load: Duration,
+}
+
+/// A part of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Loading fresh data into the primary.
+    LoadData,
+    /// Copying the primary and letting the copy catch up.
+    MakeStandby,
+    /// Load that is not measured.
+    WarmUp,
+    /// The measurement.
+    Measure,
+}
+
+/// A moment of a trial under load.
+#[derive(Debug, Clone, Copy)]
+pub struct Tick {
+    /// Warm-up or measurement.
+    pub stage: Stage,
+    /// Time in this stage.
+    pub elapsed: Duration,
+    /// Lag now, ms, if known.
+    pub lag_ms: Option<f64>,
+    /// Transactions a second on the primary, as last reported.
+    pub primary_tps: Option<f64>,
+    /// Reads a second on the standby, as last reported.
+    pub read_tps: Option<f64>,
 }

@@ -18,14 +18,14 @@ use crate::table::{Column, Group, Named, table};
 pub struct Turn<C, V> {
     pub case: C,
     pub variant: V,
-    /// From 1.
+    /// The round's number, from 1.
     pub round: u32,
 }
 
 /// A turn of a benchmark.
 pub type TurnOf<B> = Turn<<B as Benchmark>::Case, <B as Benchmark>::Variant>;
 
-/// In which order a benchmark takes its turns.
+/// The order in which a benchmark takes its turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// All rounds of a case, its variants in turn, before the next case.
@@ -33,7 +33,7 @@ pub enum Order {
     /// All cases in each round. As no case is complete before the last round, each row is
     /// written as soon as it is measured.
     SideBySide,
-    /// As [`Order::CaseByCase`], but every other round begins with the last variant, so that
+    /// Like [`Order::CaseByCase`], but every other round begins with the last variant, so that
     /// being first is no advantage.
     TurnAbout,
 }

@@ -22,7 +22,7 @@ pub enum Awaited {
 }
 
 impl Awaited {
-    /// Its `application_name`.
+    /// The replica's `application_name`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Standby => STANDBY,
@@ -30,7 +30,7 @@ impl Awaited {
         }
     }
 
-    /// Its kind of replication.
+    /// The replica's kind of replication.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Standby => "physical",

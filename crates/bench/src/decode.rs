@@ -19,13 +19,13 @@ const PUBLICATION: &str = "everything";
 /// How long one pass may take.
 const LONGEST_PASS: Duration = Duration::from_secs(1_800);
 
-/// How often a pass looks whether its receiver has ended.
+/// Interval at which a pass looks whether its receiver has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// CPU that does not change for this long is final.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
-/// How often to look at most.
+/// Most looks at the CPU until it is taken as final.
 const MOST_LOOKS: u32 = 100;
 
 /// What writes the WAL.
@@ -43,7 +43,7 @@ pub enum Changes {
 impl Changes {
     pub const ALL: [Self; 3] = [Self::TpcB, Self::Insert, Self::Giant];
 
-    /// Its name in cases.
+    /// The name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::TpcB => "tpcb",
@@ -87,7 +87,7 @@ pub const RELAY_WORK_MEM: &str = "256MB";
 /// A stretch of WAL with changes, and slots that start before it.
 #[derive(Debug)]
 pub struct Stretch {
-    /// Of WAL.
+    /// Bytes of WAL.
     pub bytes: u64,
     /// Rows changed, as far as they are published.
     pub changes: u64,
@@ -100,7 +100,7 @@ pub struct Stretch {
 pub struct Pass {
     /// CPU of the server, which does nothing else, in seconds.
     pub cpu_s: f64,
-    /// From the receiver's start to its end.
+    /// Time from the receiver's start to its end.
     pub seconds: f64,
 }
 

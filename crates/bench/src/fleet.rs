@@ -137,7 +137,7 @@ pub fn sessions(server: &Server, application_name: &str) -> Result<Vec<i32>> {
 pub struct Cpu(BTreeMap<i32, u64>);
 
 impl Cpu {
-    /// Of every process of a server until now.
+    /// Reads the time of every process of a server until now.
     pub fn of(server: &Server) -> Result<Self> {
         let Some(postmaster) = server.pid() else {
             let words = format!("{} has ended", server.id());

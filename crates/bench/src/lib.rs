@@ -1,25 +1,31 @@
 //! Benchmarks, and what they are made of: workloads, trials, samplers, faults. The demo is one
 //! trial of each variant.
 //!
+//! The modules are layers: each uses those above it in this table.
+//!
 //! | module | what |
 //! |---|---|
-//! | [`benchmarks`] | the list of all benchmarks, and a file for each |
-//! | [`benchmark`], `runner` | what a benchmark is made of, and what runs it |
-//! | [`results`], [`table`], [`plot`] | its file, its table and its plots |
-//! | [`audience`], [`host`] | who is shown how a run goes, and the program that it is a part of |
-//! | [`args`] | arguments that several modules share |
-//! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
+//! | `endpoint` | where consumers of logical replication connect |
+//! | `error` | what can go wrong |
+//! | [`replay_lag`], [`sampler`] | positions of both ends over time, and lag from them |
+//! | [`results`] | a benchmark's file |
+//! | [`audience`] | who is shown how a run goes |
 //! | [`trial`] | fresh data, a fresh standby, load on both ends and what was measured |
-//! | [`sampler`], [`replay_lag`] | positions of both ends over time, and lag from them |
+//! | [`args`], [`host`] | arguments that several modules share, and the program that a run is a part of |
+//! | [`table`], [`plot`] | a benchmark's table and its plots |
+//! | [`benchmark`], `runner` | what a benchmark is made of, and what runs it |
 //! | [`tpcc`] | TPC-C's data, transactions and consistency conditions |
+//! | [`contents`] | what the tables of a database hold, to compare source and target |
+//! | [`slow_calls`] | system calls of one process that take longer |
+//! | [`relay`] | consumers of logical replication, direct or behind a relay |
 //! | [`fault`] | causes of lag, injected one at a time |
 //! | [`replay`] | how fast a standby replays, and its lag against the WAL it is offered |
 //! | [`decode`] | passes of several output plugins over the same WAL |
-//! | [`relay`] | consumers of logical replication, direct or behind a relay |
-//! | [`contents`] | what the tables of a database hold, to compare source and target |
 //! | [`copying`] | ways to copy a database from one server to another, timed |
 //! | [`commit_levels`], [`committing`] | servers on which commits are timed |
 //! | [`fleet`] | many replicas, and what watching them costs |
+//! | [`benchmarks`] | the list of all benchmarks, and a file for each |
+//! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
     test,
@@ -41,6 +47,7 @@ pub mod contents;
 pub mod copying;
 pub mod decode;
 pub mod demo;
+mod endpoint;
 mod error;
 pub mod fault;
 pub mod fleet;
@@ -53,6 +60,7 @@ pub mod replay_lag;
 pub mod results;
 mod runner;
 pub mod sampler;
+pub mod slow_calls;
 pub mod table;
 pub mod tpcc;
 pub mod trial;

@@ -49,7 +49,7 @@ pub struct SeriesRow {
 /// Everything that one benchmark has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results<F> {
-    /// Of the benchmark.
+    /// The benchmark's name.
     pub name: String,
     /// The command that measured last.
     pub command: String,

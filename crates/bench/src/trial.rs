@@ -16,12 +16,12 @@ use lockstep_service::words::figures::{count, ms, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::audience::Audience;
+use crate::audience::{Audience, Stage, Tick};
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
 
-/// How often the audience hears of a trial under load.
+/// Interval at which the audience hears of a trial under load.
 const TICK: Duration = Duration::from_millis(500);
 
 /// How long load may take to report for the first time: 128 sessions must connect to a
@@ -42,12 +42,12 @@ const SPARE_CONNECTIONS: u32 = 40;
 pub enum Variant {
     /// PostgreSQL as it is.
     Stock,
-    /// With the extension.
+    /// PostgreSQL with the extension.
     Lockstep,
 }
 
 impl Variant {
-    /// Its name in results.
+    /// The variant's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stock => "stock",
@@ -55,7 +55,7 @@ impl Variant {
         }
     }
 
-    /// Its standby's name for people.
+    /// The variant's standby, as people call it.
     pub fn title(self) -> &'static str {
         match self {
             Self::Stock => "stock standby",
@@ -128,34 +128,6 @@ pub struct TrialSpec {
     pub series_every: Duration,
 }
 
-/// A part of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Loading fresh data into the primary.
-    LoadData,
-    /// Copying the primary and letting the copy catch up.
-    MakeStandby,
-    /// Load that is not measured.
-    WarmUp,
-    /// The measurement.
-    Measure,
-}
-
-/// A moment of a trial under load.
-#[derive(Debug, Clone, Copy)]
-pub struct Tick {
-    /// Warm-up or measurement.
-    pub stage: Stage,
-    /// Time in this stage.
-    pub elapsed: Duration,
-    /// Lag now, ms, if known.
-    pub lag_ms: Option<f64>,
-    /// Transactions a second on the primary, as last reported.
-    pub primary_tps: Option<f64>,
-    /// Reads a second on the standby, as last reported.
-    pub read_tps: Option<f64>,
-}
-
 /// Dead rows and size of the load's tables on the primary.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bloat {
@@ -190,7 +162,7 @@ pub struct Outcome {
     pub lag_slices: Vec<LagSlice>,
     /// Distance of neighbouring samples of the primary, 99th percentile, ms.
     pub primary_gap_p99_ms: f64,
-    /// Of the standby.
+    /// Distance of neighbouring samples of the standby, 99th percentile, ms.
     pub standby_gap_p99_ms: f64,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
@@ -261,9 +233,9 @@ pub struct TrialFigures {
     pub primary_tps: f64,
     pub read_tps: f64,
     pub seconds: f64,
-    /// Of the standby.
+    /// CPU seconds of the standby.
     pub cpu_s: f64,
-    /// Of the standby's startup process, which replays.
+    /// CPU seconds of the standby's startup process, which replays.
     pub startup_cpu_s: f64,
     /// Where the standby's time went; rows of before 2026-11-22 lack it.
     #[serde(flatten)]
@@ -274,17 +246,17 @@ pub struct TrialFigures {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Account {
     pub walreceiver_cpu_s: f64,
-    /// Of the extension's background workers.
+    /// CPU seconds of the extension's background workers.
     pub lockstep_cpu_s: f64,
     pub readers_cpu_s: f64,
-    /// In which the cores did nothing.
+    /// Seconds in which the cores did nothing.
     pub idle_s: f64,
     /// CPU of one read in its session, ms.
     pub read_cpu_ms: f64,
 }
 
 impl TrialFigures {
-    /// With the precision of results.
+    /// These figures with the precision of results.
     pub fn rounded(self) -> Self {
         Self {
             lag_p50_ms: rounded(self.lag_p50_ms),

@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use lockstep_service::program::{Program, Shell};
 
 use crate::doctor::DoctorArgs;
+use crate::name::NAME;
 use crate::relay::RelayArgs;
 use crate::replica::ReplicaCommand;
 use crate::serve::ServeArgs;
@@ -15,14 +16,14 @@ use crate::wal::WalCommand;
 
 /// This program.
 pub const PROGRAM: Program = Program {
-    name: "lockstep",
+    name: NAME,
     definition: Cli::command,
 };
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
 #[command(
-    name = "lockstep",
+    name = NAME,
     version,
     max_term_width = 100,
     disable_help_subcommand = true
@@ -191,7 +192,7 @@ mod tests {
             }
         }
         assert!(page("lockstep").contains("lockstep\\-doctor(1)"));
-        assert!(page("lockstep-doctor").contains("a lag that comes and goes needs more"));
+        assert!(page("lockstep-doctor").contains("take more for a lag that comes and goes"));
         assert!(page("lockstep-wal-analyze").contains("FOLDER"));
     }
 

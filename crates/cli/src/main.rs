@@ -1,4 +1,19 @@
 //! The `lockstep` command: reads arguments, prints text or JSON, and returns an exit code.
+//!
+//! The modules are layers: each uses those above it in this table.
+//!
+//! | module | what |
+//! |---|---|
+//! | `name` | the program's name |
+//! | `exit` | which exit code an error gives |
+//! | `nodes` | the servers that are named on the command line or in a file |
+//! | `doctor` | `lockstep doctor` |
+//! | `top` | `lockstep top` |
+//! | `serve` | `lockstep serve` |
+//! | `relay` | `lockstep relay` |
+//! | `replica` | `lockstep replica` |
+//! | `wal` | `lockstep wal` |
+//! | `args` | the command line |
 #![cfg_attr(
     test,
     allow(
@@ -12,6 +27,7 @@
 mod args;
 mod doctor;
 mod exit;
+mod name;
 mod nodes;
 mod relay;
 mod replica;

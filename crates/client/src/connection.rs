@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::{Conninfo, Purpose, Server};
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, Canceller, Handle, Kind, Request};
+use crate::libpq::{Answer, AnswerKind, Canceller, Handle, Request};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
 /// Rows of text; None is null.
@@ -358,7 +358,7 @@ impl Link {
             };
             let mut ended = false;
             match answer.kind() {
-                kind @ (Kind::Row | Kind::Rows) => {
+                kind @ (AnswerKind::Row | AnswerKind::Rows) => {
                     let table = table.get_or_insert_with(|| {
                         let columns = answer.columns();
                         bytes +=
@@ -371,13 +371,17 @@ impl Link {
                     let new = answer.rows();
                     bytes += size(&new);
                     table.rows.extend(new);
-                    ended = kind == Kind::Rows;
+                    ended = kind == AnswerKind::Rows;
                 }
-                Kind::Command => self.changed += answer.affected(),
-                Kind::Error => {
+                AnswerKind::Command => self.changed += answer.affected(),
+                AnswerKind::Error => {
                     refused.get_or_insert(refusal(&answer, step, what));
                 }
-                Kind::CopyBoth | Kind::CopyOne(_) | Kind::Sync | Kind::Skipped | Kind::Other => {
+                AnswerKind::CopyBoth
+                | AnswerKind::CopyOne(_)
+                | AnswerKind::Sync
+                | AnswerKind::Skipped
+                | AnswerKind::Other => {
                     return Err(self.unusable(format!("it began a copy when asked to {what}")));
                 }
             }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Failure, refusal, simple};
 use crate::error::Step;
-use crate::libpq::{Answer, Copied, CopyData, Kind};
+use crate::libpq::{Answer, AnswerKind, Copied, CopyData};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_SENT, Result};
 
 /// What the server is told about a copy that the client gives up.
@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
                 self.at = At::End;
                 break;
             };
-            if let Kind::CopyOne(inward) = answer.kind() {
+            if let AnswerKind::CopyOne(inward) = answer.kind() {
                 if inward != self.inward {
                     return Err(ClientError::Protocol(format!(
                         "a copy in the other direction when asked to {}",
@@ -286,7 +286,7 @@ impl<'a> Run<'a> {
             Err(Failure::Other(error)) => return Err(self.broken(error)),
         };
         match answer {
-            Some(answer) if answer.kind() == Kind::Error => {
+            Some(answer) if answer.kind() == AnswerKind::Error => {
                 let error = refusal(&answer, Step::Copy, self.what);
                 Err(self.ended_with(error))
             }
@@ -356,8 +356,8 @@ impl<'a> Run<'a> {
     fn drain(&mut self, deadline: Instant) -> Result<(), Failure> {
         while let Some(answer) = self.connection.link.next_answer(deadline)? {
             match answer.kind() {
-                Kind::CopyOne(true) => self.give_up()?,
-                Kind::CopyOne(false) => self.drain_data(deadline)?,
+                AnswerKind::CopyOne(true) => self.give_up()?,
+                AnswerKind::CopyOne(false) => self.drain_data(deadline)?,
                 _ => {}
             }
         }

@@ -39,7 +39,7 @@ pub fn left(
     parts_at((old_history, old), (new_history, new)).map_or(Left::Never, Left::At)
 }
 
-/// Up to where two timelines, each with its history, have the same WAL; None if they are one.
+/// The position up to which two timelines, each with its history, have the same WAL; None if they are one.
 fn parts_at(one: (&[Switch], Timeline), other: (&[Switch], Timeline)) -> Option<Lsn> {
     fn parts<'a>(
         (history, last): (&'a [Switch], Timeline),

@@ -443,7 +443,7 @@ impl Handle {
         unsafe { pq::PQsslInUse(self.0.as_ptr()) == 1 }
     }
 
-    /// As `server_version_num`, e.g. 150020.
+    /// The server's version as `server_version_num` gives it, e.g. 150020.
     pub fn server_version(&self) -> u32 {
         // SAFETY: a live connection.
         let number = unsafe { pq::PQserverVersion(self.0.as_ptr()) };
@@ -623,7 +623,7 @@ impl Drop for CopyData {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AnswerKind {
     /// One row (single-row mode).
     Row,
     /// The end of a statement's rows.
@@ -663,23 +663,23 @@ impl Drop for Answer {
 }
 
 impl Answer {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> AnswerKind {
         // SAFETY: a live result.
         match unsafe { pq::PQresultStatus(self.0.as_ptr()) } {
-            pq::ExecStatusType::PGRES_SINGLE_TUPLE => Kind::Row,
-            pq::ExecStatusType::PGRES_TUPLES_OK => Kind::Rows,
+            pq::ExecStatusType::PGRES_SINGLE_TUPLE => AnswerKind::Row,
+            pq::ExecStatusType::PGRES_TUPLES_OK => AnswerKind::Rows,
             pq::ExecStatusType::PGRES_COMMAND_OK | pq::ExecStatusType::PGRES_EMPTY_QUERY => {
-                Kind::Command
+                AnswerKind::Command
             }
-            pq::ExecStatusType::PGRES_COPY_BOTH => Kind::CopyBoth,
-            pq::ExecStatusType::PGRES_COPY_IN => Kind::CopyOne(true),
-            pq::ExecStatusType::PGRES_COPY_OUT => Kind::CopyOne(false),
+            pq::ExecStatusType::PGRES_COPY_BOTH => AnswerKind::CopyBoth,
+            pq::ExecStatusType::PGRES_COPY_IN => AnswerKind::CopyOne(true),
+            pq::ExecStatusType::PGRES_COPY_OUT => AnswerKind::CopyOne(false),
             pq::ExecStatusType::PGRES_FATAL_ERROR | pq::ExecStatusType::PGRES_BAD_RESPONSE => {
-                Kind::Error
+                AnswerKind::Error
             }
-            pq::ExecStatusType::PGRES_PIPELINE_SYNC => Kind::Sync,
-            pq::ExecStatusType::PGRES_PIPELINE_ABORTED => Kind::Skipped,
-            _ => Kind::Other,
+            pq::ExecStatusType::PGRES_PIPELINE_SYNC => AnswerKind::Sync,
+            pq::ExecStatusType::PGRES_PIPELINE_ABORTED => AnswerKind::Skipped,
+            _ => AnswerKind::Other,
         }
     }
 

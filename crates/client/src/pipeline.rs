@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::connection::{Connection, Failure, Link, Rows, c_string, refusal, size};
 use crate::error::Step;
-use crate::libpq::{Kind, Request};
+use crate::libpq::{AnswerKind, Request};
 use crate::sql::texts;
 use crate::value::ToText;
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, Result};
@@ -231,17 +231,17 @@ impl Pipeline<'_> {
                 continue;
             };
             match answer.kind() {
-                Kind::Rows => {
+                AnswerKind::Rows => {
                     self.answer.affected = answer.affected();
                     self.answer.rows = answer.rows();
                     self.bytes += size(&self.answer.rows);
                 }
-                Kind::Command => self.answer.affected = answer.affected(),
-                Kind::Skipped => {}
-                Kind::Sync => {
+                AnswerKind::Command => self.answer.affected = answer.affected(),
+                AnswerKind::Skipped => {}
+                AnswerKind::Sync => {
                     self.waiting.pop_front();
                 }
-                Kind::Error => {
+                AnswerKind::Error => {
                     let what = format!("run statement {} of a pipeline", self.answers.len() + 1);
                     let error = refusal(&answer, Step::Query, &what);
                     self.refused.get_or_insert(error);
@@ -249,7 +249,10 @@ impl Pipeline<'_> {
                         return Err(ClientError::Lost("the server has ended it".to_owned()));
                     }
                 }
-                Kind::Row | Kind::CopyBoth | Kind::CopyOne(_) | Kind::Other => {
+                AnswerKind::Row
+                | AnswerKind::CopyBoth
+                | AnswerKind::CopyOne(_)
+                | AnswerKind::Other => {
                     return Err(ClientError::Protocol("a copy in a pipeline".to_owned()));
                 }
             }

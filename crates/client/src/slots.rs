@@ -10,13 +10,13 @@ use crate::{ClientError, MOST_SWITCHES, Purpose, Result};
 /// How much of the WAL that a slot needs still exists (`pg_replication_slots.wal_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalStatus {
-    /// All of it, within `max_wal_size`.
+    /// The server has all WAL that the slot needs, within `max_wal_size`.
     Reserved,
-    /// All of it, beyond `max_wal_size`.
+    /// The server has all WAL that the slot needs, beyond `max_wal_size`.
     Extended,
-    /// All of it, but the next checkpoint may remove some.
+    /// The server has all WAL that the slot needs, but the next checkpoint may remove some.
     Unreserved,
-    /// Some of it is gone: the slot can no longer be used.
+    /// WAL that the slot needs is gone: the slot can no longer be used.
     Lost,
 }
 

@@ -9,7 +9,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 use crate::connection::{Connection, Failure, Link, refusal, simple};
 use crate::error::Step;
-use crate::libpq::{Copied, CopyData, Kind};
+use crate::libpq::{AnswerKind, Copied, CopyData};
 use crate::quote::{command_literal, identifier};
 use crate::{ClientError, Result};
 
@@ -73,7 +73,7 @@ impl Connection {
             .next_answer(deadline)
             .map_err(|failure| failure.into_error(&what, self.patience()))?;
         match answer.as_ref().map(|answer| (answer, answer.kind())) {
-            Some((_, Kind::CopyBoth)) => Ok(Stream {
+            Some((_, AnswerKind::CopyBoth)) => Ok(Stream {
                 patience: self.patience(),
                 link: self.link,
                 what: format!("stream {from}"),
@@ -81,7 +81,7 @@ impl Connection {
                 waiting: None,
                 ended: false,
             }),
-            Some((answer, Kind::Error)) => Err(refusal(answer, Step::Start, &what)),
+            Some((answer, AnswerKind::Error)) => Err(refusal(answer, Step::Start, &what)),
             _ => Err(ClientError::Protocol(format!(
                 "no stream when asked to {what}"
             ))),
@@ -150,7 +150,7 @@ impl Stream {
     fn why_ended(&mut self) -> Result<Next> {
         let deadline = Instant::now() + self.patience;
         match self.link.next_answer(deadline) {
-            Ok(Some(answer)) if answer.kind() == Kind::Error => {
+            Ok(Some(answer)) if answer.kind() == AnswerKind::Error => {
                 Err(refusal(&answer, Step::Stream, &self.what))
             }
             Ok(_) => Ok(Next::Ended),
@@ -246,7 +246,7 @@ impl Stream {
             }
         }
         while let Some(answer) = self.link.next_answer(deadline)? {
-            if answer.kind() == Kind::Error {
+            if answer.kind() == AnswerKind::Error {
                 return Err(refusal(&answer, Step::Stream, &self.what).into());
             }
         }

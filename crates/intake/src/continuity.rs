@@ -71,7 +71,7 @@ pub struct SlotKind {
 /// What a source says before it streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFound {
-    /// Who it is.
+    /// The source's system identifier and timeline.
     pub identity: Identity,
     /// Timelines that its own came from, and where each ended.
     pub history: Vec<Switch>,

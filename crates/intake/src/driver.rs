@@ -1,7 +1,8 @@
 //! Does what a [`Receiver`] decides, for a host: a relay's group, or a replica's spool.
 //!
 //! The driver has the connection, the log and what is compared; the host has everything that differs.
-//! The driver reads no clock and sleeps only through its host. Simulations drive the receiver, not this driver.
+//! The driver reads no clock and sleeps only through its host. Simulations drive the receiver, not this
+//! driver.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl SourceStream for Stream {
 pub enum Rest {
     /// The host says when the stream may go on.
     Halted,
-    /// Between two tries to connect.
+    /// The pause between two attempts to connect.
     Pause,
     /// The log is full.
     Full,

@@ -8,19 +8,20 @@ use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
 use lockstep_service::program::{Program, Shell};
 
+use crate::name::NAME;
 use crate::tpcc::TpccCommand;
 use crate::wal::WalCommand;
 
 /// This program.
 pub const PROGRAM: Program = Program {
-    name: "lockstep-lab",
+    name: NAME,
     definition: Cli::command,
 };
 
 /// Lockstep's test bed: shows, measures and checks what Lockstep does
 #[derive(Debug, Parser)]
 #[command(
-    name = "lockstep-lab",
+    name = NAME,
     version,
     max_term_width = 100,
     disable_help_subcommand = true

@@ -11,8 +11,9 @@ use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
 use lockstep_service::words::output::Output;
 
-use crate::args::{Bench, PROGRAM};
+use crate::args::Bench;
 use crate::exit::SIGNAL_BASE;
+use crate::name::complain;
 use crate::terminal::Terminal;
 
 /// Runs one benchmark.
@@ -66,7 +67,7 @@ fn program() -> Result<PathBuf> {
 
 fn host() -> Result<Host> {
     Ok(Host::new(program()?, |signal| {
-        PROGRAM.complain("interrupted; all servers are stopped and their files removed");
+        complain("interrupted; all servers are stopped and their files removed");
         std::process::exit(SIGNAL_BASE + signal);
     }))
 }

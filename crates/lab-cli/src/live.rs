@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_bench::audience::{Phase, Trials};
-use lockstep_bench::trial::{Stage, Tick};
+use lockstep_bench::audience::{Phase, Stage, Tick, Trials};
 use lockstep_service::words::figures;
 use lockstep_service::words::output::Output;
 

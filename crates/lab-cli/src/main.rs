@@ -1,4 +1,16 @@
 //! The `lockstep-lab` command: the demo, benchmarks, recordings of WAL, comparison of clusters.
+//!
+//! The modules are layers: each uses those above it in this table.
+//!
+//! | module | what |
+//! |---|---|
+//! | `name` | the program's name |
+//! | `exit` | which exit code an error gives |
+//! | `live`, `steps`, `terminal` | how a run shows itself on a terminal, and in lines elsewhere |
+//! | `tpcc` | `lockstep-lab tpcc` |
+//! | `wal` | `lockstep-lab wal` |
+//! | `args` | the command line |
+//! | `bench` | `lockstep-lab demo` and `lockstep-lab bench` |
 #![cfg_attr(
     test,
     allow(
@@ -13,6 +25,7 @@ mod args;
 mod bench;
 mod exit;
 mod live;
+mod name;
 mod steps;
 mod terminal;
 mod tpcc;

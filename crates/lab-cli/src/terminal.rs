@@ -1,7 +1,6 @@
 //! The terminal as the audience of benchmarks and of the demo.
 
-use lockstep_bench::audience::{Ahead, Audience};
-use lockstep_bench::trial::{Stage, Tick};
+use lockstep_bench::audience::{Ahead, Audience, Stage, Tick};
 use lockstep_service::words::output::{self, Output};
 
 use crate::live::Live;

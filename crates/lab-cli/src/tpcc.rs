@@ -14,8 +14,8 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{figures, lines};
 use serde::Serialize;
 
-use crate::args::PROGRAM;
 use crate::exit::SIGNAL_BASE;
+use crate::name::complain;
 
 /// What to do with TPC-C.
 #[derive(Debug, Subcommand)]
@@ -115,7 +115,7 @@ pub fn run(command: &TpccCommand) -> Result<()> {
 fn tools(connection: &Connection) -> Result<Tools> {
     let tools = Tools::direct(Package::find(connection.pg)?);
     tools.end_on_signals(|signal| {
-        PROGRAM.complain("interrupted; what was not committed is rolled back");
+        complain("interrupted; what was not committed is rolled back");
         std::process::exit(SIGNAL_BASE + signal);
     })?;
     Ok(tools)

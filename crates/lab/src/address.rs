@@ -1,11 +1,22 @@
-//! How to connect to a private server.
+//! Where a private server is, and the roles and the database that every one has.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
-use crate::server::PATIENCE;
+/// The superuser of every private server.
+pub const SUPERUSER: &str = "postgres";
+
+/// The database of the load and of the measurements.
+pub const DATABASE: &str = "postgres";
+
+/// How long a server may take to start, stop, promote or catch up, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The role that readers and writers log in as. It is neither a superuser nor a replication
+/// role nor a member of pg_monitor, since Lockstep exempts those.
+pub const APP_ROLE: &str = "app";
 
 /// How long a statement may take: filling a large database takes hours on a slow machine.
 const STATEMENT_PATIENCE: Duration = Duration::from_secs(24 * 3600);

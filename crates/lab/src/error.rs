@@ -63,7 +63,7 @@ pub enum LabError {
     #[error("no temporary folder can be used: {0}; set TMPDIR to a folder that can")]
     NoRunFolder(String),
     /// A data folder that would be overwritten.
-    #[error("data folder {0} exists and is not empty; remove it or choose another")]
+    #[error("data directory {0} exists and is not empty; remove it or choose another")]
     DataFolderInUse(PathBuf),
     /// A port or its socket file is taken.
     #[error("port {0} is in use; stop the program that uses it or choose another port")]

@@ -82,12 +82,12 @@ impl TestLab {
 
     pub fn start(self) -> Result<Lab> {
         let mut lab = Lab::new(&self.options()?)?;
-        lab.origin = Origin::templates().into();
+        lab.origin = Origin::templates(template).into();
         lab.settings = Settings::from([("fsync".to_owned(), "off".to_owned())]);
         Ok(lab)
     }
 
-    /// For [`Lab::new`]: a lab as users have it.
+    /// Options for [`Lab::new`]: a lab as users have it.
     pub fn options(self) -> Result<LabOptions> {
         Ok(LabOptions {
             major: major()?,
@@ -133,7 +133,7 @@ pub fn stage() -> Result<PathBuf> {
 }
 
 /// The template of that major and number, made by the launcher's initdb if it is not there yet.
-pub(crate) fn template(launcher: &Launcher, package: &Package, number: usize) -> Result<PathBuf> {
+fn template(launcher: &Launcher, package: &Package, number: usize) -> Result<PathBuf> {
     let folder = templates()?;
     let data = folder.join(format!("{}-{number}", package.major()));
     // Several threads and processes come here at once.

@@ -76,7 +76,7 @@ impl Launcher {
         command
     }
 
-    /// As [`Launcher::command`], but as this process's own account: for what only root may do.
+    /// Like [`Launcher::command`], but as this process's own account: for what only root may do.
     pub fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.plain_command(program);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
@@ -114,7 +114,7 @@ impl Launcher {
         self.finish(command, Stdio::null()).map(drop)
     }
 
-    /// As [`Launcher::run`], and returns what the program printed.
+    /// Like [`Launcher::run`], and returns what the program printed.
     pub fn output(&self, command: Command) -> Result<String> {
         self.finish(command, Stdio::piped())
     }

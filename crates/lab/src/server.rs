@@ -24,14 +24,7 @@ use crate::pinning::Side;
 use crate::usage::{self, Usage};
 use crate::{LabError, Result, Role, ServerId, port, server_log, sweep};
 
-/// The superuser of every private server.
-pub const SUPERUSER: &str = "postgres";
-
-/// The database of the load and of the measurements.
-pub const DATABASE: &str = "postgres";
-
-/// How long a server may take to start, stop, promote or catch up, unless told otherwise.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub use crate::address::{DATABASE, PATIENCE, SUPERUSER};
 
 /// Pause between two looks for an event that the server does not announce.
 const POLL: Duration = Duration::from_millis(5);

@@ -83,7 +83,7 @@ const CAUSES: [(&str, &str); 13] = [
     ),
     (
         "\"postmaster.pid\" already exists",
-        "a server is running on this data folder: stop it first",
+        "a server is running on this data directory: stop it first",
     ),
     (
         "could not bind Unix address",

@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::unistd::{SysconfVar, sysconf};
 
+use crate::address::APP_ROLE;
 use crate::sweep;
-use crate::workload::APP_ROLE;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {

@@ -14,9 +14,7 @@ use crate::progress::{self, Micros, Progress};
 use crate::server::{DATABASE, SUPERUSER, Server};
 use crate::{LabError, Result};
 
-/// The role that readers and writers log in as. It is neither a superuser nor a replication
-/// role nor a member of pg_monitor, since Lockstep exempts those.
-pub const APP_ROLE: &str = "app";
+pub use crate::address::APP_ROLE;
 
 /// Rows that the aggregate query reads.
 pub const AGGREGATE_ROWS: u32 = 3_000;
@@ -104,7 +102,7 @@ impl Lab {
         self.start_paced_load(server, side, workload, clients, scale, None)
     }
 
-    /// As [`Lab::start_load`]; `rate` limits the transactions a second of all clients together.
+    /// Like [`Lab::start_load`]; `rate` limits the transactions a second of all clients together.
     pub fn start_paced_load(
         &self,
         server: &Server,

@@ -77,7 +77,7 @@ pub struct LinkReport {
     pub stage_bytes: BTreeMap<&'static str, f64>,
 }
 
-/// From end to end of a cascade.
+/// Lag from end to end of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BehindPrimary {
     /// Milliseconds behind, at least: the median over time.

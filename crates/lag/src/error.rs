@@ -21,7 +21,7 @@ pub enum LagError {
     WrongRole(String),
     #[error("the server's answer about {what} is not understood: {reason}")]
     Answer {
-        /// Which part of the answer.
+        /// The part of the answer.
         what: String,
         reason: String,
     },

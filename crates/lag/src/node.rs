@@ -87,7 +87,7 @@ pub enum Trouble {
     },
     /// A part of the node's state that cannot be read.
     Gap {
-        /// Which part.
+        /// The part.
         what: String,
         /// Why, and what to do.
         reason: String,

@@ -41,7 +41,7 @@ const REPLICAS_EVERY: Duration = Duration::from_secs(15);
 /// How long an answer about the WAL folder counts: looking at many files takes time.
 const FOLDER_EVERY: Duration = Duration::from_secs(15);
 
-/// In words, for reports that they cannot be read.
+/// The tables' name in reports that they cannot be read.
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
 
 /// SQLSTATEs of an answer that was broken off and may come when it is asked for again: by a conflict with

@@ -11,7 +11,7 @@ const MOST_TEXT: usize = 200;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ParallelReplay {
-    /// In the extension's words: `yes`, with more about it or not, or why not.
+    /// The extension's own words: `yes`, with or without details, or why not.
     pub parallel: String,
     /// Replay helpers that are there.
     pub helpers: u64,

@@ -10,7 +10,7 @@ use crate::window::NodeWindow;
 /// What a standby says of replay by several processes, over a window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ParallelReport {
-    /// In the newest sample.
+    /// The report in the newest sample.
     #[serde(flatten)]
     pub now: ParallelReplay,
     /// The share of the records replayed that a helper had done; None if none were replayed.

@@ -15,9 +15,9 @@ const CLOSE_PART: f64 = 0.2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// As it is.
+    /// WAL is sent as it is.
     Physical,
-    /// Decoded.
+    /// WAL is decoded first.
     Logical,
 }
 
@@ -35,12 +35,12 @@ impl LinkKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// From flushed on the upstream to sent. Of a logical link: decoding.
+    /// WAL between flushed on the upstream and sent; on a logical link, decoding.
     Send,
     Receive,
-    /// From received to flushed. Of a logical link: from received to applied.
+    /// WAL between received and flushed; on a logical link, between received and applied.
     Flush,
-    /// From flushed to replayed. Of a logical link: from applied to flushed.
+    /// WAL between flushed and replayed; on a logical link, between applied and flushed.
     Replay,
 }
 

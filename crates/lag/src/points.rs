@@ -7,6 +7,7 @@ use lockstep_wire::Lsn;
 use crate::link::Link;
 use crate::point::{LinkKind, Point, close};
 use crate::sample::Sample;
+use crate::states::BackendType;
 use crate::views::Sender;
 use crate::window::{EVERY, NodeWindow};
 
@@ -162,6 +163,22 @@ fn applied_by_worker(link: &Link<'_>, at: Duration) -> Option<[Lsn; 2]> {
     }
 }
 
+/// Bytes of a page of WAL: the WAL writer flushes whole pages while nobody commits.
+const PAGE: u64 = 8192;
+
+/// What a standby has replayed. Where the WAL that it has ends with a page, the last record may go on behind
+/// it, and then no commit is there that is not replayed: it has replayed all if its startup process waits for
+/// more.
+fn replayed(own: &Sample) -> Option<Lsn> {
+    let received = own.wal.receive.filter(|end| u64::from(*end) % PAGE == 0);
+    let startup = own.process(&BackendType::Startup);
+    let waits = startup.is_some_and(|startup| {
+        let stopped = startup.cpu.is_some_and(|cpu| cpu.stopped);
+        !stopped && startup.waits_for("RecoveryWalStream")
+    });
+    own.wal.replay.max(received.filter(|_| waits))
+}
+
 /// From what the replica itself says, what its upstream knows of it, and its slot.
 fn reached(
     link: &Link<'_>,
@@ -178,7 +195,7 @@ fn reached(
             LinkKind::Physical => slot.restart_lsn,
         }
     };
-    let own_replay = own.and_then(|own| own.wal.replay);
+    let own_replay = own.and_then(replayed);
     // What a replica's target has counts more than what its slot confirms while nobody uses it. Beyond
     // the end of the WAL it is of a source that was set back.
     let by_state = link.replica.and_then(|node| {

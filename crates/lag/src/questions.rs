@@ -43,7 +43,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In the order in which they are asked: positions are close to the clock.
+    /// The questions in the order in which they are asked: positions are close to the clock.
     pub const ALL: [Self; 16] = [
         Self::Moment,
         Self::Wal,
@@ -68,7 +68,7 @@ impl Part {
         !matches!(self, Self::Totals | Self::Extension | Self::ParallelReplay)
     }
 
-    /// In words, for reports about parts that cannot be read.
+    /// The question in words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
         match self {
             Self::Moment => "clock and role",

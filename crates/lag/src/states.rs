@@ -150,7 +150,7 @@ states! {
         Extended = "extended",
         /// The next checkpoint may remove it.
         Unreserved = "unreserved",
-        /// Some of it is removed: the slot is of no more use.
+        /// WAL that the slot needs is removed: the slot is of no more use.
         Lost = "lost",
     }
 
@@ -223,13 +223,13 @@ states! {
         Walreceiver = "walreceiver",
         Walsender = "walsender",
         Walwriter = "walwriter",
-        /// Up to 15: applies changes or copies a table.
+        /// A worker of a server up to 15: applies changes or copies a table.
         LogicalWorker = "logical replication worker",
-        /// From 16 on: applies changes.
+        /// An apply worker, from 16 on: applies changes.
         LogicalApply = "logical replication apply worker",
-        /// From 16 on: applies a large transaction while it is streamed.
+        /// A parallel apply worker, from 16 on: applies a large transaction while it is streamed.
         LogicalParallel = "logical replication parallel worker",
-        /// From 16 on: copies a table.
+        /// A table synchronization worker, from 16 on: copies a table.
         LogicalTablesync = "logical replication tablesync worker",
     }
 

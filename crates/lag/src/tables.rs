@@ -18,8 +18,9 @@ pub const MOST_TABLES: usize = 10_000;
 pub struct Tables {
     pub publications: BTreeMap<String, BTreeSet<String>>,
     pub subscriptions: BTreeMap<String, Followed>,
-    /// Published tables without a replica identity, by a publication that has their updates or deletes:
-    /// the server refuses those.
+    /// Published tables without a replica identity, by a publication that has their updates or deletes,
+    /// which the server refuses. A primary key that is deferrable is none, nor is an index that was
+    /// dropped. Partitions that are published only through their root are not looked at.
     pub unidentified: BTreeMap<String, BTreeSet<String>>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
@@ -54,9 +55,11 @@ pub fn question() -> String {
               FROM pg_publication p JOIN (SELECT * FROM pg_publication_tables LIMIT {most}) t \
                 USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname \
                 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
-              WHERE (p.pubupdate OR p.pubdelete) AND c.relkind = 'r' AND (c.relreplident = 'n' OR \
-                c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index i \
-                  WHERE i.indrelid = c.oid AND i.indisprimary)) GROUP BY p.pubname) u), \
+              WHERE (p.pubupdate OR p.pubdelete) AND c.relkind = 'r' AND c.relreplident <> 'f' \
+                AND NOT EXISTS (SELECT FROM pg_index i \
+                  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \
+                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary \
+                          WHEN 'i' THEN i.indisreplident END) GROUP BY p.pubname) u), \
            'cut_off', (SELECT count(*) FROM (SELECT FROM pg_publication_tables LIMIT {most}) a) \
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \
               >= {most})",

@@ -26,14 +26,14 @@ const MOST_GROUPS: usize = 64;
 
 #[derive(Debug, Clone, Default)]
 pub struct Window {
-    /// In the order in which they were named: the primary first.
+    /// Nodes in the order in which they were named: the primary first.
     pub nodes: Vec<NodeWindow>,
 }
 
 #[derive(Debug, Clone)]
 pub struct NodeWindow {
     pub name: String,
-    /// As [`crate::Node::address`]; empty if it is not known.
+    /// The node's address, as in [`crate::Node::address`]; empty if it is not known.
     pub address: String,
     /// What it was said to be.
     pub role: Role,
@@ -51,14 +51,14 @@ pub struct NodeWindow {
 pub struct Glance {
     /// Time since the window began, by our clock.
     pub at: Duration,
-    /// As [`Sample::end`].
+    /// The WAL's end, as in [`Sample::end`].
     pub end: Lsn,
 }
 
 /// Shares of the time, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuShares {
-    /// On a core.
+    /// Share of the time on a core.
     pub ran: f64,
     /// Ready to run, and waiting for a core.
     pub queued: f64,
@@ -224,7 +224,7 @@ impl NodeWindow {
         self.samples.get(earlier).or_else(|| self.last())
     }
 
-    /// For how long there has been WAL beyond a position, at least: since the first answer
+    /// Least time for which there has been WAL beyond a position: since the first answer
     /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
     /// servers' clocks do not matter.
     pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {

@@ -74,6 +74,11 @@ impl PlayerError {
         .into()
     }
 
+    /// The error of a receiver's connection to the player.
+    pub(crate) fn connection(error: &io::Error) -> Self {
+        Self::Connection(error.to_string())
+    }
+
     /// Makes the error of a refused system call.
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let failed = LabError::io(what, path);

@@ -4,14 +4,20 @@
 //! [`Recorder`] makes one from any running primary. A [`Player`] serves it to standbys through
 //! the streaming replication protocol, at a [`Pace`].
 //!
+//! The modules are layers: each uses those above it in this table.
+//!
 //! | module | what |
 //! |---|---|
+//! | [`error`] | what can go wrong |
 //! | [`recording`] | the folder, and its checks before it is used |
-//! | `record`, `source`, `dump`, `client_programs` | recording, with PostgreSQL's own programs |
-//! | [`pace`], `commits` | which WAL is published when |
-//! | [`player`], `publisher`, `listener`, `session`, `slots`, `streaming` | the primary's part |
-//! | [`status`] | what the player reports about its standbys |
+//! | `client_programs`, `dump`, `source`, `record` | recording, with PostgreSQL's own programs |
 //! | `standby_of` | a private standby from a recording |
+//! | [`pace`], `commits`, `publisher` | which WAL is published when |
+//! | [`status`] | what the player reports about its standbys |
+//! | `listener`, `connection` | addresses, and messages over one connection |
+//! | `slots`, `session_state`, `play` | what the player's threads share |
+//! | `streaming`, `session` | a stream, and the commands of a session |
+//! | [`player`] | the primary's part |
 //! | [`null_receiver`] | a receiver that discards all WAL |
 #![cfg_attr(
     test,
@@ -31,11 +37,13 @@ pub mod error;
 mod listener;
 pub mod null_receiver;
 pub mod pace;
+mod play;
 pub mod player;
 mod publisher;
 mod record;
 pub mod recording;
 mod session;
+mod session_state;
 mod slots;
 mod source;
 mod standby_of;

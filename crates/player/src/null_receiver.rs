@@ -15,7 +15,6 @@ use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::connection::{Incoming, invalid};
 use super::listener::Stream;
-use super::player::connection_failed;
 use super::{Address, PlayerError};
 use crate::Result;
 
@@ -62,7 +61,8 @@ impl Received {
 
 /// Receives from the player at `address`, and ends the stream in an orderly way.
 pub fn receive(address: &Address, wanted: &Wanted) -> Result<Received> {
-    let mut receiver = Receiver::connect(address).map_err(|error| connection_failed(&error))?;
+    let mut receiver =
+        Receiver::connect(address).map_err(|error| PlayerError::connection(&error))?;
     let received = receiver.start(wanted).and_then(|()| receiver.take(wanted));
     let mut farewell = Vec::new();
     Frontend::CopyDone.encode(&mut farewell);
@@ -99,7 +99,7 @@ impl Receiver {
     fn say(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream
             .write_all(bytes)
-            .map_err(|error| connection_failed(&error))
+            .map_err(|error| PlayerError::connection(&error))
     }
 
     fn start(&mut self, wanted: &Wanted) -> Result<()> {
@@ -173,11 +173,11 @@ impl Receiver {
     }
 
     fn hear(&mut self) -> Result<Said> {
-        let bad = |error: WireError| connection_failed(&invalid(error));
+        let bad = |error: WireError| PlayerError::connection(&invalid(error));
         let frame = self
             .incoming
             .next()
-            .map_err(|error| connection_failed(&error))?
+            .map_err(|error| PlayerError::connection(&error))?
             .ok_or_else(gone)?;
         // CopyData messages, which carry the WAL, take the short way below.
         if frame.tag != b'd' {

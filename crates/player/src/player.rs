@@ -5,7 +5,6 @@
 //! begins when enough standbys stream. From then on the published position follows the pace
 //! even if the standbys do not keep up, as a primary's would.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -18,19 +17,12 @@ use nix::unistd::gettid;
 
 use super::listener::{Listener, Stream};
 use super::pace::Schedule;
+use super::play::{MOST_SESSIONS, Open, Play};
 use super::publisher::{Publisher, locked};
-use super::session::{self, Session};
-use super::slots::Slots;
-use super::{Address, Pace, PlayerError, PlayerStatus, Recording, SessionStatus};
+use super::session;
+use super::session_state::Session;
+use super::{Address, Pace, PlayerStatus, Recording, SessionStatus};
 use crate::Result;
-
-/// Most open connections.
-pub(crate) const MOST_SESSIONS: usize = 64;
-
-/// Most ended sessions that the status still shows.
-const MOST_OVER: usize = 256;
-
-const MOST_NOTICES: usize = 100;
 
 /// Interval at which [`Player::await_done`] checks.
 const POLL: Duration = Duration::from_millis(5);
@@ -52,35 +44,9 @@ pub struct PlayerOptions {
 /// A running player. Dropping the value ends it.
 #[derive(Debug)]
 pub struct Player {
-    shared: Arc<Shared>,
+    play: Arc<Play>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<Address>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub recording: Recording,
-    pub publisher: Publisher,
-    pub slots: Mutex<Slots>,
-    standbys: usize,
-    pin: Option<(Pinning, Side)>,
-    sessions: Mutex<Sessions>,
-    notices: Mutex<VecDeque<String>>,
-    next_session: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Sessions {
-    open: BTreeMap<u64, Open>,
-    over: VecDeque<SessionStatus>,
-}
-
-#[derive(Debug)]
-struct Open {
-    session: Arc<Session>,
-    /// A copy of the connection, to close it.
-    stream: Stream,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Player {
@@ -92,7 +58,7 @@ impl Player {
             .iter()
             .map(Listener::bind)
             .collect::<Result<Vec<_>>>()?;
-        let shared = Arc::new(Shared {
+        let play = Arc::new(Play {
             recording: recording.clone(),
             publisher: Publisher::new(recording, options.pace, options.lead_in),
             slots: Mutex::default(),
@@ -107,20 +73,20 @@ impl Player {
             .map(|listener| listener.address().clone())
             .collect();
         let mut threads = vec![thread::spawn({
-            let shared = Arc::clone(&shared);
+            let play = Arc::clone(&play);
             move || {
-                shared.pin();
+                play.pin();
                 // This thread needs about 20 microseconds of each millisecond, on time.
                 run_promptly(gettid());
-                shared.publisher.run(&shared.recording);
+                play.publisher.run(&play.recording);
             }
         })];
         for listener in listeners {
-            let shared = Arc::clone(&shared);
-            threads.push(thread::spawn(move || accept(&listener, &shared)));
+            let play = Arc::clone(&play);
+            threads.push(thread::spawn(move || accept(&listener, &play)));
         }
         Ok(Self {
-            shared,
+            play,
             threads,
             addresses,
         })
@@ -140,26 +106,26 @@ impl Player {
 
     /// Lets a play with a lead-in begin.
     pub fn release(&self) {
-        self.shared.publisher.release();
-        self.shared.begin_if_enough();
+        self.play.publisher.release();
+        self.play.begin_if_enough();
     }
 
     pub fn status(&self) -> PlayerStatus {
-        let shared = &self.shared;
+        let play = &self.play;
         // Read before the sessions, so that none is shown beyond what was published.
-        let begun = shared.publisher.begun();
-        let sessions = locked(&shared.sessions);
+        let begun = play.publisher.begun();
+        let sessions = locked(&play.sessions);
         let open = sessions.open.values();
         let mut all: Vec<SessionStatus> = sessions.over.iter().cloned().collect();
         all.extend(open.filter_map(|open| open.session.status()));
         all.sort_by_key(|session| session.number);
         PlayerStatus {
-            published: shared.publisher.published(),
+            published: play.publisher.published(),
             origin: begun.map(|(origin, _)| origin),
             began: begun.map(|(_, at)| at),
-            end: shared.recording.end(),
+            end: play.recording.end(),
             sessions: all,
-            notices: locked(&shared.notices).iter().cloned().collect(),
+            notices: locked(&play.notices).iter().cloned().collect(),
         }
     }
 
@@ -167,7 +133,7 @@ impl Player {
     /// sample's clock was read before its position was published. Only the newest samples are
     /// kept, for more than half an hour.
     pub fn published_line(&self) -> Vec<Sample> {
-        self.shared.publisher.line()
+        self.play.publisher.line()
     }
 
     /// Waits until the play is over ([`PlayerStatus::is_done`]); false if it takes longer.
@@ -190,7 +156,7 @@ impl Player {
     }
 
     fn close(&mut self) {
-        self.shared.publisher.close();
+        self.play.publisher.close();
         for address in &self.addresses {
             // A connection wakes the thread that waits in accept.
             let _ = Stream::connect(address);
@@ -199,7 +165,7 @@ impl Player {
             let _ = thread.join();
         }
         // From here on no session is added.
-        let open: Vec<_> = locked(&self.shared.sessions)
+        let open: Vec<_> = locked(&self.play.sessions)
             .open
             .values_mut()
             .map(|open| {
@@ -222,94 +188,42 @@ impl Drop for Player {
 /// How long to wait after an accept that failed, most likely for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-fn accept(listener: &Listener, shared: &Arc<Shared>) {
-    shared.pin();
-    while !shared.publisher.is_closing() {
+fn accept(listener: &Listener, play: &Arc<Play>) {
+    play.pin();
+    while !play.publisher.is_closing() {
         match listener.accept() {
-            Ok(stream) if !shared.publisher.is_closing() => shared.serve(stream),
+            Ok(stream) if !play.publisher.is_closing() => serve(play, stream),
             Ok(_) => {}
             Err(_) => thread::sleep(ACCEPT_AGAIN),
         }
     }
 }
 
-impl Shared {
-    pub fn pin(&self) {
-        if let Some((pinning, side)) = &self.pin {
-            pinning.pin_current_thread(*side);
+/// Serves a connection on a thread of its own.
+fn serve(play: &Arc<Play>, stream: Stream) {
+    let Ok(copy) = stream.again() else {
+        return;
+    };
+    let number = play.next_session.fetch_add(1, Ordering::Relaxed);
+    let session = Arc::new(Session::new(number));
+    // Hold the lock until the session is in the list: a session that ends at once must
+    // find itself there to remove itplay.
+    let mut sessions = locked(&play.sessions);
+    let full = sessions.open.len() >= MOST_SESSIONS;
+    let thread = thread::spawn({
+        let (play, session) = (Arc::clone(play), Arc::clone(&session));
+        move || {
+            play.pin();
+            session::serve(&play, &session, stream, full);
+            play.over(&session);
         }
-    }
-
-    /// Serves a connection on a thread of its own.
-    fn serve(self: &Arc<Self>, stream: Stream) {
-        let Ok(copy) = stream.again() else {
-            return;
-        };
-        let number = self.next_session.fetch_add(1, Ordering::Relaxed);
-        let session = Arc::new(Session::new(number));
-        // Hold the lock until the session is in the list: a session that ends at once must
-        // find itself there to remove itself.
-        let mut sessions = locked(&self.sessions);
-        let full = sessions.open.len() >= MOST_SESSIONS;
-        let thread = thread::spawn({
-            let (shared, session) = (Arc::clone(self), Arc::clone(&session));
-            move || {
-                shared.pin();
-                session::serve(&shared, &session, stream, full);
-                shared.over(&session);
-            }
-        });
-        sessions.open.insert(
-            number,
-            Open {
-                session,
-                stream: copy,
-                thread: Some(thread),
-            },
-        );
-    }
-
-    fn over(&self, session: &Session) {
-        locked(&self.slots).forget(session.number);
-        let mut sessions = locked(&self.sessions);
-        sessions.open.remove(&session.number);
-        if let Some(status) = session.status() {
-            if sessions.over.len() >= MOST_OVER {
-                sessions.over.pop_front();
-            }
-            sessions.over.push_back(status);
-        }
-    }
-
-    /// Begins the play if enough standbys stream. Called when a session begins to stream.
-    pub fn begin_if_enough(&self) {
-        let starts: Vec<_> = locked(&self.sessions)
-            .open
-            .values()
-            .filter_map(|open| open.session.streaming_from())
-            .collect();
-        if let Some(&first) = starts.iter().min() {
-            if starts.len() >= self.standbys {
-                self.publisher.begin(&self.recording, first);
-            }
-        }
-    }
-
-    /// Adds a notice for people, unless it repeats the newest one.
-    pub fn notice(&self, text: String) {
-        let mut notices = locked(&self.notices);
-        if notices.back() == Some(&text) {
-            // A refused standby tries again every few seconds.
-            return;
-        }
-        if notices.len() >= MOST_NOTICES {
-            notices.pop_front();
-        }
-        notices.push_back(text);
-    }
-}
-
-/// The error of a receiver's connection to the player.
-pub(crate) fn connection_failed(error: &std::io::Error) -> PlayerError {
-    PlayerError::Connection(error.to_string())
+    });
+    sessions.open.insert(
+        number,
+        Open {
+            session,
+            stream: copy,
+            thread: Some(thread),
+        },
+    );
 }

@@ -1,33 +1,27 @@
 //! One connection to the player: its start, and its commands.
 
 use std::io;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockstep_lab::progress::Micros;
 use lockstep_wire::backend::{Backend, Column, INT4, INT8, Report, TEXT};
 use lockstep_wire::command::Command;
 use lockstep_wire::frame::FRONTEND_LIMIT;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{self, Replication, Startup};
-use lockstep_wire::stream::Status;
 use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
-use super::player::{MOST_SESSIONS, Shared};
+use super::play::{MOST_SESSIONS, Play};
 use super::publisher::locked;
-use super::status::{SessionState, SessionStatus};
+use super::session_state::{Session, TIMEOUT};
+use super::status::SessionState;
 use super::streaming;
 use lockstep_wal::segment::history_name;
 
 /// How long a client may take to send its startup packet.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long a client may take no data, or a standby send none, before the connection is
-/// closed, like a server's `wal_sender_timeout`.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most packets before a session starts: one request for each kind of encryption, then the
 /// startup packet.
@@ -39,143 +33,9 @@ const MINOR: u16 = 0;
 /// From major 16 on `IDENTIFY_SYSTEM` returns the timeline as int8.
 const TIMELINES_ARE_INT8: u32 = 16;
 
-/// The state of a session that other threads read.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub number: u64,
-    about: Mutex<About>,
-    pub sent: AtomicU64,
-    pub bytes: AtomicU64,
-    /// The standby has asked for a reply.
-    pub reply_wanted: AtomicBool,
-    /// The standby has ended its side of the stream, or its connection is gone.
-    pub ending: AtomicBool,
-    /// The client has sent Terminate.
-    pub terminated: AtomicBool,
-    /// When the standby's last message arrived, in microseconds since 1970.
-    pub heard: AtomicI64,
-}
-
-#[derive(Debug)]
-struct About {
-    application_name: String,
-    state: SessionState,
-    /// Where the newest stream began; None before the first.
-    start: Option<Lsn>,
-    began: lockstep_lab::progress::Micros,
-    said: Status,
-    reached_end: Option<lockstep_lab::progress::Micros>,
-    /// Times that the client has run `IDENTIFY_SYSTEM`.
-    asked: u32,
-    /// A `START_REPLICATION` was refused.
-    refused: bool,
-}
-
-impl Session {
-    pub fn new(number: u64) -> Self {
-        Self {
-            number,
-            about: Mutex::new(About {
-                application_name: String::new(),
-                state: SessionState::Asking,
-                start: None,
-                began: Micros::now(),
-                said: Status::default(),
-                reached_end: None,
-                asked: 0,
-                refused: false,
-            }),
-            sent: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            reply_wanted: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            terminated: AtomicBool::new(false),
-            heard: AtomicI64::new(0),
-        }
-    }
-
-    /// None if the session has never streamed.
-    pub fn status(&self) -> Option<SessionStatus> {
-        let about = locked(&self.about);
-        Some(SessionStatus {
-            number: self.number,
-            application_name: about.application_name.clone(),
-            state: about.state,
-            start: about.start?,
-            sent: Lsn::from(self.sent.load(Ordering::Relaxed)),
-            written: about.said.written,
-            flushed: about.said.flushed,
-            applied: about.said.applied,
-            bytes: self.bytes.load(Ordering::Relaxed),
-            began: about.began,
-            reached_end: about.reached_end,
-        })
-    }
-
-    /// Where the stream began, if the session streams now.
-    pub fn streaming_from(&self) -> Option<Lsn> {
-        let about = locked(&self.about);
-        about
-            .start
-            .filter(|_| about.state == SessionState::Streaming)
-    }
-
-    /// Takes note of the positions that the standby reports.
-    pub fn note(&self, said: Status, end: Lsn) {
-        let mut about = locked(&self.about);
-        about.said = said;
-        if about.reached_end.is_none() {
-            let position = match said.applied.is_valid() {
-                true => said.applied,
-                false => said.written,
-            };
-            about.reached_end = (position >= end).then(Micros::now);
-        }
-    }
-
-    /// True once the standby has reported that it has the recording's end.
-    pub fn has_end(&self) -> bool {
-        locked(&self.about).reached_end.is_some()
-    }
-
-    /// The time since the standby's last message.
-    pub fn silent_for(&self) -> Duration {
-        let micros = Micros::now().0 - self.heard.load(Ordering::Relaxed);
-        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-    }
-
-    fn begin_stream(&self, start: Lsn) {
-        self.sent.store(start.into(), Ordering::Relaxed);
-        self.ending.store(false, Ordering::SeqCst);
-        self.heard.store(Micros::now().0, Ordering::Relaxed);
-        let mut about = locked(&self.about);
-        about.state = SessionState::Streaming;
-        about.start = Some(start);
-        about.began = Micros::now();
-    }
-
-    fn set_state(&self, state: SessionState) {
-        locked(&self.about).state = state;
-    }
-
-    fn name(&self) -> String {
-        match locked(&self.about).application_name.as_str() {
-            "" => format!("session {}", self.number),
-            name => format!("\"{name}\""),
-        }
-    }
-
-    /// True if the client ran `IDENTIFY_SYSTEM` and then neither streamed nor was refused: most
-    /// likely it belongs to another system or timeline.
-    fn went_away(&self) -> bool {
-        let about = locked(&self.about);
-        about.asked > 0 && about.start.is_none() && !about.refused
-    }
-}
-
 /// Serves a connection until it ends. With `full` it is refused for lack of a place.
-pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bool) {
-    let result = Talk::begin(shared, session, stream, full);
+pub(crate) fn serve(play: &Play, session: &Session, stream: Stream, full: bool) {
+    let result = Talk::begin(play, session, stream, full);
     let talked = match result {
         Ok(Some(mut talk)) => talk.commands(),
         Ok(None) => Ok(SessionState::Left),
@@ -186,28 +46,29 @@ pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bo
         Err(_) if session.terminated.load(Ordering::SeqCst) => SessionState::Left,
         Err(_) => SessionState::Lost,
     });
-    if shared.publisher.is_closing() {
+    if play.publisher.is_closing() {
         return;
     }
     if let Err(error) = &talked {
         if error.kind() == io::ErrorKind::InvalidData {
-            shared.notice(format!("{} was disconnected: {error}", session.name()));
+            play.notice(format!("{} was disconnected: {error}", session.name()));
         }
     }
     if session.went_away() {
-        shared.notice(format!(
-            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), set it up again from {}",
+        play.notice(format!(
+            "{} asked for our system identifier and timeline and left without streaming; read its log: \
+             if they differ from its own ({} and timeline {} here), set it up again from {}",
             session.name(),
-            shared.recording.system_identifier(),
-            shared.recording.timeline(),
-            shared.recording.base().display(),
+            play.recording.system_identifier(),
+            play.recording.timeline(),
+            play.recording.base().display(),
         ));
     }
 }
 
 /// The messages of one session.
 struct Talk<'a> {
-    shared: &'a Shared,
+    play: &'a Play,
     session: &'a Session,
     incoming: Incoming,
     outgoing: Outgoing,
@@ -237,14 +98,14 @@ type Answer = Result<&'static str, Failure>;
 impl<'a> Talk<'a> {
     /// Handles the packets before a session. None if no session follows.
     fn begin(
-        shared: &'a Shared,
+        play: &'a Play,
         session: &'a Session,
         stream: Stream,
         full: bool,
     ) -> io::Result<Option<Self>> {
         stream.set_timeouts(Some(STARTUP_PATIENCE), Some(TIMEOUT))?;
         let mut talk = Self {
-            shared,
+            play,
             session,
             incoming: Incoming::new(stream.again()?, FRONTEND_LIMIT),
             outgoing: Outgoing::new(stream),
@@ -282,7 +143,7 @@ impl<'a> Talk<'a> {
                 unknown,
             });
         }
-        let facts = &self.shared.recording.facts;
+        let facts = &self.play.recording.facts;
         let recorded = |name: &str| facts.settings.get(name).map_or("", String::as_str);
         let user = &*given("user");
         let encoding = start.text("client_encoding");
@@ -355,7 +216,7 @@ impl<'a> Talk<'a> {
                 reserve_wal,
             } => self.create_slot(&slot, temporary, reserve_wal),
             Command::DropReplicationSlot { slot, .. } => {
-                locked(&self.shared.slots).drop_slot(&slot, self.session.number)?;
+                locked(&self.play.slots).drop_slot(&slot, self.session.number)?;
                 Ok("DROP_REPLICATION_SLOT")
             }
             Command::TimelineHistory { timeline } => self.timeline_history(timeline),
@@ -370,7 +231,7 @@ impl<'a> Talk<'a> {
             )
             .hint(format!(
                 "Copy {} instead.",
-                self.shared.recording.base().display()
+                self.play.recording.base().display()
             ))
             .into()),
             Command::CreateLogicalSlot { .. }
@@ -402,18 +263,19 @@ impl<'a> Talk<'a> {
     fn position_to_tell(&self) -> Lsn {
         let mut about = locked(&self.session.about);
         about.asked = about.asked.saturating_add(1);
-        let end = self.shared.recording.end();
-        let position = match self.shared.publisher.begun() {
+        let end = self.play.recording.end();
+        let position = match self.play.publisher.begun() {
             None if about.asked > 1 => end,
-            _ => self.shared.publisher.published(),
+            _ => self.play.publisher.published(),
         };
         let in_vain = about.asked > 2 && position == end && about.start.is_none();
         drop(about);
         if in_vain {
-            self.shared.notice(format!(
-                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, set it up again from {}",
+            self.play.notice(format!(
+                "{} asks again and again and does not stream: read its log; if it is ahead of the \
+                 recording's end {end}, set it up again from {}",
                 self.session.name(),
-                self.shared.recording.base().display(),
+                self.play.recording.base().display(),
             ));
         }
         position
@@ -421,7 +283,7 @@ impl<'a> Talk<'a> {
 
     fn identify(&mut self) -> &'static str {
         let position = self.position_to_tell().to_string();
-        let recording = &self.shared.recording;
+        let recording = &self.play.recording;
         let system = recording.system_identifier().to_string();
         let timeline = recording.timeline().to_string();
         let kind = match recording.major() >= TIMELINES_ARE_INT8 {
@@ -446,7 +308,7 @@ impl<'a> Talk<'a> {
     }
 
     fn show(&mut self, name: &str) -> Answer {
-        let facts = &self.shared.recording.facts;
+        let facts = &self.play.recording.facts;
         let value = match name {
             "wal_segment_size" => facts.size.shown(),
             "server_version" => facts.server_version.clone(),
@@ -468,12 +330,12 @@ impl<'a> Talk<'a> {
     }
 
     fn read_slot(&mut self, name: &str) -> &'static str {
-        let slot = locked(&self.shared.slots).get(name).cloned();
+        let slot = locked(&self.play.slots).get(name).cloned();
         let restart = slot.as_ref().and_then(|slot| slot.restart);
         let restart = restart.map(|lsn| lsn.to_string());
         let timeline = restart
             .as_ref()
-            .map(|_| self.shared.recording.timeline().to_string());
+            .map(|_| self.play.recording.timeline().to_string());
         self.row(
             &[
                 ("slot_type", TEXT),
@@ -490,9 +352,9 @@ impl<'a> Talk<'a> {
     }
 
     fn create_slot(&mut self, name: &str, temporary: bool, reserve_wal: bool) -> Answer {
-        let restart = reserve_wal.then(|| self.shared.publisher.published());
+        let restart = reserve_wal.then(|| self.play.publisher.published());
         let owner = temporary.then_some(self.session.number);
-        locked(&self.shared.slots).create(name, owner, restart)?;
+        locked(&self.play.slots).create(name, owner, restart)?;
         self.row(
             &[
                 ("slot_name", TEXT),
@@ -507,7 +369,7 @@ impl<'a> Talk<'a> {
 
     fn timeline_history(&mut self, timeline: Timeline) -> Answer {
         let name = history_name(timeline);
-        let content = self.shared.recording.history(timeline).map_err(|error| {
+        let content = self.play.recording.history(timeline).map_err(|error| {
             Report::error("58P01", format!("cannot read \"{name}\": {error}"))
                 .hint("The recording has no such timeline.")
         })?;
@@ -526,7 +388,7 @@ impl<'a> Talk<'a> {
     ) -> Answer {
         if let Err(report) = self.may_start(start, timeline) {
             locked(&self.session.about).refused = true;
-            self.shared.notice(format!(
+            self.play.notice(format!(
                 "{} was refused: {}. {}",
                 self.session.name(),
                 report.message,
@@ -535,16 +397,16 @@ impl<'a> Talk<'a> {
             return Err(report.into());
         }
         if let Some(slot) = slot {
-            locked(&self.shared.slots).acquire(slot, self.session.number)?;
+            locked(&self.play.slots).acquire(slot, self.session.number)?;
         }
         self.session.begin_stream(start);
         let streamed = self
             .outgoing
             .send(&Backend::CopyBothResponse)
             .and_then(|()| {
-                self.shared.begin_if_enough();
+                self.play.begin_if_enough();
                 streaming::stream(
-                    self.shared,
+                    self.play,
                     self.session,
                     &mut self.incoming,
                     &mut self.outgoing,
@@ -552,7 +414,7 @@ impl<'a> Talk<'a> {
             });
         if let Some(slot) = slot {
             let sent = Lsn::from(self.session.sent.load(Ordering::Relaxed));
-            locked(&self.shared.slots).release(slot, self.session.number, sent);
+            locked(&self.play.slots).release(slot, self.session.number, sent);
         }
         streamed?;
         self.session.set_state(SessionState::Asking);
@@ -563,7 +425,7 @@ impl<'a> Talk<'a> {
     }
 
     fn may_start(&self, start: Lsn, timeline: Option<Timeline>) -> Result<(), Report> {
-        let recording = &self.shared.recording;
+        let recording = &self.play.recording;
         let ours = recording.timeline();
         if let Some(timeline) = timeline.filter(|&timeline| timeline != ours) {
             return Err(Report::error(

@@ -29,7 +29,7 @@ pub fn standby_of(
     Ok(server)
 }
 
-/// As [`standby_of`], without starting the server.
+/// Like [`standby_of`], without starting the server.
 pub fn prepare_standby_of(
     lab: &Lab,
     recording: &Recording,

@@ -18,8 +18,8 @@ use lockstep_wire::stream::{
 };
 
 use super::connection::{Incoming, Outgoing, invalid};
-use super::player::Shared;
-use super::session::{Session, TIMEOUT};
+use super::play::Play;
+use super::session_state::{Session, TIMEOUT};
 use lockstep_wal::segment::{PAGE, SegmentReader};
 
 /// Bytes of a message before the WAL in it.
@@ -34,20 +34,20 @@ const ASK_AT_END: Duration = Duration::from_millis(200);
 
 /// Streams until the standby or the player ends it. After an error the connection is closed.
 pub(crate) fn stream(
-    shared: &Shared,
+    play: &Play,
     session: &Session,
     incoming: &mut Incoming,
     outgoing: &mut Outgoing,
 ) -> io::Result<()> {
     thread::scope(|scope| {
         let listener = scope.spawn(|| {
-            shared.pin();
-            let heard = listen(shared, session, incoming);
+            play.pin();
+            let heard = listen(play, session, incoming);
             session.ending.store(true, Ordering::SeqCst);
-            shared.publisher.wake();
+            play.publisher.wake();
             heard
         });
-        let sent = Sender::new(shared, session, outgoing).run();
+        let sent = Sender::new(play, session, outgoing).run();
         if sent.is_err() {
             // Otherwise the listener would wait for the standby's next message.
             outgoing.stream.close();
@@ -62,8 +62,8 @@ pub(crate) fn stream(
 }
 
 /// Reads the standby's messages until it ends its side. An error if the connection is gone.
-fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Result<()> {
-    let end = shared.recording.end();
+fn listen(play: &Play, session: &Session, incoming: &mut Incoming) -> io::Result<()> {
+    let end = play.recording.end();
     loop {
         let Some(frame) = incoming.next()? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -75,7 +75,7 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
                     session.heard.store(Micros::now().0, Ordering::Relaxed);
                     if status.reply {
                         session.reply_wanted.store(true, Ordering::SeqCst);
-                        shared.publisher.wake();
+                        play.publisher.wake();
                     }
                 }
                 // Hot standby feedback has no effect: the recorded WAL cannot change.
@@ -99,7 +99,7 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
 }
 
 struct Sender<'a> {
-    shared: &'a Shared,
+    play: &'a Play,
     session: &'a Session,
     outgoing: &'a mut Outgoing,
     reader: SegmentReader,
@@ -113,22 +113,22 @@ struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    fn new(shared: &'a Shared, session: &'a Session, outgoing: &'a mut Outgoing) -> Self {
+    fn new(play: &'a Play, session: &'a Session, outgoing: &'a mut Outgoing) -> Self {
         let now = Instant::now();
         Self {
-            reader: shared.recording.reader(),
+            reader: play.recording.reader(),
             message: vec![0; HEAD + MOST_WAL],
             sent: Lsn::from(session.sent.load(Ordering::Relaxed)),
             spoke: now,
             asked: now,
-            shared,
+            play,
             session,
             outgoing,
         }
     }
 
     fn run(&mut self) -> io::Result<()> {
-        let (session, publisher) = (self.session, &self.shared.publisher);
+        let (session, publisher) = (self.session, &self.play.publisher);
         while !session.ending.load(Ordering::SeqCst) && !publisher.is_closing() {
             if session.reply_wanted.swap(false, Ordering::SeqCst) {
                 self.keepalive(false)?;
@@ -151,7 +151,7 @@ impl<'a> Sender<'a> {
     /// piece ends at a page boundary, since records may be split only there.
     fn piece(&mut self, published: Lsn) -> io::Result<()> {
         let start = u64::from(self.sent);
-        let size = self.shared.recording.segment_size();
+        let size = self.play.recording.segment_size();
         let segment_end = u64::from(size.start_of(self.sent)) + size.bytes();
         let mut end = (start + MOST_WAL as u64)
             .min(u64::from(published))
@@ -181,7 +181,7 @@ impl<'a> Sender<'a> {
     /// Called while there is no WAL to send: sends keepalives, asks for a reply when one is due,
     /// and fails if the standby has been silent for [`TIMEOUT`].
     fn when_idle(&mut self) -> io::Result<()> {
-        let end = self.shared.recording.end();
+        let end = self.play.recording.end();
         let all_sent = self.sent >= end;
         let silent = self.session.silent_for();
         if silent > TIMEOUT {
@@ -204,7 +204,7 @@ impl<'a> Sender<'a> {
     fn keepalive(&mut self, reply: bool) -> io::Result<()> {
         let mut data = Vec::new();
         FromServer::Keepalive {
-            end: self.shared.publisher.published(),
+            end: self.play.publisher.published(),
             sent_at: clock(),
             reply,
         }

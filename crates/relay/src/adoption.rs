@@ -16,8 +16,8 @@
 //! forgotten that its subscriber has not confirmed. Where both have it the book says
 //! *adopting*, the relay answers for it, and the adoption is resumed at `Dropping` until the
 //! primary does not have it any more. The log keeps everything from the
-//! slot's position on from the moment that the book has it. That a connection was lost while the primary was to
-//! drop it does not tell whether it did: then it stays adopting, too, and is not taken back.
+//! slot's position on from the moment that the book has it. That a connection was lost while the primary
+//! was to drop it does not tell whether it did: then it stays adopting, too, and is not taken back.
 
 use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
@@ -86,7 +86,7 @@ pub enum Action {
     /// Put it into the book, durably, as adopting, if the log has everything from it on
     /// ([`reaches`]): [`Event::Done`], [`Event::NoPlace`] or [`Event::TooLate`].
     Add,
-    /// Have the primary drop it, if it is there: [`Event::Done`], [`Event::Refused`] or
+    /// Let the primary drop the slot, if it is there: [`Event::Done`], [`Event::Refused`] or
     /// [`Event::NoAnswer`].
     DropAtPrimary,
     /// Note in the book, durably, that it is adopted.

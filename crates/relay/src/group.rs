@@ -68,7 +68,7 @@ pub struct GroupKey {
     pub binary: bool,
     /// `client_encoding` of its subscribers, as the server spells it.
     pub encoding: String,
-    /// Only changes without an origin (16 and later).
+    /// True for changes without an origin only (16 and later).
     pub local_only: bool,
     /// Messages of `pg_logical_emit_message` too.
     pub messages: bool,

@@ -14,7 +14,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 use crate::lock::lock;
 use crate::synchronous::APPLICATION_NAME;
 
-/// Between the end of a look that did not find the primary and the next look, at least.
+/// Shortest pause between the end of a look that did not find the primary and the next look.
 const LOOK_PACE: Duration = Duration::from_millis(200);
 
 /// What libpq says of a server that is no primary although the conninfo asks for one.

@@ -1,4 +1,4 @@
-//! All of it together: what a relay keeps while it runs, and what it does every second.
+//! The relay as a whole: what it keeps while it runs, and what it does every second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

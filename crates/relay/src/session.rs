@@ -33,7 +33,7 @@ pub struct Facts {
     pub application_name: String,
     /// Where the client is; None for a Unix socket.
     pub peer: Option<SocketAddr>,
-    /// As the primary states it, `15.20 (Debian 15.20-0+deb12u1)`.
+    /// The server version as the primary states it, `15.20 (Debian 15.20-0+deb12u1)`.
     pub server_version: String,
     /// The encoding of the primary's database.
     pub server_encoding: String,
@@ -144,7 +144,7 @@ pub type Terminated = watch::Receiver<Option<Report>>;
 /// Tells a session to cancel its command, by a change.
 pub type Canceled = watch::Receiver<()>;
 
-/// Done when a command is to be canceled.
+/// Resolves when a command is to be canceled.
 pub(crate) async fn told(canceled: &mut Canceled) {
     if canceled.changed().await.is_err() {
         std::future::pending().await

@@ -406,7 +406,7 @@ impl<S: Storage> SlotBook<S> {
         lock(&self.slots).get(name).cloned()
     }
 
-    /// All of them, by name.
+    /// All slots, by name.
     pub fn all(&self) -> Vec<Arc<Slot>> {
         lock(&self.slots).values().cloned().collect()
     }

@@ -17,10 +17,10 @@ pub const FAILOVER_SLOTS: u32 = 170_000;
 pub const LOCKSTEP: &str = "lockstep";
 const PGOUTPUT: &str = "pgoutput";
 
-/// From where a new group begins.
+/// The position where a new group begins.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin<'a> {
-    /// From now on.
+    /// The group begins now.
     Now,
     /// Where this slot on the primary has confirmed.
     Slot(&'a str),

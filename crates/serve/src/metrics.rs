@@ -205,7 +205,8 @@ fn nodes(text: &mut Exposition, state: &MonitorState, now_ms: i64) {
     );
     text.metric(
         "unseen",
-        "Number of things that cannot be seen although nodes answer; above 0 nobody knows whether all replicas keep up.",
+        "Number of things that cannot be seen although nodes answer; above 0 nobody knows whether all \
+         replicas keep up.",
         [(NO_LABELS, state.diagnosis.unknown.len())],
     );
     let since_ms = now_ms.saturating_sub(state.at_ms).max(0) as f64;

@@ -11,9 +11,9 @@ use crate::words::quoted;
 /// How logs are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people: one line for each event.
+    /// Lines for people, one for each event.
     Text,
-    /// For machines: one JSON object for each event.
+    /// JSON for machines, one object for each event.
     Json,
 }
 

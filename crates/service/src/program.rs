@@ -29,6 +29,13 @@ pub struct Program {
     pub definition: fn() -> Command,
 }
 
+/// Writes one line of a program to standard error. The line is sanitized, since it may hold text of
+/// servers.
+pub fn complain(program: &str, message: &str) {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(io::stderr(), "{program}: {}", sanitize(&line));
+}
+
 impl Program {
     /// Parses the command line. Prints help and version, or one line about an error.
     pub fn parse<C: Parser>(&self) -> Result<C, ExitCode> {
@@ -47,10 +54,9 @@ impl Program {
         })
     }
 
-    /// Writes one line to standard error. It is sanitized, since it may hold text of servers.
+    /// Writes one line to standard error; see [`complain`].
     pub fn complain(&self, message: &str) {
-        let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let _ = writeln!(io::stderr(), "{}: {}", self.name, sanitize(&line));
+        complain(self.name, message);
     }
 
     /// Writes one line about an error to standard error, and returns the exit code.

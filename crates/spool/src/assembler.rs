@@ -46,11 +46,11 @@ pub enum StreamError {
 /// Where in the stream the last message was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Between units.
+    /// The stream is between units.
     Between,
-    /// In a unit that goes to the log.
+    /// The stream is in a unit that goes to the log.
     Unit,
-    /// In a unit that the log has already.
+    /// The stream is in a unit that the log has already.
     Dropped,
 }
 
@@ -76,7 +76,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// For a connection that starts at `resume`, the end of what the log has. `batched`:
+    /// An assembler for a connection that starts at `resume`, the end of what the log has. `batched`:
     /// the slot's plugin is lockstep, with batches.
     pub fn new(resume: Lsn, batched: bool) -> Self {
         Self {

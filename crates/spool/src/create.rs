@@ -8,6 +8,9 @@ use tokio::sync::watch;
 
 use super::error::{LogError, Result};
 use super::index::{Entry, Index};
+use super::log::{End, Limits, Log};
+use super::mark::{self, Mark};
+use super::newest::Writer;
 use super::position::{LogPosition, Place};
 use super::schema::Schema;
 use super::segment::{
@@ -16,8 +19,6 @@ use super::segment::{
 };
 use super::state::{Boundary, LogState, Start, TailSegment};
 use super::storage::{SpoolFile, Storage};
-use super::write::Writer;
-use super::{End, Limits, Log};
 
 /// A segment with its header and schema. Nothing of it is durable.
 pub(super) struct NewSegment<F> {
@@ -71,6 +72,24 @@ fn write_segment<S: Storage>(
     Ok(NewSegment { file, bytes })
 }
 
+/// Makes a segment that is durable and has its name.
+pub(super) fn create_durable_segment<S: Storage>(
+    storage: &S,
+    header: &SegmentHeader,
+    schema: &Schema,
+) -> Result<NewSegment<S::File>> {
+    let segment = create_segment(storage, header, schema)?;
+    let unfinished = unfinished_name(header.sequence, header.position);
+    let name = file_name(header.sequence, header.position);
+    let named = segment
+        .file
+        .sync()
+        .and_then(|()| storage.rename(&unfinished, &name))
+        .and_then(|()| storage.sync());
+    named.map_err(|source| LogError::io("create", &name, source))?;
+    Ok(segment)
+}
+
 /// What a log is made of, everything durable.
 pub(super) struct Parts<F> {
     pub header: SegmentHeader,
@@ -84,6 +103,7 @@ pub(super) struct Parts<F> {
     pub received: Lsn,
     pub whole_key: Lsn,
     pub schema: Schema,
+    pub mark: Mark<F>,
 }
 
 /// An LSN right before `lsn`.
@@ -109,13 +129,10 @@ impl<S: Storage> Log<S> {
             previous_bytes: 0,
         };
         let schema = Schema::default();
-        let NewSegment { file, bytes } = create_segment(&storage, &header, &schema)?;
-        let unfinished = unfinished_name(1, LogPosition::START);
-        let name = file_name(1, LogPosition::START);
-        file.sync()
-            .and_then(|()| storage.rename(&unfinished, &name))
-            .and_then(|()| storage.sync())
-            .map_err(|source| LogError::io("create", &name, source))?;
+        // Before the segment: an older one of another log might say more than this one has.
+        let mark = Mark::create(&storage, start)
+            .map_err(|source| LogError::io("create", mark::FILE, source))?;
+        let NewSegment { file, bytes } = create_durable_segment(&storage, &header, &schema)?;
         let mut index = Index::default();
         index.push(Entry::new(&header, bytes));
         let parts = Parts {
@@ -128,11 +145,13 @@ impl<S: Storage> Log<S> {
             received: start,
             whole_key: before(start),
             schema,
+            mark,
         };
         Ok(Self::assemble(storage, limits, parts))
     }
 
     pub(super) fn assemble(storage: S, limits: Limits, parts: Parts<S::File>) -> Self {
+        parts.mark.note(parts.received);
         let file = Arc::new(parts.file);
         let sequence = parts.header.sequence;
         let place = Place {
@@ -180,6 +199,7 @@ impl<S: Storage> Log<S> {
             syncing: Mutex::new(()),
             shared: Mutex::new(shared),
             ends: watch::Sender::new(end),
+            mark: parts.mark,
         }
     }
 }

@@ -61,12 +61,12 @@ macro_rules! failpoints {
         $($(#[doc = $what])* pub const $constant: $crate::failpoint::Failpoint =
             $crate::failpoint::Failpoint::new($name);)*
 
-        /// All of them.
+        /// All failpoints of the crate.
         pub const ALL: &[$crate::failpoint::Failpoint] = &[$($constant),*];
     };
 }
 
-crate::failpoints! {
+failpoints! {
     /// A new segment's file is there, without its name.
     SEGMENT_MADE = "spool-segment-made";
     /// Frames are in the file, not durable.

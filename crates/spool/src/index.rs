@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// For a segment whose header cannot be read; `next` is the one after it. Readers come
+    /// An entry for a segment whose header cannot be read; `next` is the one after it. Readers come
     /// to it only from the one before.
     pub fn damaged(sequence: u64, position: LogPosition, bytes: u64, next: &Self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Entry {
         }
     }
 
-    /// In place of a segment that should be there before `next`.
+    /// An entry in place of a segment that should be there before `next`.
     pub fn missing(sequence: u64, next: &Self) -> Self {
         Self {
             health: Health::Missing,

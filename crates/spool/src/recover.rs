@@ -1,11 +1,15 @@
 //! Opening a log that exists: what is there, what is whole, what is damaged.
 
+use std::ops::Range;
+
 use lockstep_wire::Lsn;
 
-use super::create::{Parts, before};
+use super::create::{NewSegment, Parts, before, create_durable_segment};
 use super::error::{LogError, Result};
 use super::failpoint;
 use super::index::{Entry, Index};
+use super::log::{Limits, Log};
+use super::mark::Mark;
 use super::position::LogPosition;
 use super::scan::Segment;
 use super::schema::Schema;
@@ -13,9 +17,8 @@ use super::segment::{
     CHUNK_BYTES, Named, RecordKind, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
 };
 use super::storage::{SpoolFile, Storage};
-use super::{Limits, Log};
 
-/// Suffix of a file that was set aside because its header cannot be read.
+/// Suffix of a file that holds what cannot be read and was cut off or set aside.
 const DAMAGED: &str = ".damaged";
 
 /// Most segments that may be missing between two.
@@ -25,7 +28,8 @@ const MOST_MISSING: u64 = 65_536;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
     /// End of the last whole unit, or what was covered after it: where the upstream is to
-    /// go on. If it has been told more, the difference is lost.
+    /// go on. It was not told more before the process ended; after a crash of the machine it
+    /// may have been, and the difference is lost.
     pub durable: Lsn,
     /// Bytes of files that were cut off: an unfinished unit, a torn record.
     pub dropped_bytes: u64,
@@ -61,7 +65,11 @@ impl Found {
 
 impl<S: Storage> Log<S> {
     /// Opens a log that exists, and cuts off what is not whole. What is left is durable.
+    ///
+    /// Nothing is cut where units are missing that were durable once ([`Mark`]): they are a
+    /// hole, and the log goes on behind it.
     pub fn open(storage: S, limits: Limits) -> Result<(Self, Recovered)> {
+        let (mark, noted) = Mark::open(&storage);
         let mut recovery = Recovery {
             storage: &storage,
             found: find(&storage)?,
@@ -69,7 +77,7 @@ impl<S: Storage> Log<S> {
             holes: Vec::new(),
             dropped_bytes: 0,
         };
-        let parts = recovery.run()?;
+        let parts = recovery.run(mark, noted)?;
         let recovered = Recovered {
             durable: parts.received,
             dropped_bytes: recovery.dropped_bytes,
@@ -123,13 +131,23 @@ fn examine<S: Storage>(storage: &S, sequence: u64, position: LogPosition) -> Res
 /// the system may hold it in memory, counted as written though the disk never took it: only
 /// what is written anew is made durable by the next [`SpoolFile::sync`], or refused again.
 fn write_again<F: SpoolFile>(file: &F, bytes: u64) -> std::io::Result<()> {
+    each_part(0..bytes, |offset, buffer| {
+        file.read_at(offset, buffer)?;
+        file.write_at(offset, buffer)
+    })
+}
+
+/// Calls `with` for each part of a file, with a buffer of the part's length.
+fn each_part(
+    range: Range<u64>,
+    mut with: impl FnMut(u64, &mut [u8]) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut buffer = vec![0; CHUNK_BYTES];
-    let mut offset = 0;
-    while offset < bytes {
-        let left = usize::try_from(bytes - offset).unwrap_or(CHUNK_BYTES);
+    let mut offset = range.start;
+    while offset < range.end {
+        let left = usize::try_from(range.end - offset).unwrap_or(CHUNK_BYTES);
         buffer.truncate(left);
-        file.read_at(offset, &mut buffer)?;
-        file.write_at(offset, &buffer)?;
+        with(offset, &mut buffer)?;
         offset += buffer.len() as u64;
     }
     Ok(())
@@ -143,7 +161,7 @@ struct Whole {
     received: Lsn,
     /// None if no unit begins and ends up to here.
     whole_key: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     schema: Schema,
     /// Bytes of its header and schema.
     head: u64,
@@ -163,7 +181,7 @@ struct Recovery<'a, S> {
 
 impl<S: Storage> Recovery<'_, S> {
     /// Nothing is changed before the end of the last whole unit is found.
-    fn run(&mut self) -> Result<Parts<S::File>> {
+    fn run(&mut self, mark: Mark<S::File>, noted: Lsn) -> Result<Parts<S::File>> {
         while let Some(last) = self.found.pop() {
             let header = match last.header {
                 Ok(header) => header,
@@ -178,11 +196,17 @@ impl<S: Storage> Recovery<'_, S> {
                 self.behind.push((last, None));
                 continue;
             };
+            if whole.received < noted {
+                return self.go_on_behind(last, &whole, mark, noted);
+            }
             // In the newest segment it is what was not durable when the machine stopped.
             if let (false, Some(what)) = (self.behind.is_empty(), whole.damage) {
                 self.hole(last.sequence, whole.received, None, what);
             }
-            self.clear_behind(whole.received)?;
+            self.clear_behind(whole.received, None)?;
+            if whole.damage.is_some() {
+                self.keep_end(&last, offset);
+            }
             let file = self.cut(&last, offset)?;
             let entry = Entry::new(&header, offset);
             let index = self.index(entry, header.previous_bytes)?;
@@ -197,6 +221,7 @@ impl<S: Storage> Recovery<'_, S> {
                 whole_key: whole.whole_key.unwrap_or(before(header.first_lsn())),
                 schema: whole.schema,
                 header,
+                mark,
             });
         }
         Err(LogError::Corrupt {
@@ -217,17 +242,82 @@ impl<S: Storage> Recovery<'_, S> {
         });
     }
 
+    /// Begins a segment behind a hole: what was durable up to `noted` is whole up to
+    /// `whole.received` only. `last` stays as it is, so that readers get what is before the damage
+    /// and an error there; the upstream goes on at `noted`.
+    fn go_on_behind(
+        &mut self,
+        last: Found,
+        whole: &Whole,
+        mark: Mark<S::File>,
+        noted: Lsn,
+    ) -> Result<Parts<S::File>> {
+        let what = whole.damage.unwrap_or("it ends too early");
+        self.hole(last.sequence, whole.received, Some(noted), what);
+        self.clear_behind(whole.received, Some(noted))?;
+        self.cut(&last, last.bytes)?;
+        let header = SegmentHeader {
+            sequence: last.sequence + 1,
+            group_start: last.header.map_or(noted, |header| header.group_start),
+            // A file is longer than its frames: a reader sees that some are missing.
+            position: LogPosition::from(u64::from(last.position).saturating_add(last.bytes)),
+            received: noted,
+            open: None,
+            previous_bytes: last.bytes,
+        };
+        self.found.push(last);
+        // The next session of the upstream describes each table before it is used.
+        let schema = Schema::default();
+        let NewSegment { file, bytes } = create_durable_segment(self.storage, &header, &schema)?;
+        let index = self.index(Entry::new(&header, bytes), header.previous_bytes)?;
+        self.holes.sort_by_key(|hole| hole.segment);
+        Ok(Parts {
+            index,
+            file,
+            bytes,
+            head: bytes,
+            end: header.position,
+            received: noted,
+            whole_key: before(noted),
+            schema,
+            header,
+            mark,
+        })
+    }
+
+    /// Copies what is to be cut off a segment, for whoever wants to look at it. It is not known
+    /// to have been durable, so a disk that has no room for it does not keep the log from going on.
+    fn keep_end(&self, segment: &Found, from: u64) {
+        let copy = format!("{}{DAMAGED}", segment.name());
+        let copied = || -> std::io::Result<()> {
+            let (source, target) = (
+                self.storage.open(&segment.name())?,
+                self.storage.create(&copy)?,
+            );
+            each_part(from..segment.bytes, |offset, buffer| {
+                source.read_at(offset, buffer)?;
+                target.write_at(offset - from, buffer)
+            })?;
+            target.sync()
+        };
+        if copied().is_err() {
+            let _ = self.storage.remove(&copy);
+        }
+    }
+
     /// Removes segments that only hold a part of an open unit, and keeps those that cannot
-    /// be read out of the way, for whoever wants to look at them. One at a time, the newest
-    /// first: a crash must not leave a gap between those that are left.
-    fn clear_behind(&mut self, received: Lsn) -> Result<()> {
+    /// be read out of the way, for whoever wants to look at them; all of them if units that were
+    /// durable, up to `lost`, are missing. One at a time, the newest first: a crash must not leave
+    /// a gap between those that are left.
+    fn clear_behind(&mut self, received: Lsn, lost: Option<Lsn>) -> Result<()> {
         for (segment, damage) in std::mem::take(&mut self.behind) {
             let name = segment.name();
             let cleared = match damage {
                 Some(what) => {
-                    self.hole(segment.sequence, received, None, what);
+                    self.hole(segment.sequence, received, lost, what);
                     self.storage.rename(&name, &(name.clone() + DAMAGED))
                 }
+                None if lost.is_some() => self.storage.rename(&name, &(name.clone() + DAMAGED)),
                 None => self.storage.remove(&name),
             };
             cleared

@@ -36,9 +36,10 @@
 //!   that is damage, never an interrupted write. Likewise the end of a segment that another
 //!   one follows.
 //! - The last segment may end in a torn or missing record: what was not durable when the
-//!   machine stopped. It is cut there, and further back to the end of the last whole unit.
-//!   Damage to its durable part cannot be told from that; whoever opens it compares what is
-//!   left with what was acknowledged.
+//!   machine stopped. It is cut there, and further back to the end of the last whole unit, and
+//!   what could not be read is kept in `*.damaged`. Where units would be missing then that the
+//!   file `durable` says were durable ([`super::mark`]), it is damage: nothing is cut, and the
+//!   log goes on in a segment behind it, which begins where `durable` stands.
 //! - Anywhere else a record that cannot be read, a length that differs from what the next
 //!   segment says, or a missing segment is `Corrupt`: units from there up to the next
 //!   segment cannot be read; those before and behind can.

@@ -61,11 +61,11 @@ pub(super) struct LogState<F> {
     pub boundary: Boundary,
     /// The segment in which it is on disk: a crash goes back to there.
     pub durable_segment: u64,
-    /// No whole unit has a higher key.
+    /// Highest key of a whole unit.
     pub whole_key: Lsn,
     /// Key of the unit that is arriving.
     pub open: Option<Lsn>,
-    /// In force at the boundary.
+    /// Descriptions in force at the boundary.
     pub schema: Schema,
     /// What the open unit has changed.
     pub open_schema: Schema,
@@ -90,7 +90,7 @@ pub(super) struct Start<F> {
 }
 
 impl<F> LogState<F> {
-    /// All of it is durable.
+    /// The state of a log of which everything is durable.
     pub fn new(start: Start<F>) -> Self {
         Self {
             cache: Cache::new(start.cache_limit),

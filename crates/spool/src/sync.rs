@@ -11,12 +11,11 @@
 
 use lockstep_wire::Lsn;
 
-use super::Log;
 use super::error::{LogError, Result};
 use super::failpoint;
+use super::log::{Log, lock};
 use super::segment::{file_name, unfinished_name};
 use super::storage::{SpoolFile, Storage};
-use crate::lock;
 
 impl<S: Storage> Log<S> {
     /// Makes durable what was appended before the call, and returns what is durable then.
@@ -49,6 +48,7 @@ impl<S: Storage> Log<S> {
                     .map_err(|source| self.poison("rename", &unfinished, source))?;
             }
         }
+        self.mark.note(received);
         failpoint::SYNCED.reach();
         let mut shared = lock(&self.shared);
         // Nothing is appended any more to any of them but the last.

@@ -16,12 +16,12 @@ pub(super) fn key_of(key: Option<Lsn>, end: Lsn) -> Lsn {
 
 /// Where frames stand that are to be appended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct State {
+pub(super) struct UnitState {
     /// Key of the unit that is open.
     pub open: Option<Lsn>,
     /// End of the last whole unit, or cover.
     pub received: Lsn,
-    /// No whole unit has a higher key.
+    /// Highest key of a whole unit.
     pub whole_key: Lsn,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Draft {
 pub(super) struct Plan {
     pub drafts: Vec<Draft>,
     /// Where the log stands after it.
-    pub after: State,
+    pub after: UnitState,
     /// Descriptions of tables and types among the frames.
     pub schema: Vec<(SchemaKey, Range<usize>)>,
     /// The first `settled` of them belong to whole units, the others to the unit that is open.
@@ -54,7 +54,7 @@ impl Plan {
 }
 
 /// What to write for `bytes`, whole frames that follow what `before` tells.
-pub(super) fn plan(bytes: &[u8], before: State, session: bool) -> Result<Plan> {
+pub(super) fn plan(bytes: &[u8], before: UnitState, session: bool) -> Result<Plan> {
     let mut planner = Planner {
         plan: Plan {
             drafts: Vec::new(),
@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    const IDLE: State = State {
+    const IDLE: UnitState = UnitState {
         open: None,
         received: Lsn::INVALID,
         whole_key: Lsn::INVALID,
@@ -283,7 +283,7 @@ mod tests {
         let (b, c, i) = (begin(1).len(), commit(1).len(), change(10).len());
         let whole = [begin(5), change(10), commit(5)].concat();
         let frames = RecordKind::Frames;
-        let table: [(&str, State, Vec<u8>, Vec<_>); 4] = [
+        let table: [(&str, UnitState, Vec<u8>, Vec<_>); 4] = [
             (
                 "two whole ones share a record",
                 IDLE,
@@ -301,7 +301,7 @@ mod tests {
             ),
             (
                 "the end of one and the start of another",
-                State {
+                UnitState {
                     open: Some(Lsn::from(4)),
                     ..IDLE
                 },
@@ -313,7 +313,7 @@ mod tests {
             ),
             (
                 "the middle of one",
-                State {
+                UnitState {
                     open: Some(Lsn::from(4)),
                     ..IDLE
                 },
@@ -382,7 +382,7 @@ mod tests {
     fn a_message_outside_of_transactions_has_a_key_below_its_end() {
         let planned = plan(&message(9, 3), IDLE, false).unwrap();
         assert_eq!(planned.after.whole_key, Lsn::from(8));
-        let behind = State {
+        let behind = UnitState {
             received: Lsn::from(9),
             ..IDLE
         };

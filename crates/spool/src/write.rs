@@ -10,68 +10,23 @@ use bytes::Bytes;
 use lockstep_wire::Lsn;
 use lockstep_wire::logical::frames;
 
-use super::Log;
 use super::cache::{CHUNK_OVERHEAD, Chunk};
 use super::create::{NewSegment, create_segment};
 use super::error::{LogError, Result};
 use super::failpoint;
 use super::index::Entry;
+use super::log::{Log, lock};
+use super::newest::Writer;
 use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::SCHEMA_LIMIT;
 use super::segment::{
-    CHUNK_BYTES, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, RecordKind, SEGMENT_HEADER,
-    SegmentHeader, file_name, unfinished_name,
+    CHUNK_BYTES, MOST_RECORD, Marks, RECORD_HEADER, RecordKind, SEGMENT_HEADER, SegmentHeader,
+    file_name, unfinished_name,
 };
 use super::state::{Boundary, TailSegment};
 use super::storage::{SpoolFile, Storage};
-use super::units::{Draft, Plan, State, plan};
-use crate::lock;
-
-/// The newest segment, as who writes it sees it.
-#[derive(Debug)]
-pub(super) struct Writer<F> {
-    pub sequence: u64,
-    /// Position of its first frame.
-    pub first: LogPosition,
-    pub file: Arc<F>,
-    /// Bytes written.
-    pub offset: u64,
-    /// Bytes of its header and schema.
-    pub head: u64,
-    /// The next record begins an upstream session.
-    pub session: bool,
-    /// Records on their way to the file.
-    pub buffer: Vec<u8>,
-}
-
-impl<F: SpoolFile> Writer<F> {
-    fn name(&self) -> String {
-        file_name(self.sequence, self.first)
-    }
-
-    fn place(&self, offset: u64) -> Place {
-        Place {
-            segment: self.sequence,
-            offset,
-        }
-    }
-
-    /// Adds a record to the buffer.
-    fn put(&mut self, kind: RecordKind, marks: Marks, position: LogPosition, payload: &[u8]) {
-        let header = RecordHeader::new(kind, marks, position, payload, self.sequence);
-        self.buffer.extend_from_slice(&header.encode(self.sequence));
-        self.buffer.extend_from_slice(payload);
-    }
-
-    /// Writes the buffer at `offset`, and returns where it ends.
-    fn flush(&mut self, offset: u64) -> std::io::Result<u64> {
-        let written = self.file.write_at(offset, &self.buffer);
-        let end = offset + self.buffer.len() as u64;
-        self.buffer.clear();
-        written.map(|()| end)
-    }
-}
+use super::units::{Draft, Plan, UnitState, plan};
 
 /// Whole frames in parts of at most `most` bytes that are appended one after the other:
 /// together they may need room that is made only once the first of them are confirmed. A
@@ -126,7 +81,7 @@ impl<S: Storage> Log<S> {
         let before = {
             let shared = lock(&self.shared);
             shared.check()?;
-            State {
+            UnitState {
                 open: shared.open,
                 received: shared.received,
                 whole_key: shared.whole_key,

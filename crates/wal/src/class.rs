@@ -80,7 +80,7 @@ pub enum Class {
     Removal,
     /// The startup process executes it at its turn.
     Inline(Cause),
-    /// As inline, and nothing behind it begins before.
+    /// Like inline, and nothing behind it begins before it is replayed.
     Barrier(Cause),
 }
 

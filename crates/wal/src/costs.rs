@@ -97,7 +97,7 @@ pub struct PipelineCosts {
     /// Helper: a record is claimed and found ready, and a block of it found.
     pub helper_ns: f64,
     pub helper_block_ns: f64,
-    /// From the end of a record until the process that waits for it goes on.
+    /// Time from the end of a record until the process that waits for it goes on.
     pub wait_ns: f64,
     /// The cost of that wait if that process sleeps; and how long it looks before it does.
     pub wake_ns: f64,
@@ -405,7 +405,7 @@ fn kind_of(record: &Record) -> Part {
     }
 }
 
-/// Between these numbers of blocks visited since a block's last visit, its memory goes from the
+/// Numbers of blocks visited since a block's last visit, between which its memory goes from the
 /// caches of the core to none at all.
 const NEAR: f32 = 256.0;
 const FAR: f32 = 16_384.0;

@@ -190,7 +190,7 @@ impl Planner {
         after
     }
 
-    /// As `dispatch_note_transaction()`.
+    /// Does what `dispatch_note_transaction()` in dispatch.c does.
     fn note_transaction(&mut self, record: &Record, slot: usize) -> u32 {
         if record.header.xid == 0 {
             return 0;
@@ -229,7 +229,7 @@ fn visit_slot(block: &Block) -> usize {
     (hash.wrapping_mul(0x517C_C1B7_2722_0A95) >> 40) as usize % VISIT_SLOTS
 }
 
-/// As `last_slot()` in dispatch.c.
+/// Does what `last_slot()` in dispatch.c does.
 fn slot(block: &Block) -> usize {
     let hash = block.relation.number.wrapping_mul(0x9E37_79B1);
     let fork = u32::from(block.fork) << 28;

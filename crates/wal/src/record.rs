@@ -176,7 +176,7 @@ pub struct Record<'a> {
     /// Where the next record may begin.
     pub end: Lsn,
     pub header: Header,
-    /// In the order of their numbers.
+    /// Block references in the order of their numbers.
     pub blocks: Vec<Block>,
     pub main: &'a [u8],
 }

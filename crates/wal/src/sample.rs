@@ -39,7 +39,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// For WAL of `bytes`.
+    /// Makes a sample of WAL of `bytes`.
     pub fn new(rules: Rules, size: SegmentSize, bytes: u64) -> Self {
         Self {
             sample: Sample {

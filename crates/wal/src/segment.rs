@@ -35,7 +35,7 @@ impl SegmentSize {
         u64::from(self.0)
     }
 
-    /// As `SHOW wal_segment_size` displays it.
+    /// The size as `SHOW wal_segment_size` displays it.
     pub fn shown(self) -> String {
         match self.0 >> 20 {
             1024 => "1GB".to_owned(),

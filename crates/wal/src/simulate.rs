@@ -25,7 +25,7 @@ use crate::costs::{Costs, PipelineCosts};
 use crate::job::{Job, Ticks, ticks};
 use crate::limits::{AHEAD_MAX, REFILL};
 use helper::Helper;
-use round::{Phase, Round, State};
+use round::{EntryState, Phase, Round};
 use watch::Watch;
 
 /// Costs in ticks.
@@ -231,8 +231,8 @@ impl Simulation {
             round.barrier = round.tail;
         }
         let state = match job.class == Class::Ahead && may_run_ahead {
-            true => State::Queued,
-            false => State::AtRetirement,
+            true => EntryState::Queued,
+            false => EntryState::AtRetirement,
         };
         round.set(round.tail, state);
         let read = round.price(round.tail).0;
@@ -242,12 +242,12 @@ impl Simulation {
     fn retire(&mut self, round: &mut Round, now: Ticks) {
         let current = round.current;
         match round.state(current) {
-            State::Claimed => {
+            EntryState::Claimed => {
                 round.phase = Phase::Retire;
                 round.blocked_since = Some(now);
                 self.tell(round, now);
             }
-            State::Done(at) => {
+            EntryState::Done(at) => {
                 let on = match at > now {
                     true => {
                         self.tell(round, now);
@@ -260,7 +260,7 @@ impl Simulation {
                 round.phase = Phase::Turn;
                 round.steps.push(Reverse((on, 0)));
             }
-            State::AtRetirement | State::Queued | State::Future => {
+            EntryState::AtRetirement | EntryState::Queued | EntryState::Future => {
                 let done = now + round.price(current).1;
                 self.retired(false);
                 round.phase = Phase::Turn;
@@ -276,7 +276,7 @@ impl Simulation {
 
     /// The record is executed, and done at `done`: who waits for it knows when to go on.
     fn begun(&mut self, round: &mut Round, number: usize, now: Ticks, done: Ticks) {
-        round.set(number, State::Done(done));
+        round.set(number, EntryState::Done(done));
         self.helpers_go_on(round, number, now, done);
         if number == round.current {
             if let Some(since) = round.blocked_since.take() {

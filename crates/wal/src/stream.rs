@@ -134,7 +134,7 @@ fn removing(error: WalError) -> WalError {
     }
 }
 
-/// As the server says it, in bytes.
+/// The server's segment size.
 fn segment_size(connection: &mut Connection) -> Result<SegmentSize> {
     let rows = connection.query(
         "SELECT s.setting FROM pg_catalog.pg_settings AS s \

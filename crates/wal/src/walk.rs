@@ -16,7 +16,7 @@ const MOST_SAME: u32 = 3;
 /// Most looks at one record that changes meanwhile: each of its pages is written once.
 const MOST_LOOKS: u32 = 100_000;
 
-/// Between two looks at what has not changed.
+/// Pause between two looks at what has not changed.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where reading ends, whatever WAL there is.
@@ -31,7 +31,7 @@ pub struct Until {
 /// Why reading ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// As the caller wished.
+    /// The walk ended where the caller wished.
     Limit,
     /// The WAL ends there.
     Stop(Stop),

@@ -10,7 +10,7 @@ pub enum WireError {
     Truncated(&'static str),
     #[error("a message of {length} bytes is longer than {limit}")]
     TooLong {
-        /// As the message says.
+        /// The length that the message states.
         length: usize,
         /// What the reader accepts.
         limit: usize,

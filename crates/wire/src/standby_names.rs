@@ -10,7 +10,7 @@ use crate::{Result, WireError};
 pub struct StandbyNames {
     /// Number of standbys that a commit waits for.
     pub needed: u32,
-    /// As they are written, without quotes.
+    /// Names as they are written, without quotes.
     pub names: Vec<String>,
 }
 

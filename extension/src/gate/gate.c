@@ -71,7 +71,7 @@
 
 /* Interval at which a waiter looks by itself, in ms, even if no process wakes it. */
 #define RECHECK_MS 1000
-/* That interval for a waiter with locks that others may come to wait for. */
+/* Interval of looks for a waiter with locks that others may come to wait for, in ms. */
 #define RECHECK_LOCKS_MS 100
 /*
  * Time until a waiter looks by itself first: replay can have begun to wait for this transaction

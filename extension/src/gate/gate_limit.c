@@ -71,7 +71,7 @@ typedef enum Kind
 	COUNTS = 0,
 	EXCEPTION,					/* uses nothing that the limit is about, or has
 								 * had so much of it that others come first */
-	RESTING,					/* the same, between two queries of its turn */
+	RESTING,					/* uses nothing either: between two queries of its turn */
 	LONG						/* executes for long, while lag counts */
 } Kind;
 

@@ -52,22 +52,27 @@
 #define FORGET_PART 256
 
 /* Cores from which others count, and part of the time that sessions wait for a core. */
-#define OTHERS_FROM 0.33
+#define OTHERS_FROM 0.45
 #define READERS_WAIT_FROM 0.2
-/* Parts of the lag that is allowed: places are added up to the one, and above the other half of them go. */
+/*
+ * Divisors of the allowed lag: up to a sixth of it places are added, above a third half of them are taken away.
+ */
 #define ADD_PART 6
 #define TAKE_PART 3
 /* The bound where the user has set none. */
 #define USUAL_ALLOWED_US INT64CONST(100000)
 /*
- * Parts of the time that replay waits for a core: places are added below the one, and from the other on half of
- * them go. Lag alone would not do: what a walreceiver without a core has not received is not lag yet.
+ * Parts of the time that replay waits for a core: below ADD_BELOW places are added, from TAKE_FROM on half of
+ * them are taken away. Lag alone is not enough: it does not count WAL that a walreceiver without a core has
+ * not received yet.
  */
 #define ADD_BELOW 0.5
 #define TAKE_FROM 0.9
-/* Time between two looks at what others take, and until a look has an account of its own. */
-#define LOOK_EVERY_US INT64CONST(20000000)
-#define LOOK_US INT64CONST(500000)
+/* Time between two looks at what others take. */
+#define LOOK_EVERY_US INT64CONST(60000000)
+/* Steps until accounts are of the look alone, and then of a look. */
+#define SETTLE_STEPS 3
+#define LOOK_STEPS 15
 
 static void limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in);
 static void limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in);
@@ -130,7 +135,7 @@ ls_limit_step_crowd(LsCrowdState *state, const LsCrowdInput *in)
 		memset(state, 0, sizeof(*state));
 		return;
 	}
-	if (state->looking || state->places == 0 || in->now - state->looked_at >= LOOK_EVERY_US)
+	if (state->places == 0 || in->now - state->looked_at >= LOOK_EVERY_US)
 	{
 		limit_rule_look_at_others(state, in);
 		return;
@@ -201,7 +206,7 @@ ls_limit_places(int limit, int floor, double average_resting, const LsGateCensus
 	return places;
 }
 
-/* What others take is seen while no places are added. */
+/* What others take is seen while no places are added, as an average: a single account says little. */
 static void
 limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in)
 {
@@ -210,18 +215,23 @@ limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in)
 		state->looked_at = in->now;
 		if (!in->replay_works)
 			return;
-		state->looking = true;
 		state->places_before = state->places;
 		state->places = 0;
 		return;
 	}
-	if (state->looking && in->now - state->looked_at < LOOK_US)
+	state->steps++;
+	if (state->steps <= SETTLE_STEPS)
 		return;
-	state->looking = false;
-	state->looked_at = in->now;
-	if (in->others >= OTHERS_FROM && in->readers_wait >= READERS_WAIT_FROM && in->waiting > 0)
+	state->others += in->others / LOOK_STEPS;
+	state->readers_wait += in->readers_wait / LOOK_STEPS;
+	if (state->steps < SETTLE_STEPS + LOOK_STEPS)
+		return;
+	if (state->others >= OTHERS_FROM && state->readers_wait >= READERS_WAIT_FROM && in->waiting > 0)
 		state->places = Max(state->places_before, 1);
 	state->places_before = 0;
+	state->looked_at = in->now;
+	state->steps = 0;
+	state->others = state->readers_wait = 0;
 }
 
 static void

@@ -20,8 +20,9 @@ typedef enum LsLimitPhase
 	LS_LIMIT_TRIAL,				/* lag has not fallen at the floor: the limit
 								 * is at its ceiling, to see whether replay is
 								 * any slower then; entered from LOWEST */
-	LS_LIMIT_GIVEN_UP,			/* it was not, so fewer reads do not help: as
-								 * if nothing lagged; entered from TRIAL */
+	LS_LIMIT_GIVEN_UP,			/* replay was no slower in the trial, so fewer
+								 * reads do not help: as if nothing lagged;
+								 * entered from TRIAL */
 	LS_LIMIT_UNKNOWN			/* nobody knows whether replay lags, as nothing
 								 * is streamed: as if it did not; entered from
 								 * every phase, left to CALM */
@@ -63,7 +64,7 @@ typedef struct LsCrowdInput
 	int			waiting;		/* sessions at the gate */
 	double		others;			/* cores that other programs had in the last period, clients not counted */
 	double		readers_wait;	/* part of the time that sessions inside waited for a core */
-	double		replay_wait;	/* the same of replay; below 0: not known */
+	double		replay_wait;	/* replay's wait for a core; below 0: not known */
 	bool		replay_works;	/* replay has used a core in the last period */
 	int64		lag_us;
 	int64		allowed_us;		/* as in LsLimitInput */
@@ -75,8 +76,10 @@ typedef struct LsCrowdState
 	int			places;			/* added to the limit */
 	int			places_before;	/* while others are looked at: what is added again
 								 * if they are still there */
-	int64		looked_at;		/* since when the limit is without them, or was last */
-	bool		looking;
+	int64		looked_at;		/* when others were looked at last */
+	int			steps;			/* without places, in this look */
+	double		others;			/* averages of the look so far */
+	double		readers_wait;
 } LsCrowdState;
 
 /* Sessions by what they use of what the limit is about. */
@@ -84,7 +87,7 @@ typedef struct LsGateCensus
 {
 	int			unasked;		/* execute without a place */
 	int			exceptions;		/* have a place and do not need it now */
-	int			resting;		/* the same, between two queries of a turn */
+	int			resting;		/* have a place and do not need it, between two queries of a turn */
 	int			longs;			/* have executed for long, while lag counts */
 } LsGateCensus;
 

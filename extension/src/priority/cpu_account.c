@@ -11,7 +11,7 @@
  * not read again.
  *
  * Runs in the controller. Shared state: counters of LsPriorityShared, and
- * LsSession.ended. Crash and promotion: nothing is kept.
+ * LsSession.ends_at. Crash and promotion: nothing is kept.
  *
  * Limits: the kernel tells how long a process waited, not for whom. The time is divided
  * among those who had the cores meanwhile, in proportion. What a process used
@@ -106,8 +106,8 @@ ls_account_others(const LsCpuAccount *account)
 }
 
 /*
- * Of these, what is not the clients' own: clients of short statements use about as much
- * of the CPU as their sessions do.
+ * Cores that neither our processes nor their clients use: clients of short statements use
+ * about as much of the CPU as their sessions do.
  */
 double
 ls_account_foreign(const LsCpuAccount *account)

@@ -11,15 +11,15 @@
 typedef struct LsCpuAccount
 {
 	int64		period_us;		/* 0: nothing is known yet */
-	int			cores;			/* that this server may use */
+	int			cores;			/* cores that this server may use */
 	int64		light_cpu_us;	/* sessions with short statements */
-	int64		near_cpu_us;	/* of these, sessions whose clients run on this machine */
-	int64		light_wait_us;	/* for which sessions with short statements waited for a core */
+	int64		near_cpu_us;	/* the part of sessions whose clients run on this machine */
+	int64		light_wait_us;	/* wait of sessions with short statements for a core */
 	int64		heavy_cpu_us;	/* sessions with long ones */
-	int64		normal_cpu_us;	/* of these, not demoted */
-	int64		heavy_wait_us;	/* for which sessions with long statements waited for a core */
+	int64		normal_cpu_us;	/* the part of those that are not demoted */
+	int64		heavy_wait_us;	/* wait of sessions with long statements for a core */
 	int64		replay_cpu_us;
-	int64		replay_wait_us; /* of the process of replay that waited most; -1: not known */
+	int64		replay_wait_us; /* wait of the process of replay that waited most; -1: not known */
 } LsCpuAccount;
 
 extern bool ls_account_step(int64 now);

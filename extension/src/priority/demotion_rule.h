@@ -20,7 +20,7 @@ typedef struct LsDemotionInput
 	double		replay_wait;	/* part of the time that replay was ready to run and had no
 								 * core; below 0: not known */
 	double		readers;		/* what heavy sessions used */
-	double		normal_readers; /* of that, those that are not demoted */
+	double		normal_readers; /* the part of those that are not demoted */
 	int64		lag_us;
 	int64		allowed_us;		/* lag up to here is within bounds; 0: there is no bound */
 } LsDemotionInput;

@@ -34,11 +34,11 @@ typedef struct LsPriorityShared
 	pg_atomic_uint32 short_slices;	/* processes that have the short one */
 	char		slice_detail[LS_TEXT_SIZE]; /* lock of texts */
 	/* cpu_account.c: times of sessions with long statements, but the last */
-	pg_atomic_uint64 wait_us;	/* ready to run, without a core */
-	pg_atomic_uint64 demoted_wait_us;	/* of that, while demoted */
-	pg_atomic_uint64 lost_to_replay_us; /* of wait_us, while replay had the core */
-	pg_atomic_uint64 lost_to_others_us; /* while other programs had it */
-	pg_atomic_uint64 replay_wait_us;	/* for which replay was ready to run, without a core */
+	pg_atomic_uint64 wait_us;	/* time in which they were ready to run, without a core */
+	pg_atomic_uint64 demoted_wait_us;	/* the part of wait_us while demoted */
+	pg_atomic_uint64 lost_to_replay_us; /* the part of wait_us while replay had the core */
+	pg_atomic_uint64 lost_to_others_us; /* the part of wait_us while other programs had the core */
+	pg_atomic_uint64 replay_wait_us;	/* time for which replay was ready to run, without a core */
 	pg_atomic_uint64 reset_at;	/* TimestampTz */
 } LsPriorityShared;
 

@@ -234,7 +234,7 @@ ls_sched_times(int pid, LsSchedTimes *times)
 	return times->cpu_ns >= 0;
 }
 
-/* Is a signal pending that ends a process's query or the process, and that it had no CPU to receive? */
+/* Is a signal pending that ends the process or its query? It had no CPU to receive it then. */
 bool
 ls_sched_is_asked_to_end(int pid)
 {
@@ -248,7 +248,8 @@ ls_sched_is_asked_to_end(int pid)
 		(pending = strstr(text, "\nShdPnd:")) == NULL ||
 		sscanf(pending + strlen("\nShdPnd:"), "%" INT64_MODIFIER "x", &signals) != 1)
 		return false;
-	return (signals & (SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGTERM) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGALRM))) != 0;
+	return (signals & (SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGTERM) |
+					   SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGALRM))) != 0;
 }
 
 /* CPU time that a process has used, in ns; -1 if it is gone or not known. */

@@ -41,7 +41,7 @@
 
 typedef enum SliceState
 {
-	NOT_SEEN = 0,				/* its slice is to be read */
+	NOT_SEEN = 0,				/* the process's slice is to be read */
 	DEFAULT_SLICE,				/* has the kernel's default */
 	SHORT_SLICE,				/* has the short one */
 	LEFT_ALONE					/* the kernel did not give it what was asked

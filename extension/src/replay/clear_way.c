@@ -47,7 +47,7 @@ ls_clear_way(bool in_recovery)
 	}
 
 	/*
-	 * Not by its wait event: once max_standby_streaming_delay is over, the
+	 * Its wait event would not do: once max_standby_streaming_delay is over, the
 	 * startup process has none while it waits for those whom it cancelled.
 	 */
 	if (in_recovery && ls_startup_waits_for_lock(&wanted))

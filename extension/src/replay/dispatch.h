@@ -12,9 +12,9 @@
 typedef struct LsDispatched
 {
 	uint64		tail;			/* number of the last record that was entered */
-	uint64		barrier;		/* of the last barrier */
-	uint64		count;			/* that helpers may execute */
-	uint64		causes[LS_CAUSES];	/* that they may not */
+	uint64		barrier;		/* number of the last barrier */
+	uint64		count;			/* records that helpers may execute */
+	uint64		causes[LS_CAUSES];	/* records that helpers may not execute, by cause */
 	XLogRecPtr	until;			/* end of the last that they may */
 } LsDispatched;
 

@@ -31,7 +31,7 @@
 static LsHelperState helper_count_state;
 static LsHelperInput helper_count_before;	/* sums over helpers, when the window began */
 static uint64 helper_count_records = 0; /* retired in the window */
-static uint64 helper_count_done = 0;	/* of these, done by helpers */
+static uint64 helper_count_done = 0;	/* records of these that helpers had done */
 
 /* Time for which a process had waited for a core when that was last looked at. */
 typedef struct LsQueued

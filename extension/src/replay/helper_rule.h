@@ -17,15 +17,15 @@ typedef enum LsHelperWhy
 typedef struct LsHelperInput
 {
 	int			workers;		/* most that there may be */
-	int			cores;			/* that the server may use */
+	int			cores;			/* cores that the server may use */
 	uint64		records;		/* replayed */
-	uint64		done;			/* of these, done by helpers when their turn came */
+	uint64		done;			/* records of these that helpers had done when their turn came */
 	uint64		given_back;		/* taken by helpers, and left to the startup process */
 	uint64		executed;		/* by helpers */
 	uint64		blocked;		/* times that helpers slept in the middle of a record */
-	uint64		pages_read;		/* that helpers had to read from storage */
-	uint64		queued_us;		/* for which one of the processes waited for a core, at most */
-	uint64		elapsed_us;		/* in which it did, 0: not looked at */
+	uint64		pages_read;		/* pages that helpers had to read from storage */
+	uint64		queued_us;		/* longest wait of one of the processes for a core */
+	uint64		elapsed_us;		/* time over which that was looked at; 0: it was not */
 } LsHelperInput;
 
 /* All zero: no step was made yet. */

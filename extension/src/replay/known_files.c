@@ -21,7 +21,7 @@
 
 static struct
 {
-	BufferTag	name;			/* of block 0 of the main fork */
+	BufferTag	name;			/* tag of block 0 of the main fork */
 	SMgrRelation files;			/* NULL: none */
 }			known_files_table[LS_KNOWN_FILES];
 

@@ -14,11 +14,11 @@
  */
 typedef struct LsLookAheadShared
 {
-	pg_atomic_uint64 records;	/* replayed */
-	pg_atomic_uint64 ahead;		/* of these, decoded ahead by us */
-	pg_atomic_uint64 blocks;	/* looked for before their record */
-	pg_atomic_uint64 found;		/* of these, in the buffer we remembered */
-	pg_atomic_uint64 missing;	/* of these, in no buffer */
+	pg_atomic_uint64 records;	/* records replayed */
+	pg_atomic_uint64 ahead;		/* records of these that we decoded ahead */
+	pg_atomic_uint64 blocks;	/* blocks looked for before their record */
+	pg_atomic_uint64 found;		/* blocks of these in the buffer we remembered */
+	pg_atomic_uint64 missing;	/* blocks of these in no buffer */
 	pg_atomic_uint64 prefetching;	/* 1: PostgreSQL's prefetcher reads ahead */
 } LsLookAheadShared;
 

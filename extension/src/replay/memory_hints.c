@@ -65,12 +65,12 @@ static const int hints_step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 8, 6, 4, 2,
 
 LsHints		ls_hints;
 
-/* In which buffer a block was last, by a hash of its name. */
+/* The buffer that each block was in last, by a hash of the block's name. */
 static Buffer *hints_slots = NULL;
 static uint32 hints_slot_mask = 0;
 static bool hints_no_memory = false;
 
-static uint32 hints_uses = 0;	/* of remembered buffers */
+static uint32 hints_uses = 0;	/* uses of remembered buffers */
 
 static inline bool hints_is_in_memory(const void *start, Size size);
 static inline int hints_last_block(const DecodedXLogRecord *record);

@@ -23,7 +23,7 @@
 typedef struct LsAhead
 {
 	DecodedXLogRecord *record;	/* NULL: nothing to ask for */
-	XLogRecPtr	lsn;			/* its start: the memory is used again */
+	XLogRecPtr	lsn;			/* the record's start: the memory is used again */
 	bool		ours;			/* look_ahead.c: decoded by us */
 	uint64		number;			/* pipeline: its place in the queue */
 	Buffer		buffer[LS_BLOCKS];	/* InvalidBuffer: nothing to ask for */
@@ -40,8 +40,8 @@ typedef struct LsHints
 	uint64		tail;			/* the last one; current: none follows */
 	uint64		step_done[LS_STEPS];	/* the last one that took this step */
 	uint64		blocks;			/* looked for, not yet counted by the owner */
-	uint64		found;			/* of these, in the buffer we remembered */
-	uint64		missing;		/* of these, in no buffer */
+	uint64		found;			/* blocks of these in the buffer we remembered */
+	uint64		missing;		/* blocks of these in no buffer */
 	/* a helper: all records and their data lie in here, and may be other ones by now */
 	const char *memory;
 	Size		memory_size;

@@ -103,8 +103,8 @@ typedef struct Pipeline
 	bool		hot;			/* in hot standby, or about to be: sessions may read */
 
 	/* the record whose redo comes now */
-	uint64		current;		/* its number in the queue */
-	bool		tell_at_once;	/* its entry will not say that it is done */
+	uint64		current;		/* the record's number in the queue */
+	bool		tell_at_once;	/* the record's entry will not say that it is done */
 
 	/* before consistency */
 	uint32		counted;		/* records in PHASE_COUNTING */

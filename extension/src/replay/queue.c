@@ -35,7 +35,7 @@ ls_queue_init_shared(void)
 		pg_atomic_init_u32(&ls_queue->helpers[i].procno, PG_UINT32_MAX);
 }
 
-/* Is replay parallel, and if not, why. */
+/* Whether replay is parallel, and if not, why. */
 const char *
 ls_pipeline_state_name(void)
 {

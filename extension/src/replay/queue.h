@@ -75,15 +75,15 @@ typedef struct LsHelper
 	pg_atomic_uint32 sleeps;	/* 1: wants its latch set when there is work */
 	pg_atomic_uint32 queue_depth;	/* records taken, or to be tried again */
 	pg_atomic_uint64 at;		/* number of the record that it executes, or the last */
-	pg_atomic_uint64 records;	/* executed */
-	pg_atomic_uint64 blocks;	/* of these records */
-	pg_atomic_uint64 bytes;		/* of WAL: length of these records */
+	pg_atomic_uint64 records;	/* records executed */
+	pg_atomic_uint64 blocks;	/* blocks that these records name */
+	pg_atomic_uint64 bytes;		/* bytes of WAL: length of these records */
 	pg_atomic_uint64 given_back;	/* taken, then left to startup */
-	pg_atomic_uint64 waits;		/* for another process's record */
+	pg_atomic_uint64 waits;		/* waits for another process's record */
 	pg_atomic_uint64 wait_us;	/* duration of these */
 	pg_atomic_uint64 lsn;		/* end of the last record executed */
 	pg_atomic_uint64 blocked;	/* sleeps in the middle of a record */
-	pg_atomic_uint64 pages_read;	/* that were in no memory */
+	pg_atomic_uint64 pages_read;	/* pages read that were in no memory */
 	LsFailure	failure;
 	char		pad[LS_CACHE_LINE];
 } LsHelper;
@@ -91,10 +91,10 @@ typedef struct LsHelper
 /* Why a record stopped what comes after it, or was not dispatched. */
 typedef enum LsCause
 {
-	LS_CAUSE_NONE,				/* it could have run ahead, had it been read before its turn */
-	LS_CAUSE_KIND,				/* its kind is replayed at retirement */
+	LS_CAUSE_NONE,				/* the record could have run ahead, had it been read before its turn */
+	LS_CAUSE_KIND,				/* records of this kind are replayed at retirement */
 	LS_CAUSE_MISSING,			/* a block of it does not exist, or may be new */
-	LS_CAUSE_MAP,				/* it changes the visibility map */
+	LS_CAUSE_MAP,				/* the record changes the visibility map */
 	LS_CAUSE_LARGE,				/* too many blocks, or no room in the queue */
 	LS_CAUSE_DDL,				/* barrier: files, relations, locks */
 	LS_CAUSE_CHECKPOINT,		/* barrier: checkpoints and other changes of state */
@@ -105,13 +105,13 @@ typedef enum LsCause
 /* What a helper did when the startup process began to sleep until it has done a record. */
 typedef enum LsWaitCause
 {
-	LS_WAIT_CPU,				/* it ran, or waited for a core */
+	LS_WAIT_CPU,				/* the helper ran, or waited for a core */
 	LS_WAIT_IO,					/* a wait event of type IO */
 	LS_WAIT_LOCK,				/* any other wait event: a lock or a pin of a page */
 	LS_WAIT_CAUSES				/* their number */
 } LsWaitCause;
 
-/* Is replay parallel, and if not, why. */
+/* Whether replay is parallel, and if not, why. */
 typedef enum LsPipelineState
 {
 	LS_NO_RECOVERY,
@@ -142,7 +142,7 @@ typedef struct LsQueueShared
 	char		pad1[LS_CACHE_LINE];
 	pg_atomic_uint64 published; /* entries up to this number may be claimed */
 	pg_atomic_uint32 closed;	/* 1: helpers end */
-	pg_atomic_uint32 generation;	/* of the last entry: see LsEntry */
+	pg_atomic_uint32 generation;	/* generation of the last entry: see LsEntry */
 	pg_atomic_uint32 hot;		/* 1: sessions may read; helpers begin after it is set */
 	pg_atomic_uint32 used;		/* number of helpers that take records, the first ones */
 	char		pad2[LS_CACHE_LINE];
@@ -157,10 +157,10 @@ typedef struct LsQueueShared
 
 	/* written by startup, for the view */
 	pg_atomic_uint64 dispatched;
-	pg_atomic_uint64 by_helpers;	/* of these, done when startup came to them */
+	pg_atomic_uint64 by_helpers;	/* records that a helper had done when startup came to them */
 	pg_atomic_uint64 causes[LS_CAUSES]; /* not dispatched */
-	pg_atomic_uint64 waits;		/* for a helper, to retire a record */
-	pg_atomic_uint64 wait_us[LS_WAIT_CAUSES];	/* of those that took longer than LS_SPINS */
+	pg_atomic_uint64 waits;		/* waits for a helper, to retire a record */
+	pg_atomic_uint64 wait_us[LS_WAIT_CAUSES];	/* time of waits that took longer than LS_SPINS */
 	pg_atomic_uint64 dispatched_until;	/* end of the last that was dispatched */
 	pg_atomic_uint64 entered_until; /* end of the last published, dispatched or not */
 	pg_atomic_uint64 retired_records;	/* never set back */
@@ -169,7 +169,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint32 used_why;	/* LsHelperWhy */
 
 	/* written by who resets the view */
-	pg_atomic_uint64 retired_before;	/* of retired_records, not shown any more */
+	pg_atomic_uint64 retired_before;	/* the part of retired_records that is not shown any more */
 	char		pad5[LS_CACHE_LINE];
 
 	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];

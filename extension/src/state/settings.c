@@ -218,11 +218,10 @@ settings_define_wait(void)
 }
 
 /*
- * Checks the form: SET waits in the utility hook (wait_lsn.c). What ALTER ROLE, ALTER DATABASE and
- * functions would keep would only be assigned, and nobody would wait for it. ALTER SYSTEM is
- * refused by GUC_DISALLOW_IN_FILE. When a
- * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: extension/src/README.md has the rule.
+ * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that ALTER ROLE,
+ * ALTER DATABASE or a function keeps would be assigned without that, and nobody would wait: they are
+ * refused here, and ALTER SYSTEM by GUC_DISALLOW_IN_FILE. When a configuration file has the setting, every
+ * process that reads the file calls this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)

@@ -1,7 +1,7 @@
 
 =head1 NAME
 
-LockstepCluster - servers' data folders in less time, and waits that notice a server's end
+LockstepCluster - servers' data directories in less time, and waits that notice a server's end
 
 =head1 DESCRIPTION
 
@@ -74,7 +74,7 @@ sub link_segments
 	return 1;
 }
 
-# Like init_from_backup. The backup becomes the data folder, so it is gone afterwards.
+# Like init_from_backup. The backup becomes the data directory, so it is gone afterwards.
 sub init_from_own_backup
 {
 	my ($node, $root, $backup, %params) = @_;
@@ -133,7 +133,9 @@ sub poll_query_until
 	my ($result, $out, $error);
 	$expected //= 't';
 	return 1 if poll(sub {
-		($result, $out, $error) = $node->psql($database, $query);
+		# IPC::Run dies if psql, which cannot connect, ends before it has read the query.
+		my @answer = eval { $node->psql($database, $query) };
+		($result, $out, $error) = @answer ? @answer : (2, '', $@);
 		return $out eq $expected && $error eq '';
 	}, $node, $awaited // ());
 	diag("waited in vain: $query\nshould be '$expected', is '$out'\n$error");

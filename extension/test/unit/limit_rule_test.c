@@ -259,6 +259,8 @@ typedef struct CrowdModel
 } CrowdModel;
 
 #define SESSIONS 128
+/* Steps of a look at others. */
+#define LOOK 18
 
 static const CrowdModel crowd_models[] = {
 	{"nothing else wants the core", 0, 0.1, 0.89, 0.9, 0},
@@ -307,6 +309,25 @@ run_crowd(const CrowdModel *model)
 	   model->name, readers_sum, most_lag_us / 1000);
 }
 
+/* One account in four says that others have most of the core: the clients of a moment, not a program. */
+static void
+test_no_crowd(void)
+{
+	LsCrowdState state = {0};
+	int			most = 0;
+
+	for (int step = 0; step < 6000; step++)
+	{
+		ls_limit_step_crowd(&state, &(LsCrowdInput) {
+			.now = (int64) step * STEP_US,.automatic = true,.waiting = 100,
+				.others = step % 4 == 0 ? 0.8 : 0.1,.readers_wait = 0.9,.replay_wait = 0.05,
+				.replay_works = true,.allowed_us = ALLOWED_US
+		});
+		most = Max(most, state.places);
+	}
+	ok(most == 0, "no places for what only seems to be others (at most %d)", most);
+}
+
 static void
 test_crowd(void)
 {
@@ -315,16 +336,19 @@ test_crowd(void)
 		const CrowdRow *row = &crowd_rows[i];
 		LsCrowdState state = {.places = row->before};
 
-		ls_limit_step_crowd(&state, &(LsCrowdInput) {
-			.now = STEP_US,.automatic = row->automatic,.lag_counts = row->lag_counts,.waiting = 100,
-				.others = row->others,.readers_wait = row->readers_wait,.replay_wait = row->replay_wait,
-				.replay_works = true,.lag_us = row->lag_us,.allowed_us = ALLOWED_US
-		});
+		/* without places: as long as others are looked at */
+		for (int step = 0; step < (row->before > 0 ? 1 : LOOK); step++)
+			ls_limit_step_crowd(&state, &(LsCrowdInput) {
+				.now = STEP_US,.automatic = row->automatic,.lag_counts = row->lag_counts,.waiting = 100,
+					.others = row->others,.readers_wait = row->readers_wait,.replay_wait = row->replay_wait,
+					.replay_works = true,.lag_us = row->lag_us,.allowed_us = ALLOWED_US
+			});
 		ok(state.places == row->after, "%s: from %d to %d (is %d)", row->name, row->before, row->after,
 		   state.places);
 	}
 	for (int i = 0; i < lengthof(crowd_models); i++)
 		run_crowd(&crowd_models[i]);
+	test_no_crowd();
 }
 
 /* ---- The ceiling ---- */

@@ -27,7 +27,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Spool, State};
+use super::{Spool, SpoolState};
 use crate::continuity::{Holder, differs, gap};
 use crate::control::{Control, SpoolStats};
 use crate::error::{ApplyError, Result};
@@ -160,7 +160,7 @@ pub(super) trait SpoolWorld<S: Storage> {
     /// Waits until the stream has something, the spool has news, or for `most`.
     fn wait(&mut self, stream: &mut Self::Stream, most: Duration) -> Result<(), ClientError>;
     /// Rests until `ready`, or for `most`.
-    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&State<S>) -> bool);
+    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&SpoolState<S>) -> bool);
     fn now(&self) -> Instant;
 }
 
@@ -196,7 +196,7 @@ impl<S: Storage> SpoolWorld<S> for Real<'_> {
         Ok(())
     }
 
-    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&State<S>) -> bool) {
+    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&SpoolState<S>) -> bool) {
         spool.wait(most, ready);
     }
 
@@ -364,7 +364,7 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
 
     fn rest(&mut self, most: Duration, why: Rest) {
         let seen = self.seen;
-        let ready = |state: &State<S>| {
+        let ready = |state: &SpoolState<S>| {
             state.stop
                 || match why {
                     Rest::Halted => state.log.is_some() && !state.halted,

@@ -22,7 +22,7 @@
 //! - **The spool belongs to one replica** ([`identity`]). A segment that is missing or damaged is an
 //!   error once it is needed, never skipped.
 //!
-//! Locks: one mutex for all of [`State`], held over I/O while the log is made, cut or opened
+//! Locks: one mutex for all of [`SpoolState`], held over I/O while the log is made, cut or opened
 //! for reading, and while it is written whose it is.
 
 use std::fmt;
@@ -84,7 +84,7 @@ impl<S: Storage> fmt::Debug for Spool<S> {
 struct Inner<S: Storage> {
     config: SpoolConfig,
     storage: S,
-    state: Mutex<State<S>>,
+    state: Mutex<SpoolState<S>>,
     changed: Condvar,
     /// The source's timeline at the log's end; 0 if it is not known.
     timeline: AtomicU32,
@@ -92,7 +92,7 @@ struct Inner<S: Storage> {
     _lock: Option<FileStorage>,
 }
 
-struct State<S: Storage> {
+struct SpoolState<S: Storage> {
     identity: Option<Identity>,
     log: Option<Arc<Log<S>>>,
     /// The segment that was cut when the log was opened, as its end was not whole.
@@ -120,7 +120,7 @@ struct State<S: Storage> {
     reader_told: bool,
 }
 
-impl<S: Storage> State<S> {
+impl<S: Storage> SpoolState<S> {
     fn has(&self, log: &Arc<Log<S>>) -> bool {
         self.log.as_ref().is_some_and(|now| Arc::ptr_eq(now, log))
     }
@@ -179,7 +179,7 @@ impl<S: Storage + Clone> Spool<S> {
         Ok(Self(Arc::new(Inner {
             config: config.clone(),
             storage,
-            state: Mutex::new(State {
+            state: Mutex::new(SpoolState {
                 identity,
                 log,
                 cut,
@@ -204,7 +204,7 @@ impl<S: Storage + Clone> Spool<S> {
 }
 
 impl<S: Storage> Spool<S> {
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    fn state(&self) -> MutexGuard<'_, SpoolState<S>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -306,7 +306,7 @@ impl<S: Storage> Spool<S> {
     /// Begins the log where the target stands.
     fn begin(
         &self,
-        state: &mut State<S>,
+        state: &mut SpoolState<S>,
         known: &FollowedSource,
         owner: Owner,
         source: &str,
@@ -404,7 +404,7 @@ impl<S: Storage> Spool<S> {
     }
 
     /// Waits until `ready` is true of the state, or `patience` has passed.
-    fn wait(&self, patience: Duration, ready: impl Fn(&State<S>) -> bool) {
+    fn wait(&self, patience: Duration, ready: impl Fn(&SpoolState<S>) -> bool) {
         let state = self.state();
         let waited = (self.0.changed).wait_timeout_while(state, patience, |state| !ready(state));
         drop(waited);

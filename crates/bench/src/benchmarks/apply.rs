@@ -11,11 +11,11 @@ use crate::Result;
 use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
-use crate::fault::slow_calls::SlowCalls;
 use crate::relay::applying::{self, Applier, ApplySpec, Writes};
 use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
+use crate::slow_calls::SlowCalls;
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
 /// Megabytes that a run may need beside data and backlog.
@@ -83,14 +83,14 @@ impl std::fmt::Display for Writes {
 pub enum ApplyVariant {
     /// A subscription with the settings that make it fastest
     Stock,
-    /// The same once more: how much two equal measurements differ
+    /// A second subscription: how much two equal measurements differ
     StockAgain,
     /// `lockstep replica run`
     Lockstep,
-    /// The same with one writer, which is the default
+    /// `lockstep replica run` with one writer, which is the default
     #[value(name = "lockstep-1")]
     Lockstep1,
-    /// The same with four writers
+    /// `lockstep replica run` with four writers
     #[value(name = "lockstep-4")]
     Lockstep4,
 }
@@ -114,7 +114,7 @@ impl ApplyVariant {
         Applier::Lockstep { writers }
     }
 
-    /// Those that run unless others are named.
+    /// The variants that run unless others are named.
     fn of(case: Writes) -> [Self; 2] {
         match case {
             Writes::SlowTarget => [Self::Lockstep1, Self::Lockstep4],
@@ -148,14 +148,14 @@ pub struct ApplyFigures {
     pub rows: u64,
     pub seconds: f64,
     pub rows_per_s: f64,
-    /// Of the target's server and of the process that applies.
+    /// CPU seconds of the target's server and of the process that applies.
     pub cpu_s: f64,
-    /// Of the latter alone, if it is not part of the server.
+    /// CPU seconds of the process that applies, if it is not part of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applier_cpu_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_cpu_s: Option<f64>,
-    /// In which both cores together did nothing.
+    /// Seconds in which a core did nothing, both cores together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
 }

@@ -67,7 +67,7 @@ impl Named for ReplicaKind {
     }
 }
 
-/// As in the option.
+/// Writes the kind as the option names it.
 impl std::fmt::Display for ReplicaKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -98,7 +98,7 @@ fn name(awaited: Awaited, level: Level, committers: u32) -> String {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CommitFigures {
     pub seconds: f64,
-    /// That were timed.
+    /// Commits that were timed.
     pub commits: u64,
     pub commit_p50_ms: f64,
     pub commit_p99_ms: f64,

@@ -65,7 +65,7 @@ pub enum CopyCase {
     /// The reference's table of ten columns, by one session
     #[value(name = "streams-1")]
     One,
-    /// The same by two sessions
+    /// The reference's table of ten columns, by two sessions
     #[value(name = "streams-2")]
     Two,
     /// 200 tables with a key and two indexes each
@@ -136,7 +136,7 @@ pub enum Way {
     Source,
     Target,
     Psql(Format),
-    /// As many bytes as the rows have, through a socket.
+    /// The rows' number of bytes, through a socket.
     Loopback,
     Whole(Peer),
 }
@@ -173,13 +173,13 @@ impl Named for Way {
 pub struct CopyFigures {
     pub rows: u64,
     pub data_mb: f64,
-    /// Of the rows alone where the way says how long they took, else of everything.
+    /// Rate of the rows alone if the way of copying says how long they took, else of everything.
     pub mb_per_s: f64,
-    /// Everything: schema, rows, indexes, statistics.
+    /// Time for everything: schema, rows, indexes, statistics.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
-    /// In which both cores together did nothing.
+    /// Seconds in which a core did nothing, both cores together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<f64>,
 }

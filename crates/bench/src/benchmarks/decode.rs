@@ -83,7 +83,7 @@ const OF_GIANTS: [Decoding; 2] = [
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DecodeFigures {
     pub seconds: f64,
-    /// Of the whole server, which does nothing else.
+    /// CPU seconds of the whole server, which does nothing else.
     pub cpu_s: f64,
     pub transactions: u64,
     pub rows: u64,

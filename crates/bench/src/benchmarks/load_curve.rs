@@ -42,7 +42,7 @@ const BUSY: f64 = 0.95;
 
 /// Megabytes that a run may need beside the recording.
 const SPACE_MB_BASE: u64 = 2_000;
-/// The same for each second of writes that are recorded.
+/// Megabytes that a run may need for each second of writes that are recorded.
 const SPACE_MB_PER_SECOND: u64 = 50;
 
 /// Sessions that write while it is recorded: each branch is a row that they wait for.
@@ -125,7 +125,7 @@ pub struct CurveFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_part: Option<f64>,
     pub offered_mb_per_s: f64,
-    /// While it was measured.
+    /// Rate of replay during the measurement.
     pub replayed_mb_per_s: f64,
     pub lag_p50_ms: f64,
     pub lag_p99_ms: f64,
@@ -137,14 +137,14 @@ pub struct CurveFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_tps: Option<f64>,
     pub seconds: f64,
-    /// Of the standby.
+    /// CPU seconds of the standby.
     pub cpu_s: f64,
-    /// Of its startup process, which replays.
+    /// CPU seconds of the standby's startup process, which replays.
     pub startup_cpu_s: f64,
-    /// For which the startup process could have run but had no core.
+    /// Seconds for which the startup process could have run but had no core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_waited_s: Option<f64>,
-    /// Of the player and of what measures, which share the standby's cores in most cases.
+    /// CPU seconds of the player and of what measures. Both share the standby's cores in most cases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub player_cpu_s: Option<f64>,
     pub standby_sample_gap_p99_ms: f64,

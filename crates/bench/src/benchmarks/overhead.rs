@@ -54,7 +54,10 @@ const SPACE_MB: u64 = 3_000;
 /// every few seconds while they go on.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("rounds", |arg| rounds("Pairs of pieces, one with the throttle off and one with it on", "40")(arg).value_parser(value_parser!(u32).range(1..=1000))),
+    mut_arg("rounds", |arg| {
+        rounds("Pairs of pieces, one with the throttle off and one with it on", "40")(arg)
+            .value_parser(value_parser!(u32).range(1..=1000))
+    }),
     mut_arg("seconds", seconds("Seconds of each piece", "3", 2)),
     mut_arg("results", writes("overhead.json"))
 )]
@@ -93,7 +96,7 @@ impl OverheadCase {
     /// All, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Select, Self::Prepared, Self::Pipelined, Self::Connect];
 
-    /// Its name in arguments and results.
+    /// The case's name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Select => "select-idle-throttle",

@@ -36,7 +36,7 @@ const FOREIGN_WRITERS: u32 = 16;
 
 /// Megabytes that a run may need: primary, standby, and the WAL of both.
 const SPACE_MB_BASE: u64 = 2_000;
-/// The same for each second measured, as a lagging standby keeps all WAL.
+/// Megabytes that a run may need for each second measured, as a lagging standby keeps all WAL.
 const SPACE_MB_PER_SECOND: u64 = 10;
 
 /// Cases that read alike and so share their stock rounds, in one round after the other.
@@ -93,25 +93,25 @@ pub enum PriorityCase {
     Aggregate,
     /// One row by key.
     Select,
-    /// As aggregate, without replay priority.
+    /// Like aggregate, without replay priority.
     ThrottleOnly,
-    /// As aggregate, one long round, with bloat over time.
+    /// Like aggregate, one long round, with bloat over time.
     #[value(name = "aggregate-10min")]
     Aggregate10min,
-    /// As aggregate, while nothing is written: what a read costs on data that stands still.
+    /// Like aggregate, while nothing is written: what a read costs on data that stands still.
     AggregateStill,
-    /// As aggregate; the standby has both cores, and shares one of them with the primary.
+    /// Like aggregate; the standby has both cores, and shares one of them with the primary.
     AggregateTwoCores,
     /// Aggregates beside 16 writers and a busy process of others on the standby's core.
     #[value(name = "foreign-1")]
     Foreign1,
-    /// As foreign-1, with 12 busy processes of others.
+    /// Like foreign-1, with 12 busy processes of others.
     #[value(name = "foreign-12")]
     Foreign12,
-    /// As foreign-1, while nothing is written.
+    /// Like foreign-1, while nothing is written.
     #[value(name = "foreign-1-still")]
     Foreign1Still,
-    /// As foreign-12, while nothing is written.
+    /// Like foreign-12, while nothing is written.
     #[value(name = "foreign-12-still")]
     Foreign12Still,
 }
@@ -131,7 +131,7 @@ impl PriorityCase {
         Self::Foreign12Still,
     ];
 
-    /// Its name in arguments and results.
+    /// The case's name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aggregate => "aggregate",
@@ -172,7 +172,7 @@ pub struct PriorityFigures {
     #[serde(flatten)]
     pub trial: TrialFigures,
     pub primary_cpu_s: f64,
-    /// Of the standby.
+    /// Memory of the standby.
     pub rss_mb: f64,
     /// How sharp the measurement was: distance of neighbouring samples.
     pub primary_sample_gap_p99_ms: f64,

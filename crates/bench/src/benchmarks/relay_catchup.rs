@@ -131,7 +131,7 @@ pub struct CatchupFigures {
     /// While it caught up.
     #[serde(flatten)]
     pub cost: Cost,
-    /// From the backlog's first transaction until the consumer began to catch up.
+    /// Time from the backlog's first transaction until the consumer began to catch up.
     pub backlog_seconds: f64,
     pub backlog_primary_cpu_s: f64,
     pub backlog_walsender_cpu_s: f64,

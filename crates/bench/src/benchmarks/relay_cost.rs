@@ -16,17 +16,17 @@ use crate::trial::Variant;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cost {
     pub seconds: f64,
-    /// Of all its processes.
+    /// CPU seconds of all processes of the primary.
     pub primary_cpu_s: f64,
     pub walsender_cpu_s: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_cpu_s: Option<f64>,
-    /// The most that the relay had.
+    /// Most memory that the relay had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_rss_mb: Option<f64>,
-    /// Read by walsenders: WAL, catalogs, what they had spilled; from the page cache too.
+    /// What walsenders read: WAL, catalogs, spilled changes; from the page cache too.
     pub primary_read_mb: f64,
-    /// What of it storage had to deliver.
+    /// The part of `primary_read_mb` that storage had to deliver.
     pub primary_storage_read_mb: f64,
 }
 

@@ -35,7 +35,9 @@ const SPACE_MB_BASE: u64 = 8_000;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds measured in each round", "20", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-fanout.json"))
 )]
 pub struct RelayFanoutArgs {
@@ -69,7 +71,7 @@ pub struct RelayFanoutArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FanoutFigures {
     pub subscribers: u32,
-    /// From commit to arrival at sinks, or to being applied; of all subscribers.
+    /// Delays from commit to arrival at sinks, or to being applied; of all subscribers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p50_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

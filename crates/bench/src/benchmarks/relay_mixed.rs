@@ -24,7 +24,7 @@ const HEADLINE_CASE: &str = "mixed-16MB";
 
 /// Megabytes that a run may need beside data.
 const SPACE_MB_BASE: u64 = 2_000;
-/// The same for each second of writes: WAL, and spilled transactions of each slot.
+/// Megabytes that a run may need for each second of writes: WAL, and spilled transactions of each slot.
 const SPACE_MB_PER_SECOND: u64 = 600;
 
 /// Small and very large transactions: rows a second at each subscriber until all have caught up
@@ -34,7 +34,9 @@ const SPACE_MB_PER_SECOND: u64 = 600;
 #[command(
     mut_arg("rounds", rounds("Rounds of each case", "3")),
     mut_arg("seconds", seconds("Seconds of writes in each round; consumers then catch up", "30", 1)),
-    mut_arg("variants", |arg| arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")),
+    mut_arg("variants", |arg| {
+        arg.help("Variants to run, separated by commas: stock has a slot for each subscriber")
+    }),
     mut_arg("results", writes("relay-mixed.json"))
 )]
 pub struct RelayMixedArgs {
@@ -68,16 +70,16 @@ pub struct RelayMixedArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MixedFigures {
     pub subscribers: u32,
-    /// That each subscriber got, from the first write until all had the last.
+    /// Rows that each subscriber got a second, from the first write until all had the last.
     pub rows_per_s: f64,
     pub rows: u64,
     /// Large transactions.
     pub large: u32,
-    /// From the last write until all subscribers had it.
+    /// Time from the last write until all subscribers had it.
     pub behind_s: f64,
     pub lag_p50_ms: f64,
     pub lag_p99_ms: f64,
-    /// While it was written.
+    /// Transactions a second on the primary during the writes.
     pub primary_tps: f64,
     #[serde(flatten)]
     pub cost: Cost,

@@ -116,24 +116,24 @@ pub struct ReplayArgs {
 /// One replay of one recording.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReplayFigures {
-    /// Until the last record was replayed: from the first byte sent, from the last segment's
+    /// Time until the last record was replayed: from the first byte sent, from the last segment's
     /// appearance in pg_wal, or from the start of redo.
     pub seconds: f64,
-    /// In crash recovery: from the server's start until it accepted connections.
+    /// Time from the server's start until it accepted connections, in crash recovery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_seconds: Option<f64>,
-    /// Of the server.
+    /// CPU seconds of the server.
     pub cpu_s: f64,
-    /// Of its startup process, which replays.
+    /// CPU seconds of the server's startup process, which replays.
     pub startup_cpu_s: f64,
     pub records: u64,
     pub records_per_s: f64,
     pub wal_mb: f64,
     pub mb_per_s: f64,
     pub data_mb: f64,
-    /// Of the server.
+    /// Memory of the server.
     pub rss_mb: f64,
-    /// Of the server, where reads are slow.
+    /// Reads of the server, in cases with slow reads.
     #[serde(flatten)]
     pub reads: Option<ReadCounts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,9 +143,9 @@ pub struct ReplayFigures {
 /// What is replayed in the present case.
 #[derive(Default)]
 pub struct ReplayScene {
-    /// The name under which it is kept, and the recording.
+    /// The recording, and the name under which it is kept.
     recorded: Option<(String, Recorded)>,
-    /// Of the recording, while cases of [`Placement::Local`] run.
+    /// Segments of the recording, while cases of [`Placement::Local`] run.
     staged: Option<StagedWal>,
     crashed: Option<Crashed>,
 }

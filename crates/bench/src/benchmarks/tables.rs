@@ -53,9 +53,9 @@ pub struct TablesArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TablesFigures {
     pub tables: u32,
-    /// Of the rows alone where the way says how long they took, else of everything.
+    /// Time for the rows alone if the way of copying says how long they took, else for everything.
     pub ms_per_table: f64,
-    /// Everything: schema, rows, keys, statistics.
+    /// Time for everything: schema, rows, keys, statistics.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,

@@ -82,12 +82,12 @@ fn rate(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WatchingFigures {
     pub seconds: f64,
-    /// Of all processes of the primary, percent of a core.
+    /// CPU of all processes of the primary, percent of a core.
     pub primary_cpu_percent: f64,
-    /// Of those that serve the monitor.
+    /// CPU of the primary's sessions that serve the monitor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_cpu_percent: Option<f64>,
-    /// Of those that serve it on the standby where they take most.
+    /// CPU of the sessions that serve the monitor, on the standby where they take most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standby_cpu_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -313,8 +313,8 @@ fn own_sessions(fleet: &Fleet) -> Result<Vec<Vec<i32>>> {
         .collect()
 }
 
-/// The same once `heartbeats`, if there are any, have connections of their own, which come a moment
-/// after the others.
+/// The monitor's sessions, once `heartbeats`, if there are any, have connections of their own, which come
+/// a moment after the others.
 fn sessions_of(heartbeats: Option<&Monitor>, fleet: &Fleet) -> Result<Vec<Vec<i32>>> {
     let mut found = own_sessions(fleet)?;
     while let Some(monitor) = heartbeats.filter(|_| found.iter().any(|pids| pids.len() < 2)) {

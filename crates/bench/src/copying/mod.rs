@@ -13,7 +13,7 @@ pub mod streams;
 /// What a copy took.
 #[derive(Debug, Clone, Copy)]
 pub struct Took {
-    /// From the first command to the end of the last.
+    /// Time from the first command to the end of the last.
     pub seconds: f64,
     /// The rows alone, if the way says so.
     pub copy_seconds: Option<f64>,

@@ -24,7 +24,7 @@ pub const PGCOPYDB: &str = "/usr/bin/pgcopydb";
 /// The replica's name in the target.
 const REPLICA: &str = "bench";
 
-/// How often a subscription is asked whether its tables are there.
+/// Interval at which a subscription is asked whether its tables are there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A way to copy a database.

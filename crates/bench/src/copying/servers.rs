@@ -42,7 +42,7 @@ pub struct Meter {
 pub struct Spent {
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
-    /// In which both cores together did nothing.
+    /// Seconds in which a core did nothing, both cores together.
     pub idle_s: Option<f64>,
 }
 

@@ -11,8 +11,9 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, SlowCalls, Writer, behind, paused, unseen};
+use super::{Hurry, Writer, behind, paused, unseen};
 use crate::Result;
+use crate::slow_calls::SlowCalls;
 
 /// How strong a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,6 @@
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
 //! | [`slow_link`] | a connection of limited bandwidth |
-//! | [`slow_calls`] | system calls of one process that take longer |
 //! | [`hurry`] | a process that gets a core before all others |
 //! | [`writer`] | a session that writes a little, all the time |
 
@@ -23,7 +22,6 @@ pub mod faults;
 pub mod freeze;
 pub mod hurry;
 mod paused;
-pub mod slow_calls;
 pub mod slow_link;
 pub mod stage;
 mod unseen;
@@ -32,7 +30,6 @@ pub mod writer;
 pub use faults::{Fault, Strength};
 pub use freeze::Frozen;
 pub use hurry::Hurry;
-pub use slow_calls::SlowCalls;
 pub use slow_link::SlowLink;
 pub use stage::{Injected, Stage};
 pub use writer::Writer;

@@ -21,10 +21,10 @@ use crate::Result;
 /// Most bytes forwarded at once.
 const PIECE: usize = 64 * 1024;
 
-/// With a limit, each piece is what may be sent in this many milliseconds.
+/// A link with a limit sends pieces: each is what may be sent in this many milliseconds.
 const PIECE_MS: u64 = 20;
 
-/// How often the listening thread looks whether it is to end.
+/// Interval at which the listening thread looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Most connections from start to end.

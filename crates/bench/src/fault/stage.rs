@@ -9,9 +9,10 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
-use super::{Frozen, Hurry, SlowCalls, SlowLink, Writer, behind};
+use super::{Frozen, Hurry, SlowLink, Writer, behind};
 use crate::Result;
 use crate::relay::process::Relay;
+use crate::slow_calls::SlowCalls;
 
 /// The database that has no subscription.
 pub const OTHER_DATABASE: &str = "other";
@@ -28,9 +29,9 @@ pub struct Stage {
     pub first: Server,
     /// Has subscription `second`.
     pub second: Server,
-    /// Between primary and standby.
+    /// The link between primary and standby.
     pub standby_link: SlowLink,
-    /// Between primary and first subscriber.
+    /// The link between primary and first subscriber.
     pub first_link: SlowLink,
     /// The program `lockstep`, which faults at a relay need.
     pub program: Option<PathBuf>,

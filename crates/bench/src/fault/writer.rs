@@ -30,7 +30,7 @@ impl Writer {
         Self::spawn(server, database, sql, pause, false)
     }
 
-    /// As [`Self::start`], but goes on after errors that leave the connection open.
+    /// Like [`Self::start`], but goes on after errors that leave the connection open.
     pub fn stubborn(server: &Server, database: &str, sql: &str, pause: Duration) -> Result<Self> {
         Self::spawn(server, database, sql, pause, true)
     }

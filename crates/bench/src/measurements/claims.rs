@@ -146,12 +146,14 @@ const MORE_CLAIMS: &[Claim] = &[
         figures: Figures::Headline("cpu_s"),
     },
     Claim {
-        words: "Transactions a second on a primary (ours: eight logical subscribers through a relay, stock: no subscriber)",
+        words: "Transactions a second on a primary (ours: eight logical subscribers through a \
+            relay, stock: no subscriber)",
         benchmark: "relay-fanout",
         figures: medians!(Higher, "subscribers-8", "subscribers-0", "primary_tps"),
     },
     Claim {
-        words: "Rows a second received by each of eight subscribers, with transactions of 200,000 rows among small ones",
+        words: "Rows a second received by each of eight subscribers, with transactions of 200,000 \
+            rows among small ones",
         benchmark: "relay-mixed",
         figures: medians!(Higher, "mixed-16MB", "rows_per_s"),
     },
@@ -161,7 +163,8 @@ const MORE_CLAIMS: &[Claim] = &[
         figures: medians!(Lower, "null-16MB", "null", "seconds"),
     },
     Claim {
-        words: "Time of a commit with a synchronous subscriber, `synchronous_commit = on` (ours: with doctor's remedy)",
+        words: "Time of a commit with a synchronous subscriber, `synchronous_commit = on` (ours: \
+            with doctor's remedy)",
         benchmark: "commit-levels",
         figures: Figures::Headline("on_ms"),
     },

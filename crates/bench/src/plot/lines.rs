@@ -24,11 +24,11 @@ pub enum Axis {
 /// One line.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// In the legend; lines of one name share an entry.
+    /// The line's name in the legend; lines of one name share an entry.
     pub name: String,
-    /// Its colour.
+    /// The line's colour.
     pub color: &'static str,
-    /// Where on the horizontal axis, and value.
+    /// Places on the horizontal axis, and values.
     pub points: Vec<(f64, f64)>,
     /// Second, low and high of a shaded band; may be empty.
     pub band: Vec<(f64, f64, f64)>,
@@ -37,11 +37,11 @@ pub struct Line {
 /// One set of axes.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What it shows, with unit.
+    /// What the panel shows, with unit.
     pub title: String,
-    /// Its vertical axis.
+    /// The vertical axis.
     pub axis: Axis,
-    /// Its lines.
+    /// The panel's lines.
     pub lines: Vec<Line>,
 }
 

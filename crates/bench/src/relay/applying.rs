@@ -43,7 +43,7 @@ impl Writes {
         Self::SlowTarget,
     ];
 
-    /// Its name in cases.
+    /// The name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tpcb => "tpcb",
@@ -67,21 +67,21 @@ const ROWS_OF_TPC_B: u32 = 4;
 /// Rows of one transaction of updates or deletes.
 const TOGETHER: u32 = 1_000;
 
-/// Of so many changes of the other cases, case `slow-target` has one: each waits for a read or two.
+/// Factor by which case `slow-target` has fewer changes than the others: each waits for a read or two.
 const FEWER: u32 = 20;
 
-/// Rows of one of its transactions, and how far its rows are apart: the next is on another page, and
+/// Rows of a transaction in case `slow-target`, and how far they are apart: the next is on another page, and
 /// rows of one page come far apart in time.
 const APART_TOGETHER: u32 = 100;
 const APART: u32 = 7_919;
 
-/// How much longer each read of its target takes.
+/// Time that is added to each read of the target in case `slow-target`.
 const READ_DELAY: Duration = Duration::from_millis(1);
 
 /// What the rows of table `large` hold.
 const VALUES: &str = "1, 'a row of the usual length'";
 
-/// How often a consumer is stopped and started until the relay has its slot.
+/// Most starts of a consumer until the relay has its slot.
 const MOST_STARTS: u32 = 10;
 
 /// Who applies.
@@ -114,14 +114,14 @@ pub struct ApplySpec {
 pub struct ApplyOutcome {
     /// Changes in the backlog.
     pub rows: u64,
-    /// From the start until the target had everything.
+    /// Time from the start until the target had everything.
     pub seconds: f64,
     /// CPU of the target's server and of the applying process.
     pub cpu_s: f64,
-    /// Of the latter alone, if it is not part of the server.
+    /// CPU of the applying process, if it is not part of the server.
     pub applier_cpu_s: Option<f64>,
     pub relay_cpu_s: Option<f64>,
-    /// In which both cores together did nothing.
+    /// Seconds in which a core did nothing, both cores together.
     pub idle_s: Option<f64>,
 }
 

@@ -40,7 +40,7 @@ pub struct CatchUpSpec {
 /// What a round measured.
 #[derive(Debug, Clone)]
 pub struct CatchUpOutcome {
-    /// From the consumer's start until it had everything.
+    /// Time from the consumer's start until it had everything.
     pub spent: Spent,
     /// While the backlog was written, up to that start.
     pub backlog: Spent,

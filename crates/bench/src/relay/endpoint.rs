@@ -1,40 +1,14 @@
-//! Where consumers connect.
-
-use std::fmt;
+//! Connections to the primary or a relay.
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
-use lockstep_lab::server::{DATABASE, SUPERUSER};
 
-use super::ConsumerError;
+use super::{ConsumerError, Endpoint};
 use crate::{BenchError, Result};
 
 /// The `application_name` of consumers.
 const APPLICATION: &str = "lockstep lab";
 
-/// The primary or a relay, on a port of this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Its name in messages.
-    pub name: &'static str,
-    /// Port on 127.0.0.1.
-    pub port: u16,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} on port {}", self.name, self.port)
-    }
-}
-
 impl Endpoint {
-    /// A conninfo for libpq, without quotation marks.
-    pub fn conninfo(&self) -> String {
-        format!(
-            "host=127.0.0.1 port={} user={SUPERUSER} dbname={DATABASE}",
-            self.port
-        )
-    }
-
     /// Opens a connection for replication commands.
     pub fn connect(&self) -> Result<Connection> {
         let connected = Conninfo::parse(&self.conninfo())

@@ -19,7 +19,7 @@ use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::{BenchError, Result};
 
-/// How often a round looks whether all servers and consumers still run.
+/// Interval at which a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long pgbench may take to report for the first time.
@@ -28,14 +28,14 @@ const LOAD_PATIENCE: Duration = Duration::from_secs(60);
 /// What subscribers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SubscriberKind {
-    /// They count what they receive and throw it away.
+    /// Sinks, which count what they receive and throw it away.
     Null,
     /// Subscriptions, each in a database of its own.
     Real,
 }
 
 impl SubscriberKind {
-    /// Its name in arguments.
+    /// The kind's name in arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -70,7 +70,7 @@ pub struct FanoutOutcome {
     pub relay_rss_mb: Option<f64>,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
-    /// From commit to arrival (sinks) or to applied (subscriptions), of all subscribers.
+    /// Delays from commit to arrival (sinks) or to applied (subscriptions), of all subscribers.
     pub delays: Delays,
     /// Rows that arrived, all sinks together; 0 for subscriptions.
     pub rows: u64,

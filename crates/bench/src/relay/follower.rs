@@ -23,7 +23,7 @@ pub const REPLICA: &str = "bench";
 /// How long the process may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to look for that.
+/// Interval at which the process is looked at until it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The server, and the process that follows while it runs. Dropping it ends both.
@@ -34,7 +34,7 @@ pub struct Follower {
     server: Subscriber,
     program: PathBuf,
     log: PathBuf,
-    /// Unless it is the program's default.
+    /// Number of writers, unless it is the program's default.
     writers: Option<u32>,
 }
 
@@ -126,7 +126,7 @@ impl Follower {
         server.await_mark_while(primary, &mut || check(running, log))
     }
 
-    /// Its server.
+    /// The follower's server.
     pub fn server(&self) -> &Subscriber {
         &self.server
     }
@@ -138,7 +138,7 @@ impl Follower {
             .unwrap_or(0.0)
     }
 
-    /// Its server, to be changed while nothing follows.
+    /// The follower's server, to be changed while nothing follows.
     pub fn server_mut(&mut self) -> &mut Subscriber {
         &mut self.server
     }

@@ -23,7 +23,7 @@ use crate::Result;
 /// How long consumers may take after the last write.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// How often a round looks whether all servers and consumers still run.
+/// Interval at which a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// One round.
@@ -39,7 +39,7 @@ pub struct MixedSpec {
     pub clients: u32,
     /// Rows of a large transaction.
     pub large_rows: u32,
-    /// From the end of one large transaction to the next.
+    /// Pause from the end of one large transaction to the next.
     pub large_every: Duration,
     /// How long writers write.
     pub written: Duration,
@@ -48,7 +48,7 @@ pub struct MixedSpec {
 /// What a round measured.
 #[derive(Debug, Clone)]
 pub struct MixedOutcome {
-    /// From the first write until all sinks had the last.
+    /// Time from the first write until all sinks had the last.
     pub spent: Spent,
     /// How long they took after the last write, in seconds.
     pub behind_s: f64,
@@ -60,7 +60,7 @@ pub struct MixedOutcome {
     pub large: u32,
     /// Transactions a second on the primary while it was written.
     pub primary_tps: f64,
-    /// From commit to arrival.
+    /// Delays from commit to arrival.
     pub delays: Delays,
     /// The most memory of the relay, in megabytes.
     pub relay_rss_mb: Option<f64>,

@@ -31,58 +31,6 @@ pub mod sink;
 pub mod subscriber;
 pub mod walsenders;
 
-use lockstep_client::ClientError;
-use lockstep_wire::WireError;
-
-pub use endpoint::Endpoint;
+pub use crate::endpoint::Endpoint;
+pub use crate::error::ConsumerError;
 pub use sink::{Counts, Sink};
-
-/// What can go wrong with consumers and relays.
-#[derive(Debug, thiserror::Error)]
-pub enum ConsumerError {
-    /// A command over libpq.
-    #[error("{whom}: {source}")]
-    Upstream {
-        /// Who was asked.
-        whom: Endpoint,
-        /// What came of it.
-        source: ClientError,
-    },
-    /// The stream of a sink.
-    #[error("the stream of slot \"{slot}\" from {whom} failed: {reason}")]
-    Stream {
-        /// The slot.
-        slot: String,
-        /// From whom it came.
-        whom: Endpoint,
-        /// What happened.
-        reason: String,
-    },
-    /// `lockstep replica run`.
-    #[error("the replica {what}: {reason}")]
-    Replica {
-        /// What it did.
-        what: &'static str,
-        /// What its log says.
-        reason: String,
-    },
-    /// Bytes of a stream that make no sense.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// Something that was waited for did not come.
-    #[error("{what} did not happen within {seconds} s")]
-    Timeout {
-        /// What was waited for.
-        what: String,
-        /// How long, in seconds.
-        seconds: u64,
-    },
-    /// The relay.
-    #[error("the relay {what}: {reason}")]
-    Relay {
-        /// What it did.
-        what: &'static str,
-        /// What it said.
-        reason: String,
-    },
-}

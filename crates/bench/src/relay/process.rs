@@ -21,7 +21,7 @@ use crate::Result;
 /// How long a relay may take to accept connections, and to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often to look for that.
+/// Interval at which the relay is asked whether it accepts connections or has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How a relay is started.
@@ -31,7 +31,7 @@ pub struct RelayOptions {
     pub program: PathBuf,
     /// Size of its cache, as `--logical-wal-cache` takes it: `0`, `16MB`.
     pub cache: String,
-    /// Its slots on the primary are failover slots, so that it takes over a replica's, which are
+    /// The relay's slots on the primary are failover slots, so that it takes over a replica's, which are
     /// such slots; from 17 on.
     pub failover: bool,
 }
@@ -111,7 +111,7 @@ impl Relay {
         }
     }
 
-    /// Its process.
+    /// The relay's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -22,7 +22,7 @@ const SPARE_SLOTS: u32 = 20;
 /// to catch up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How often to look for an event.
+/// Interval at which an event is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Settings for this many subscribers.

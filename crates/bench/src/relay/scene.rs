@@ -43,7 +43,7 @@ pub struct Spent {
     pub seconds: f64,
     /// CPU of the primary's processes, walsenders included, in seconds.
     pub primary_cpu_s: f64,
-    /// Of its walsenders alone.
+    /// Cost of the primary's walsenders alone.
     pub walsenders: Cost,
     /// CPU of the relay.
     pub relay_cpu_s: Option<f64>,

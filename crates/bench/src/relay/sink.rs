@@ -18,13 +18,13 @@ use super::session::{Refused, Session};
 use super::{ConsumerError, Endpoint};
 use crate::Result;
 
-/// How often a sink sends its status.
+/// Interval at which a sink sends its status.
 const STATUS_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a slot may still be in use by the sink before.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to try again while the slot is in use.
+/// Interval between attempts while the slot is in use.
 const TRY_EVERY: Duration = Duration::from_millis(10);
 
 /// What has arrived.
@@ -141,7 +141,7 @@ impl Sink {
         locked(&self.shared.state).delays = Delays::default();
     }
 
-    /// From commit to arrival, by this machine's clock, of all transactions since they were last
+    /// Delays from commit to arrival, by this machine's clock, of all transactions since delays were last
     /// forgotten.
     pub fn delays(&self) -> Delays {
         locked(&self.shared.state).delays.clone()

@@ -15,7 +15,7 @@ use super::publisher::{PUBLICATION, TABLES, until};
 use super::{Endpoint, beat};
 use crate::Result;
 use crate::contents::{Contents, contents};
-use crate::fault::slow_calls::SlowCalls;
+use crate::slow_calls::SlowCalls;
 
 /// The database that the others are copies of.
 const TEMPLATE: &str = "subscriber_template";
@@ -32,7 +32,7 @@ const IN_USE: &str = "55006";
 /// The cores that a subscriber's server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// Those of the standby's side, while the primary is busy.
+    /// The cores of the standby's side, while the primary is busy.
     Standbys,
     /// All cores, where the primary has little to do: apply workers then need not share a core
     /// with the server's other processes.
@@ -188,7 +188,7 @@ impl Subscriber {
         self.subscribe_with(whom, "")
     }
 
-    /// As [`Subscriber::subscribe`], with further options, each behind a comma.
+    /// Like [`Subscriber::subscribe`], with further options, each behind a comma.
     pub fn subscribe_with(&self, whom: &Endpoint, options: &str) -> Result<()> {
         for number in 1..=self.subscriptions {
             self.execute(
@@ -238,7 +238,7 @@ impl Subscriber {
         self.await_mark_while(primary, &mut || Ok(()))
     }
 
-    /// As [`Subscriber::await_mark`], as long as `check` finds nothing wrong.
+    /// Like [`Subscriber::await_mark`], as long as `check` finds nothing wrong.
     pub fn await_mark_while(
         &self,
         primary: &Server,

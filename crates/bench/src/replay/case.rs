@@ -18,9 +18,9 @@ pub const CRASH_RECOVERY: &str = "crash-recovery";
 pub enum ReplayVariant {
     /// PostgreSQL as it is.
     Stock,
-    /// The same once more: how far its results differ shows what a ratio is worth.
+    /// PostgreSQL as it is, once more: how far its results differ shows what a ratio is worth.
     StockAgain,
-    /// With the extension.
+    /// PostgreSQL with the extension.
     Lockstep,
     /// Stock with recovery_prefetch off: shows what stock gains from asking for blocks ahead.
     StockNoPrefetch,

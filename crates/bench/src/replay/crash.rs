@@ -78,7 +78,7 @@ pub fn crash(lab: &Lab, size: WorkSize, bytes: u64) -> Result<Crashed> {
 #[derive(Debug, Clone, Copy)]
 pub struct Recovered {
     pub redo: Redo,
-    /// From the start of the postmaster until it accepted connections.
+    /// Time from the start of the postmaster until it accepted connections.
     pub ready_seconds: f64,
     /// CPU and memory of the server until then.
     pub usage: Usage,

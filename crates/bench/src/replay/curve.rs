@@ -14,17 +14,17 @@ pub const LIGHT_COMMITS: f64 = 100.0;
 pub enum CurveCase {
     /// TPC-B without readers; the standby has one core and the player the other.
     Idle,
-    /// The same with as many readers as --readers says.
+    /// TPC-B with as many readers as --readers says; the standby has one core and the player the other.
     Readers,
     /// TPC-B without readers; the standby has both cores, and shares them with the player.
     IdleTwoCores,
-    /// The same with as many readers as --readers says.
+    /// TPC-B with as many readers as --readers says; the standby has both cores.
     ReadersTwoCores,
     /// TPC-B without readers, 100 transactions a second, one by one; both cores.
     Light,
     /// TPC-C without readers, all data cached; both cores.
     TpccTwoCores,
-    /// The same with 30 per cent of the data cached.
+    /// TPC-C without readers, 30 per cent of the data cached; both cores.
     #[value(name = "tpcc-30pct-two-cores")]
     TpccPartTwoCores,
 }

@@ -2,8 +2,9 @@
 //!
 //! A standby may have readers when a recording is played, which the recorded primary has not. If
 //! that primary pruned dead rows at once, snapshots on the standby would miss them, and replay of
-//! every pruning would wait for a recovery conflict. On a primary with `hot_standby_feedback = on` the standby's oldest snapshot holds pruning back;
-//! here sessions on the primary do, whose snapshots are one to two seconds old.
+//! every pruning would wait for a recovery conflict. On a primary with `hot_standby_feedback = on` the
+//! standby's oldest snapshot holds pruning back; here sessions on the primary do, whose snapshots are one
+//! to two seconds old.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use crate::Result;
 /// How long a session keeps its snapshot. Two sessions take turns, so that there always is one.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// How often a session looks whether it is to end.
+/// Interval at which a session looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Holds pruning back until dropped.

@@ -23,7 +23,7 @@ use crate::replay::slow_reads::{LATENCY, ReadCounts, SlowReads};
 use crate::sampler::StandbyWatch;
 use crate::{BenchError, Result};
 
-/// How often the standby looks for a segment that is not there yet.
+/// Interval at which the standby looks for a segment that is not there yet.
 const RETRY: &str = "1ms";
 
 /// Copies of a recording's segments, which belong to the servers' account. Dropping them removes
@@ -77,11 +77,11 @@ impl Drop for StagedWal {
 /// What a round measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Replayed {
-    /// From the last rename until the recording's end was replayed.
+    /// Time from the last rename until the recording's end was replayed.
     pub seconds: f64,
     /// CPU and memory of the standby.
     pub usage: Usage,
-    /// Of blocks whose reads were slow, if they were.
+    /// Counts of block reads, if reads were slow.
     pub reads: Option<ReadCounts>,
 }
 

@@ -5,9 +5,9 @@ use clap::ValueEnum;
 /// How a recording reaches its standby.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
-    /// All of it is in pg_wal; the standby has both cores, and nothing else runs.
+    /// The whole WAL is in pg_wal; the standby has both cores, and nothing else runs.
     Local,
-    /// A player streams it; the standby may use both cores.
+    /// A player streams the WAL; the standby may use both cores.
     Streamed,
     /// A player on the other core streams it; the standby has one core.
     OneCore,
@@ -16,7 +16,7 @@ pub enum Placement {
 impl Placement {
     pub const ALL: [Self; 3] = [Self::Local, Self::Streamed, Self::OneCore];
 
-    /// Its name in cases.
+    /// The placement's name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",

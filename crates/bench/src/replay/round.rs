@@ -19,7 +19,7 @@ use crate::replay::temperature::Temperature;
 use crate::replay_lag::{self, LagSummary};
 use crate::sampler::StandbyWatch;
 
-/// How often a round looks at its standby.
+/// Interval at which a round looks at its standby.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long replay of a whole recording may take.
@@ -101,7 +101,7 @@ pub struct Outcome {
     pub read_tps: Option<f64>,
     /// Distance of neighbouring samples of the standby, 99th percentile, ms.
     pub gap_p99_ms: f64,
-    /// Of blocks whose reads were slow, if they were.
+    /// Counts of block reads, if reads were slow.
     pub reads: Option<ReadCounts>,
 }
 
@@ -326,7 +326,7 @@ impl Round<'_> {
         }
     }
 
-    /// From where the play began to the end of the recording.
+    /// WAL from where the play began to the end of the recording.
     fn played_bytes(&self) -> u64 {
         let end = u64::from(self.spec.standby.recording.end());
         let origin = self.player.status().origin.map_or(end, u64::from);

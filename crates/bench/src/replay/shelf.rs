@@ -41,7 +41,7 @@ pub struct MadeFor {
     /// Seconds of the lead-in.
     #[serde(default)]
     lead_in: u64,
-    /// As the server says it, with the package's revision.
+    /// The version that the server states, with the package's revision.
     server_version: String,
 }
 

@@ -62,7 +62,7 @@ pub struct ReadCounts {
     /// Blocks read.
     #[serde(rename = "slow_reads")]
     pub reads: u64,
-    /// Those of them that were asked for ahead.
+    /// Blocks read that had been asked for ahead.
     #[serde(rename = "prefetched_reads")]
     pub found: u64,
     /// Reads, of any number of blocks, that waited.

@@ -17,10 +17,10 @@ use crate::replay::cache::files_below;
 use crate::replay::slow_reads::SlowReads;
 use crate::{BenchError, Result};
 
-/// How often the kernel's cache of the data files is dropped.
+/// Interval at which the kernel's cache of the data files is dropped.
 const EVICT_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a sleeping evictor looks whether it is to end.
+/// Interval at which a sleeping evictor looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Least shared_buffers, in megabytes.
@@ -32,7 +32,7 @@ const PART_CACHED: f64 = 0.3;
 /// How warm the data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Temperature {
-    /// All of it in shared buffers.
+    /// The whole data is in shared buffers.
     Cached,
     // They are full at the start. The cache of the data files is dropped five times a second,
     // so the rest comes from storage.
@@ -53,7 +53,7 @@ impl Temperature {
     /// All, from warm to cold.
     pub const ALL: [Self; 4] = [Self::Cached, Self::Part, Self::PartSlow, Self::Cold];
 
-    /// Its name in cases.
+    /// The name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cached => "cached",

@@ -114,7 +114,7 @@ impl Work {
         Self::Bulk,
     ];
 
-    /// Its name in cases.
+    /// The name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::TpcB => "tpcb",

@@ -5,7 +5,7 @@
 //! under load, and on a standby that is replaying. An orphan, a row whose parent is
 //! missing, counts as a violation too wherever the condition compares the two.
 
-use super::error::TpccError;
+use super::TpccError;
 use super::load::Probe;
 use super::tools::Tools;
 use crate::Result;
@@ -15,7 +15,7 @@ use crate::Result;
 pub struct Definition {
     /// Last part of the clause's number, 3.3.2.x.
     pub number: u32,
-    /// In our own words.
+    /// The condition in our own words.
     pub name: &'static str,
     /// One row with one count.
     sql: &'static str,

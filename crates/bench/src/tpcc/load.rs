@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::error::TpccError;
+use super::TpccError;
 use super::tools::Tools;
 use super::{MAX_WAREHOUSES, SCHEMA, TABLES, fill, schema};
 use crate::{BenchError, Result};

@@ -9,7 +9,6 @@
 //! given in each way that libpq knows: conninfo, URI, `PG*` variables, service and password files.
 
 mod check;
-mod error;
 mod fill;
 mod load;
 mod random;
@@ -19,8 +18,8 @@ mod schema;
 mod scripts;
 mod tools;
 
+pub use crate::error::TpccError;
 pub use check::{CONDITIONS, Condition, Definition, check, check_only};
-pub use error::TpccError;
 pub use load::{LoadOptions, load};
 pub use random::NuRand;
 pub use report::{Report, TransactionReport};

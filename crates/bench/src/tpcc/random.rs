@@ -52,7 +52,7 @@ impl NuRand {
         ((first | second) + self.c) % self.span() + self.low
     }
 
-    /// As an expression of pgbench.
+    /// The number as an expression of pgbench.
     pub fn pgbench(self) -> String {
         format!(
             "((random(0, {}) | random({}, {})) + {}) % {} + {}",
@@ -65,7 +65,7 @@ impl NuRand {
         )
     }
 
-    /// As an expression of SQL.
+    /// The number as an expression of SQL.
     pub fn sql(self) -> String {
         format!(
             "((({} | {}) + {}) % {} + {})",

@@ -9,7 +9,7 @@ pub struct Report {
     pub warehouses: u32,
     /// Transactions that ended as they should, rolled back New-Orders included.
     pub transactions: u64,
-    /// The same a minute.
+    /// Transactions a minute that ended as they should.
     pub per_minute: f64,
     /// New-Orders a minute, the hundredth that is rolled back included.
     pub new_orders_per_minute: f64,
@@ -17,9 +17,9 @@ pub struct Report {
     pub failed: u64,
     /// Transactions that were tried more than once.
     pub retried: u64,
-    /// How often, all together.
+    /// Tries beyond the first, of all transactions together.
     pub retries: u64,
-    /// With a fixed rate: how late transactions started, on average, in milliseconds.
+    /// Mean delay of a transaction's start behind a fixed rate, in milliseconds.
     /// Latencies contain it.
     pub schedule_lag_ms: Option<f64>,
     /// Each kind of transaction.
@@ -29,13 +29,13 @@ pub struct Report {
 /// One kind of transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransactionReport {
-    /// Which.
+    /// The kind.
     pub transaction: Transaction,
-    /// How many ended as they should.
+    /// Transactions that ended as they should.
     pub transactions: u64,
-    /// How many were given up.
+    /// Transactions that were given up.
     pub failed: u64,
-    /// The same a minute.
+    /// Transactions a minute that ended as they should.
     pub per_minute: f64,
     /// Mean time; None if there was none.
     pub latency_ms: Option<f64>,
@@ -110,7 +110,7 @@ fn after(text: &str, words: &str) -> Option<f64> {
     digits.parse().ok()
 }
 
-/// As [`after`], for a count.
+/// Like [`after`], for a count.
 fn integer_after(text: &str, words: &str) -> Option<u64> {
     let rest = text.split_once(words)?.1;
     rest.split(|c: char| !c.is_ascii_digit())
@@ -123,7 +123,7 @@ fn integer_after(text: &str, words: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As pgbench 15 prints it at a fixed rate, with times made up and the last script
+    /// A report as pgbench 15 prints it at a fixed rate, with times made up and the last script
     /// never run.
     fn sample() -> String {
         let mut text = "\

@@ -7,7 +7,7 @@ use lockstep_lab::LabError;
 use lockstep_lab::error::one_line;
 use lockstep_lab::progress::{self, Progress};
 
-use super::error::TpccError;
+use super::TpccError;
 use super::load::{Probe, count_warehouses};
 use super::report::Report;
 use super::scripts::arguments;

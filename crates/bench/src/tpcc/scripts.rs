@@ -19,8 +19,8 @@ use super::tools::{Script, Tools};
 use super::{DISTRICTS, LINES};
 use crate::Result;
 
-/// How often pgbench tries a transaction that was a deadlock's victim or could not be
-/// serialized. None is expected; a report shows them.
+/// Most tries of pgbench for a transaction that was a deadlock's victim or could not be
+/// serialized. No second try is expected; a report shows them.
 pub const MAX_TRIES: u32 = 10;
 
 /// First key of the advisory locks that Delivery takes; the second is the warehouse.
@@ -51,7 +51,7 @@ impl Transaction {
         Self::StockLevel,
     ];
 
-    /// Its name in files and results.
+    /// The transaction's name in files and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::NewOrder => "new_order",
@@ -62,7 +62,7 @@ impl Transaction {
         }
     }
 
-    /// Its share of all transactions, in hundredths (clause 5.2.3).
+    /// The transaction's share of all, in hundredths (clause 5.2.3).
     pub fn weight(self) -> u32 {
         match self {
             Self::NewOrder => 45,

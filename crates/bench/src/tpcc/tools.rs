@@ -19,7 +19,7 @@ use lockstep_lab::pinning::Side;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-use super::error::TpccError;
+use super::TpccError;
 use crate::BenchError;
 use crate::Result;
 
@@ -38,9 +38,9 @@ pub struct Tools {
 
 #[derive(Debug, Clone)]
 enum How {
-    /// As ourselves, with our environment.
+    /// This process's own account, with its environment.
     Direct(Arc<Running>),
-    /// As the lab's account on the cores of one side.
+    /// The lab's account, on the cores of one side.
     Lab { launcher: Arc<Launcher>, side: Side },
 }
 

@@ -19,7 +19,7 @@ use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
 use super::{conninfo, failed};
-use crate::args::PROGRAM;
+use crate::name::complain;
 
 /// Time between plain lines while rows are copied.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -166,8 +166,8 @@ impl Watcher for Told {
     fn waits(&mut self, words: &str) {
         let words = sanitize(words);
         match &self.bar {
-            Some(bar) => bar.suspend(|| PROGRAM.complain(&words)),
-            None => PROGRAM.complain(&words),
+            Some(bar) => bar.suspend(|| complain(&words)),
+            None => complain(&words),
         }
     }
 

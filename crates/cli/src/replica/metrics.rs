@@ -85,8 +85,8 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "flushed_position_bytes",
-        "Like applied_position_bytes, as far as it is on the target's disk; without a spool this is confirmed \
-         to the source.",
+        "Like applied_position_bytes, as far as it is on the target's disk; without a spool this is \
+         confirmed to the source.",
         |stats| position(stats.flushed),
     ),
     Family::new(
@@ -162,8 +162,8 @@ const FAMILIES: [Family<Stats>; 18] = [
     ),
     Family::new(
         "spool_to_position_bytes",
-        "WAL position of the source in bytes up to which the spool holds changes on disk; this is confirmed to \
-         the source.",
+        "WAL position of the source in bytes up to which the spool holds changes on disk; this is \
+         confirmed to the source.",
         |stats| spool(stats, |spool| spool.to),
     ),
     Family::new(

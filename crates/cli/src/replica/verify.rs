@@ -14,7 +14,7 @@ use lockstep_service::words::{figures, lines};
 use serde_json::{Value, json};
 
 use super::{ReplicaArgs, failed};
-use crate::args::PROGRAM;
+use crate::name::complain;
 
 /// `lockstep replica verify`
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
         jobs: usize::from(args.jobs),
         patience: Duration::from_secs(args.wait.into()),
     };
-    let report = replica(&what, &mut |line| PROGRAM.complain(line)).map_err(failed)?;
+    let report = replica(&what, &mut |line| complain(line)).map_err(failed)?;
     match args.output {
         Output::Json => output::print(&to_json(&args.replica.name, &report).to_string()),
         Output::Text => lines(&report)

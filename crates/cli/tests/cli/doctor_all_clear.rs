@@ -120,6 +120,7 @@ fn what_was_called_healthy_is_found_or_not_known() {
     let lab = TestLab::stock().start().unwrap();
     let mut servers = Servers::start(&lab);
     servers.assert_well();
+    quiet(&servers);
     explained(&servers);
     copy_that_fails(&servers);
     identity(&servers);
@@ -132,6 +133,20 @@ fn what_was_called_healthy_is_found_or_not_known() {
     let json = servers.assert_found("two_primaries", 6, "one_primary");
     let said = json["findings"][0].to_string();
     assert!(said.contains("standby writes timeline 2"), "{said}");
+}
+
+/// Nobody commits, so the WAL writer flushes whole pages only, and the last record goes on behind them.
+fn quiet(servers: &Servers) {
+    let emit = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 20000))";
+    servers.primary.execute(emit).unwrap();
+    let within = "(pg_current_wal_flush_lsn() - '0/0')::bigint % 8192 = 0 \
+                  AND pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
+    until_answer(
+        &servers.primary,
+        &format!("SELECT ({within})::text"),
+        "true",
+    );
+    servers.assert_well();
 }
 
 /// Each check is explained, with what has come of it.
@@ -187,21 +202,39 @@ fn copy_that_fails(servers: &Servers) {
     servers.assert_well();
 }
 
+/// Tables whose updates are refused: without a key, with one that is deferrable, with the index of the
+/// replica identity dropped.
 fn identity(servers: &Servers) {
-    servers
-        .primary
-        .execute("CREATE PUBLICATION q FOR TABLE log")
-        .unwrap();
-    let update = servers
-        .primary
-        .execute("INSERT INTO log VALUES ('x'); UPDATE log SET v = 'y'");
-    assert!(update.is_err());
-    servers.assert_found("no_replica_identity", 0, "replica_identity");
-    servers
-        .primary
-        .execute("ALTER TABLE log REPLICA IDENTITY FULL")
-        .unwrap();
-    servers.primary.execute("UPDATE log SET v = 'y'").unwrap();
+    let primary = &servers.primary;
+    for sql in [
+        "CREATE TABLE log_deferred (v text PRIMARY KEY DEFERRABLE)",
+        "CREATE TABLE log_dropped (v text NOT NULL); CREATE UNIQUE INDEX one ON log_dropped (v); \
+         ALTER TABLE log_dropped REPLICA IDENTITY USING INDEX one; DROP INDEX one",
+        "CREATE PUBLICATION q FOR TABLE log, log_deferred, log_dropped",
+    ] {
+        primary.execute(sql).unwrap();
+    }
+    let tables = ["log", "log_deferred", "log_dropped"];
+    for table in tables {
+        let insert = format!("INSERT INTO {table} VALUES ('x')");
+        primary.execute(&insert).unwrap();
+        let update = primary.execute(&format!("UPDATE {table} SET v = 'y'"));
+        assert!(update.is_err(), "{table}");
+    }
+    let json = servers.assert_found("no_replica_identity", 0, "replica_identity");
+    assert_eq!(
+        json["findings"][0]["names"]["tables"],
+        "public.log, public.log_deferred, public.log_dropped",
+        "{}",
+        brief(&json)
+    );
+    // As the remedy says.
+    for table in tables {
+        let full = format!("ALTER TABLE {table} REPLICA IDENTITY FULL");
+        primary.execute(&full).unwrap();
+        let update = format!("UPDATE {table} SET v = 'y'");
+        primary.execute(&update).unwrap();
+    }
     servers.assert_well();
 }
 

@@ -12,6 +12,9 @@ mod layers;
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
 
+/// Most columns of a comment in Rust; `rustfmt` sees to the code.
+const MOST_COLUMNS: usize = 110;
+
 /// Endings of source files; scripts have none.
 const SOURCES: [&str; 9] = ["rs", "c", "h", "sql", "pl", "pm", "js", "css", "sh"];
 
@@ -109,27 +112,71 @@ fn no_source_file_is_long() {
     assert!(seen > 300, "there are only {seen} source files");
 }
 
-/// Names that say nothing outside their module, and that two crates would both take.
+/// A row of a table cannot be broken.
 #[test]
-fn public_types_say_of_what_they_are() {
+fn no_comment_is_wide() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    for path in found {
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            let text = line.trim_start();
+            let is_row = text.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let is_wide = line.chars().count() > MOST_COLUMNS;
+            let is_wrong = text.starts_with("//") && !is_row && is_wide;
+            assert!(!is_wrong, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
+}
+
+/// Names that say nothing outside their file, and that two modules would both take.
+const EMPTY_NAMES: [&str; 6] = ["Row", "Shared", "Kind", "State", "Found", "Known"];
+
+/// The empty name that a line declares for others than its own file, or takes from another file of
+/// its crate.
+fn empty_name(line: &str) -> Option<&'static str> {
+    let words: Vec<_> = line
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .collect();
+    let is_type = |word: &&str| ["struct", "enum", "trait", "type"].contains(word);
+    let begins = |word: &str| line.trim_start().starts_with(word);
+    let declared = begins("pub")
+        .then(|| words.iter().position(is_type))
+        .flatten()
+        .and_then(|at| words.get(at + 1));
+    let used = (begins("use ") && words.contains(&"super")).then_some(words.as_slice());
+    let is_named =
+        |name: &&str| declared == Some(name) || used.is_some_and(|words| words.contains(name));
+    EMPTY_NAMES.into_iter().find(is_named)
+}
+
+#[test]
+fn types_that_are_shared_say_of_what_they_are() {
     let mut found = Vec::new();
     files(&root().join("crates"), &mut found);
     found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
     for path in found {
         for line in fs::read_to_string(&path).unwrap().lines() {
-            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            let words = [words.next(), words.next(), words.next()];
-            let [
-                Some("pub"),
-                Some("struct" | "enum" | "trait" | "type"),
-                Some(name),
-            ] = words
-            else {
-                continue;
-            };
-            let empty = ["Row", "Shared", "Kind", "State", "Found", "Known"].contains(&name);
-            assert!(!empty, "{}: {line}", path.display());
+            assert_eq!(empty_name(line), None, "{}: {line}", path.display());
         }
+    }
+    for line in [
+        "pub struct State {",
+        "    pub(crate) enum Kind {",
+        "pub(in crate::a) type Row = u8;",
+        "use super::{Spool, State};",
+        "use super::super::Found;",
+    ] {
+        assert!(empty_name(line).is_some(), "{line}");
+    }
+    for line in [
+        "struct State {",
+        "pub struct LinkState {",
+        "pub fn state() -> State {",
+        "use lockstep_wire::Kind;",
+    ] {
+        assert_eq!(empty_name(line), None, "{line}");
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::relay_support::{
-    Relay, free_port, logical, page, publisher, until, until_answer, until_ready, until_same,
+    Relay, free_port, logical, page, publisher, until, until_answer, until_ready, until_received,
+    until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
@@ -292,6 +293,87 @@ fn a_slot_that_can_never_go_on_says_so() {
     drop((relay, scene));
 }
 
+/// Bytes of the newest segment that were confirmed to the primary are damaged: nothing is cut,
+/// the slot that needs them stands as failed, and the others go on.
+#[test]
+fn damage_of_what_was_confirmed_is_no_unwritten_end() {
+    let scene = Scene::new(&["orders"]);
+    let second = scene.lab.primary("second", None, &logical()).unwrap();
+    second
+        .execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        .unwrap();
+    let mut relay = scene.relay(&[]);
+    scene.until_group(&relay, "orders", "|streaming|");
+    scene.subscribe(&relay, "orders");
+    scene.until_served(&relay, "orders");
+    second
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s_second CONNECTION '{}' PUBLICATION orders",
+            relay.conninfo()
+        ))
+        .unwrap();
+    until_ready(&second);
+    scene
+        .subscriber
+        .execute("ALTER SUBSCRIPTION s_orders DISABLE")
+        .unwrap();
+    until("nobody uses the slot", || {
+        let active = "SELECT * FROM lockstep_stat_logical_wal_cache()";
+        let slots = relay.try_console(&scene.lab, active).ok()?;
+        slots.contains("s_orders||").then_some(())
+    });
+    for begin in (1_000..11_000).step_by(1_000) {
+        let last = begin + 999;
+        scene
+            .primary
+            .execute(&format!(
+                "INSERT INTO orders SELECT generate_series({begin}, {last})"
+            ))
+            .unwrap();
+    }
+    until_same(&scene.primary, &second, "orders");
+    until_received(&scene.primary);
+    assert_eq!(relay.stop(), Some(0));
+
+    let log = relay.spool.join("groups/orders/log");
+    let mut segments: Vec<PathBuf> = fs::read_dir(&log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "spool"))
+        .collect();
+    segments.sort();
+    let newest = segments.pop().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4].copy_from_slice(b"ruin");
+    fs::write(&newest, &bytes).unwrap();
+    relay.restart();
+
+    scene.until_group(&relay, "orders", "|streaming|");
+    assert_eq!(fs::read(&newest).unwrap(), bytes, "nothing is cut");
+    let said = relay.log();
+    assert!(
+        said.contains("are lost to these slots") && said.contains("s_orders"),
+        "{said}"
+    );
+    assert!(!said.contains("the primary sends it again"), "{said}");
+    scene.insert("orders");
+    until_same(&scene.primary, &second, "orders");
+    scene
+        .subscriber
+        .execute("ALTER SUBSCRIPTION s_orders ENABLE")
+        .unwrap();
+    until("the slot stands as failed", || {
+        let slots = relay.try_console(&scene.lab, "SHOW SLOTS").ok()?;
+        let mut failed = slots.lines().filter(|row| row.contains("is damaged"));
+        failed.next()?.starts_with("s_orders|").then_some(())
+    });
+    let slots = relay.try_console(&scene.lab, "SHOW SLOTS").unwrap();
+    let failed = slots.lines().filter(|row| row.contains("is damaged"));
+    assert_eq!(failed.count(), 1, "{slots}");
+    drop((relay, scene, second));
+}
+
 #[test]
 fn a_missing_publication_is_said_once() {
     if for_tests::major().unwrap().get() >= 18 {
@@ -348,7 +430,7 @@ fn automatic(scene: &Scene, relay: &Relay) -> String {
     upstream.split('|').next().unwrap().to_owned()
 }
 
-/// As a crash leaves them while a group is made.
+/// A crash leaves such slots while a group is made.
 #[test]
 fn slots_of_the_spool_that_no_group_has_are_dropped() {
     let scene = Scene::new(&["orders"]);

@@ -127,7 +127,7 @@ fn who_keeps_changes_waiting_is_named() {
     assert!(
         said.text
             .contains("the replica does not apply: it waits for a lock")
-            && said.text.contains("SELECT pg_terminate_backend"),
+            && said.text.contains("pg_terminate_backend(PID)"),
         "{}",
         said.text
     );

@@ -15,7 +15,7 @@ const LOST: Event = Event::Lost { refused: false };
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 const RETRY_REFUSED: Duration = Duration::from_secs(5);
 
-/// As a relay's group has them.
+/// Terms of a relay's group.
 const GROUP: Terms = Terms {
     batched: false,
     status_every: Duration::from_secs(1),
@@ -27,7 +27,7 @@ const GROUP: Terms = Terms {
     farewell: None,
 };
 
-/// As a replica's spool has them.
+/// Terms of a replica's spool.
 const SPOOL: Terms = Terms {
     asks: true,
     trusted: Trusted::OnceMoved,

@@ -339,7 +339,7 @@ fn apply_runs_one_writer_and_four_where_reads_are_slow() {
     }
 }
 
-/// As in `copy`, the benchmark itself compares the target with the source.
+/// The benchmark itself compares the target with the source, as `copy` does.
 #[test]
 #[ignore = "long: make test-bed"]
 fn apply_lets_a_subscription_and_a_replica_catch_up() {
@@ -387,7 +387,7 @@ fn commit_levels_are_timed_by_kind_pace_and_remedy() {
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }
 
-/// As in `copy`, the benchmark itself compares the replicas with their primary.
+/// The benchmark itself compares the replicas with their primary, as `copy` does.
 #[test]
 #[ignore = "long: make test-bed"]
 fn commits_are_timed_by_replica_level_and_committers() {

@@ -168,7 +168,11 @@ fn what_is_no_data_folder_cannot_be_compared() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().to_str().unwrap();
     for (args, code, words) in [
-        (["wal", "compare", empty, empty], 2, "is not a data folder"),
+        (
+            ["wal", "compare", empty, empty],
+            2,
+            "is not a data directory",
+        ),
         (
             ["wal", "compare", "/nowhere/at/all", empty],
             2,

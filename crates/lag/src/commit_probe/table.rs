@@ -39,7 +39,7 @@ struct Subscriber {
     server: Connection,
     /// Quoted.
     subscription: String,
-    /// As `pg_subscription` lists them.
+    /// Publications as `pg_subscription` lists them.
     publications: Vec<String>,
     slot: String,
 }

@@ -1,6 +1,6 @@
-//! What must be true of each node and link, as a list of checks. A diagnosis is healthy only if each check was
-//! done and came out well: that no rule has found anything is not enough, since a rule knows only what once
-//! went wrong.
+//! What must be true of each node and link, as a list of checks. A diagnosis is healthy only if each check
+//! was done and came out well. It is not enough that no rule has found anything, since a rule knows only
+//! what once went wrong.
 //!
 //! A check is wrong where a rule of one of its causes has found something; that rule says what to do.
 //! Otherwise it is well only if [`Check::holds`] says so from what was seen. What cannot be seen, and a state
@@ -53,14 +53,14 @@ pub enum Answer {
 /// A check of one node, slot or link.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
-    /// As [`Check::id`].
+    /// The check, as in [`Check::id`].
     pub check: &'static str,
     /// The node, slot or link, by name.
     pub at: String,
     pub answer: Answer,
     /// What was seen, or why nothing was.
     pub words: String,
-    /// As [`Check::proves`].
+    /// What the check proves, as in [`Check::proves`].
     pub proves: &'static str,
 }
 

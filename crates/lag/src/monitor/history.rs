@@ -17,7 +17,7 @@ const MOST_LINKS: usize = 256;
 pub struct Moment {
     /// Milliseconds since 1970, by our clock.
     pub at_ms: i64,
-    /// As [`LinkState::lag_ms`].
+    /// The lag, as in [`LinkState::lag_ms`].
     pub lag_ms: f64,
     pub lag_bytes: u64,
     /// Bytes in each stage, in the order of [`LinkState::stages`].
@@ -36,7 +36,7 @@ impl Moment {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkHistory {
-    /// As [`LinkState::id`].
+    /// The link, as in [`LinkState::id`].
     pub id: String,
     /// Oldest first.
     pub moments: Vec<Moment>,

@@ -50,7 +50,7 @@ struct MonitorParts {
     settings: Settings,
     nodes: Vec<Node>,
     began: Instant,
-    /// In the order of `nodes`.
+    /// A window for each of `nodes`, in their order.
     windows: Vec<Mutex<NodeWindow>>,
     /// Milliseconds from commit to visible, by standby; None if it took too long or failed.
     beats: Mutex<BTreeMap<String, Option<f64>>>,

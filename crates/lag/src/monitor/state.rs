@@ -36,7 +36,7 @@ pub struct MonitorState {
     pub heartbeat: bool,
     /// Causes over the whole window, ranked, with evidence and remedies.
     pub diagnosis: Diagnosis,
-    /// In the order in which they were named.
+    /// Nodes in the order in which they were named.
     pub nodes: Vec<NodeState>,
     pub links: Vec<LinkState>,
 }
@@ -62,7 +62,7 @@ pub struct NodeState {
     pub relay_version: Option<String>,
     /// The node answers and is what it was said to be.
     pub usable: bool,
-    /// In words.
+    /// The node's troubles in words.
     pub troubles: Vec<String>,
     /// Milliseconds since the newest sample, also of a node that no longer answers. None before
     /// the first sample.
@@ -103,7 +103,7 @@ pub struct NodeState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StageState {
-    /// As [`Stage::name`].
+    /// The stage, as in [`Stage::name`].
     pub name: &'static str,
     /// Bytes that are in this stage.
     pub bytes: u64,

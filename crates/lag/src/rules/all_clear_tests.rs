@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::scene::{START, Scene, lsn, node, session, slot};
+use super::scene::{START, Scene, lsn, node, process, session, slot};
 use super::{Cause, RULES, Severity};
 use crate::diagnosis::checks::{Answer, CHECKS};
 use crate::diagnosis::{Diagnosis, diagnose};
@@ -289,6 +289,44 @@ fn a_standby_that_was_promoted_is_a_second_primary() {
     assert!(!causes(&promoted("2", 2)).contains(&Cause::TwoPrimaries));
     // The primary itself, named as a standby.
     assert!(!causes(&promoted("1", 1)).contains(&Cause::TwoPrimaries));
+}
+
+/// A quiet primary, whose WAL ends here, and a standby that has received all of it and not replayed the rest.
+fn quiet(end: u64, wait: &str) -> Diagnosis {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.primary.samples {
+        sample.wal.flush = lsn(end);
+        for sender in &mut sample.senders {
+            *sender = super::scene::sender(sender.pid, &sender.application_name, end);
+        }
+    }
+    for sample in &mut scene.standby.samples {
+        sample.wal.receive = lsn(end);
+        sample.wal.replay = lsn(end - 100);
+        sample.receiver.as_mut().unwrap().written_lsn = lsn(end);
+        sample.processes[0] = process(21, "startup", "Activity", wait);
+    }
+    scene.diagnose()
+}
+
+/// The WAL writer flushes whole pages: the last record may go on behind what is flushed.
+#[test]
+fn the_beginning_of_a_record_is_no_lag() {
+    const PAGE: u64 = 8192;
+    let boundary = START.next_multiple_of(PAGE);
+    for (end, wait, behind) in [
+        (boundary, "RecoveryWalStream", false),
+        (boundary, "RecoveryPause", true),
+        (boundary + 8, "RecoveryWalStream", true),
+    ] {
+        let diagnosis = quiet(end, wait);
+        let link = diagnosis
+            .links
+            .iter()
+            .find(|link| link.replica == "standby")
+            .unwrap();
+        assert_eq!(link.behind, behind, "{end} {wait}");
+    }
 }
 
 #[test]

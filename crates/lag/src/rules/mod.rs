@@ -105,7 +105,7 @@ pub struct Evidence {
 /// A row of the table.
 pub struct Rule {
     pub cause: Cause,
-    /// In a few words, for people. May have gaps as the remedies have.
+    /// A few words for people. They may have gaps as the remedies have.
     pub title: &'static str,
     /// Finds the cause: one evidence for each place where it holds.
     pub signal: fn(&View<'_>) -> Vec<Evidence>,
@@ -116,7 +116,7 @@ pub struct Rule {
 
 /// A replica whose target was asked, as it is now.
 pub(crate) struct ReplicaFound<'v, 'a> {
-    /// As its link is called, if it had one.
+    /// The name that the node's link has, or would have.
     pub name: String,
     pub node: &'v NodeWindow,
     pub replica: &'v Replica,

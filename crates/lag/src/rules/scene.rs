@@ -345,7 +345,7 @@ impl Scene {
         }
     }
 
-    /// As [`Self::late_flush`], but shown by positions alone: each flush takes three samples.
+    /// Like [`Self::late_flush`], but shown by positions alone: each flush takes three samples.
     pub fn late_flush_unsaid(&mut self) {
         for (index, sample) in self.primary.samples.iter_mut().enumerate() {
             let sender = &mut sample.senders[1];

@@ -118,8 +118,8 @@ pub const RULES: &[Rule] = &[
         title: "replay uses a whole core",
         signal: replay::core_limit,
         remedies: &[
-            "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for tables with many updates, \
-             wal_compression, checkpoints further apart (max_wal_size)",
+            "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for \
+             tables with many updates, wal_compression, checkpoints further apart (max_wal_size)",
             "on {lockstep_node}, on trial: several processes that replay, lockstep.replay_workers (now \
              {lockstep.replay_workers}) with lockstep.replay_hot_standby (now \
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
@@ -231,8 +231,9 @@ pub const RULES: &[Rule] = &[
              application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription \
              it is its name",
             "on {node}: name replicas in synchronous_standby_names that are there, and reload",
-            "on {node}: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); all commits \
-             that wait return at once, and are lost if {node} is lost before a replica has them",
+            "on {node}: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); all \
+             commits that wait return at once, and are lost if {node} is lost before a replica has \
+             them",
         ],
     },
     Rule {
@@ -266,11 +267,13 @@ pub const RULES: &[Rule] = &[
         signal: logical::stopped,
         remedies: &[
             "find out who uses slot {taken_slot} (pg_stat_replication on {upstream}) before the subscription \
-             is enabled: of two consumers of one slot each gets only a part of the changes, and loses the rest",
+             is enabled: of two consumers of one slot each gets only a part of the changes, and loses \
+             the rest",
             "on {server}: ALTER SUBSCRIPTION {disabled_subscription} ENABLE; if it need not be disabled any \
              longer; until then its slot keeps WAL on {upstream}",
-            "on {server}: correct what its log says of subscription {failed_subscription}, which has disabled \
-             itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} ENABLE;",
+            "on {server}: correct what its log says of subscription {failed_subscription}, which has \
+             disabled itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} \
+             ENABLE;",
             "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
              names: a row that is there already, a table or column that is missing, a connection that is \
              refused",
@@ -321,8 +324,8 @@ pub const RULES: &[Rule] = &[
              holds the lock, and has written nothing",
             "let the transaction of process {writer_pid} on {server} end: it holds the lock",
             "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
-            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: what it \
-             wrote is lost",
+            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: \
+             what it wrote is lost",
         ],
     },
     Rule {
@@ -340,8 +343,8 @@ pub const RULES: &[Rule] = &[
         title: "a giant transaction is decoded",
         signal: logical::giant,
         remedies: &[
-            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
-             run (parallel from 16 on)",
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions \
+             are sent while they run (parallel from 16 on)",
             "smaller transactions: bulk changes in pieces of some 10,000 rows",
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
              walsender",
@@ -354,8 +357,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
              walsender",
-            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions are sent while they \
-             run",
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET (streaming = on); large transactions \
+             are sent while they run",
         ],
     },
     Rule {
@@ -541,8 +544,8 @@ pub const RULES: &[Rule] = &[
         title: "WAL is not archived",
         signal: server::archiver_failing,
         remedies: &[
-            "look on {hanging} at the archiver's process and at the command that it runs (ps): it does not end, \
-             or is too slow for the WAL, or archive_command is empty",
+            "look on {hanging} at the archiver's process and at the command that it runs (ps): it does \
+             not end, or is too slow for the WAL, or archive_command is empty",
             "look at the log of {node} for what archive_command or archive_library says about {segment}, \
              and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
             "watch the disk of pg_wal on {node}: if it fills up, {node} stops. Delete nothing in pg_wal by \
@@ -556,8 +559,9 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {without_feedback}: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); the \
              primary then keeps the rows that queries need, which costs dead rows there",
-            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT pg_reload_conf(); \
-             (now {max_standby_streaming_delay} ms): replay then waits for queries, so the standby lags",
+            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT \
+             pg_reload_conf(); (now {max_standby_streaming_delay} ms): replay then waits for \
+             queries, so the standby lags",
             "let long queries run on a standby of their own",
         ],
     },

@@ -49,7 +49,7 @@ pub struct GroupConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     Any,
-    /// Only those that were not replicated to the primary from elsewhere.
+    /// Transactions that were not replicated to the primary from elsewhere.
     None,
 }
 

@@ -11,7 +11,7 @@ const PG_LSN: u32 = 3220;
 /// Object identifier of the type `timestamptz`.
 const TIMESTAMPTZ: u32 = 1184;
 
-pub(super) type Row = Vec<Option<String>>;
+pub(super) type ListingRow = Vec<Option<String>>;
 
 const fn column(name: &'static str, kind: u32) -> Column<'static> {
     Column { name, kind }
@@ -142,7 +142,7 @@ pub fn hit_rate(slot: &SlotStat) -> Option<String> {
     Some(format!("{}.{:02}%", rate / 100, rate % 100))
 }
 
-pub(super) fn statistics(slot: &SlotStat) -> Row {
+pub(super) fn statistics(slot: &SlotStat) -> ListingRow {
     vec![
         Some(slot.name.clone()),
         slot.active_pid.map(pid),
@@ -154,7 +154,7 @@ pub(super) fn statistics(slot: &SlotStat) -> Row {
     ]
 }
 
-pub(super) fn slot(slot: &SlotStat) -> Row {
+pub(super) fn slot(slot: &SlotStat) -> ListingRow {
     vec![
         Some(slot.name.clone()),
         Some(slot.database.clone()),
@@ -172,7 +172,7 @@ pub(super) fn slot(slot: &SlotStat) -> Row {
     ]
 }
 
-pub(super) fn client(client: &ClientStat) -> Row {
+pub(super) fn client(client: &ClientStat) -> ListingRow {
     vec![
         Some(client.id.to_string()),
         Some(pid(client.pid)),
@@ -186,7 +186,7 @@ pub(super) fn client(client: &ClientStat) -> Row {
     ]
 }
 
-pub(super) fn upstream(group: &GroupStat) -> Row {
+pub(super) fn upstream(group: &GroupStat) -> ListingRow {
     vec![
         Some(group.name.clone()),
         Some(group.upstream_slot.clone()),
@@ -205,7 +205,7 @@ pub(super) fn upstream(group: &GroupStat) -> Row {
     ]
 }
 
-pub(super) fn spool(group: &GroupStat) -> Row {
+pub(super) fn spool(group: &GroupStat) -> ListingRow {
     vec![
         Some(group.name.clone()),
         position(group.oldest_spooled),
@@ -218,7 +218,7 @@ pub(super) fn spool(group: &GroupStat) -> Row {
     ]
 }
 
-pub(super) fn help() -> Vec<Row> {
+pub(super) fn help() -> Vec<ListingRow> {
     HELP.iter()
         .map(|row| row.iter().map(|&text| Some(text.to_owned())).collect())
         .collect()
@@ -230,7 +230,7 @@ pub(super) fn sorts_as_number(column: &Column<'_>) -> bool {
 }
 
 /// Appends columns, rows and a command tag.
-pub(super) fn put(out: &mut Vec<u8>, columns: &[Column<'_>], rows: &[Row], tag: &str) {
+pub(super) fn put(out: &mut Vec<u8>, columns: &[Column<'_>], rows: &[ListingRow], tag: &str) {
     Backend::RowDescription(columns.to_vec()).encode(out);
     for row in rows {
         let values = row

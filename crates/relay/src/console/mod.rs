@@ -31,7 +31,7 @@ pub use listing::{
     CLIENT_COLUMNS, CONFIG_COLUMNS, SLOT_COLUMNS, SPOOL_COLUMNS, STATISTICS_COLUMNS,
     UPSTREAM_COLUMNS, hit_rate,
 };
-use listing::{ColumnKind, HELP_COLUMNS, Row};
+use listing::{ColumnKind, HELP_COLUMNS, ListingRow};
 pub use statement::{LONGEST_QUERY, MOST_COLUMNS, MOST_STATEMENTS};
 use statement::{Show, Statement, Statistics};
 
@@ -120,7 +120,7 @@ impl Console {
 
     fn show(&self, what: Show, out: &mut Vec<u8>) {
         let snapshot = || self.source.snapshot();
-        let (columns, rows): (&[Column<'_>], Vec<Row>) = match what {
+        let (columns, rows): (&[Column<'_>], Vec<ListingRow>) = match what {
             Show::Slots => (
                 &SLOT_COLUMNS,
                 snapshot().slots.iter().map(listing::slot).collect(),
@@ -179,7 +179,7 @@ impl Console {
             )
             .detail("The configuration in force has not changed.")
         })?;
-        let mut rows: Vec<Row> = changes.into_iter().map(|line| vec![Some(line)]).collect();
+        let mut rows: Vec<ListingRow> = changes.into_iter().map(|line| vec![Some(line)]).collect();
         if rows.is_empty() {
             rows.push(vec![Some("nothing has changed".to_owned())]);
         }
@@ -225,7 +225,7 @@ fn oldest_cached(snapshot: &Snapshot) -> Option<String> {
 
 fn put_statistics(out: &mut Vec<u8>, wanted: &Statistics, snapshot: &Snapshot) {
     let chosen = |name: &str| wanted.slot.as_deref().is_none_or(|slot| slot == name);
-    let mut rows: Vec<Row> = snapshot
+    let mut rows: Vec<ListingRow> = snapshot
         .slots
         .iter()
         .filter(|slot| chosen(&slot.name))
@@ -239,7 +239,7 @@ fn put_statistics(out: &mut Vec<u8>, wanted: &Statistics, snapshot: &Snapshot) {
         .iter()
         .filter_map(|&at| STATISTICS_COLUMNS.get(at).copied())
         .collect();
-    let rows: Vec<Row> = rows
+    let rows: Vec<ListingRow> = rows
         .iter()
         .map(|row| {
             let value = |&at: &usize| row.get(at).cloned().flatten();
@@ -251,7 +251,7 @@ fn put_statistics(out: &mut Vec<u8>, wanted: &Statistics, snapshot: &Snapshot) {
 }
 
 /// Sorts as PostgreSQL does: nulls are greater than everything.
-fn sort(rows: &mut [Row], column: usize, descending: bool) {
+fn sort(rows: &mut [ListingRow], column: usize, descending: bool) {
     let numeric = STATISTICS_COLUMNS
         .get(column)
         .is_some_and(listing::sorts_as_number);

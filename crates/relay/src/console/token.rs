@@ -222,7 +222,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Up to so many digits, and the number that they are.
+    /// Reads at most that many digits, and the number that they are.
     fn digits(&mut self, base: u32, most: usize) -> (Vec<u32>, u32) {
         let mut digits = Vec::new();
         while digits.len() < most {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_intake::continuity::written_history;
-use lockstep_spool::{FileStorage, Folder, Log, Storage};
+use lockstep_spool::{FileStorage, Folder, Hole, Log, Storage};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 use tracing::{error, warn};
@@ -17,7 +17,7 @@ use super::file::{self, FILE, Kept};
 use super::{Group, GroupKey, Origin, Phase, Surroundings};
 use crate::config::Plugin;
 use crate::error::{RelayError, Result};
-use crate::slots;
+use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;
 use crate::upstream_slot::{self, Wanted};
@@ -79,14 +79,7 @@ impl Group {
             );
         }
         for hole in &recovered.holes {
-            error!(
-                group = kept.name,
-                segment = hole.segment,
-                from = %hole.from,
-                to = hole.to.map(|to| to.to_string()),
-                what = hole.what,
-                "a segment of the spool is damaged: slots that need it cannot go on"
-            );
+            tell_hole(&kept.name, hole, &around.slots);
         }
         Self::with(folder, kept, log, around)
     }
@@ -252,6 +245,30 @@ impl Damaged {
             watched: true,
             ..GroupStat::default()
         }
+    }
+}
+
+/// Says what of a group's log cannot be read and which slots need it: those cannot go on.
+fn tell_hole(group: &str, hole: &Hole, slots: &SlotBook) {
+    let needs = |slot: &Arc<Slot>| {
+        slot.route().group == group && hole.to.is_none_or(|to| slot.confirmed() < to)
+    };
+    let concerned: Vec<Arc<Slot>> = slots.all().into_iter().filter(needs).collect();
+    let names: Vec<&str> = concerned.iter().map(|slot| slot.name.as_str()).collect();
+    let until = hole
+        .to
+        .map_or_else(String::new, |to| format!(" and before {to}"));
+    let (segment, from, what) = (hole.segment, hole.from, hole.what);
+    error!(
+        group,
+        slots = names.join(", "),
+        "spool segment {segment} is damaged ({what}): changes after {from}{until} are lost to these \
+         slots, whose subscriptions must be synchronised anew; others go on"
+    );
+    for slot in concerned {
+        slot.fail(format!(
+            "spool segment {segment} is damaged ({what}): changes after {from}{until} cannot be read"
+        ));
     }
 }
 

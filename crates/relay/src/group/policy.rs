@@ -9,7 +9,7 @@ use crate::config::OnSpoolLimit;
 /// Limits of every group, from the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// For the log.
+    /// Limits of the log.
     pub limits: Limits,
     /// What becomes of a spool that is full.
     pub on_limit: OnSpoolLimit,

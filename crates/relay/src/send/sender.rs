@@ -79,9 +79,9 @@ pub const ASK_AFTER: Duration = Duration::from_secs(30);
 /// Where a slot goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Onward {
-    /// In another group, from this key on.
+    /// The slot goes on in another group, from this key on.
     Group(Lsn),
-    /// On the primary, from this key on: the session ends there.
+    /// The slot goes on at the primary, from this key on: the session ends there.
     Primary(Lsn),
 }
 
@@ -267,7 +267,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// For a slot that has confirmed `confirmed`, from key `from` on and onward elsewhere.
+    /// A sender for a slot that has confirmed `confirmed`, from key `from` on and onward elsewhere.
     pub fn new(slot: &str, confirmed: Lsn, from: Lsn, next: Option<Onward>, now: Instant) -> Self {
         Self {
             slot: slot.to_owned(),

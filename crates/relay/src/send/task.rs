@@ -49,9 +49,9 @@ pub struct Sending {
 /// Where a slot goes on.
 #[derive(Debug, Clone)]
 pub enum Next {
-    /// In another group, from this key on.
+    /// The slot goes on in another group, from this key on.
     Group(Arc<Group>, Lsn),
-    /// On the primary, from this key on: the session ends there.
+    /// The slot goes on at the primary, from this key on: the session ends there.
     Primary(Lsn),
 }
 

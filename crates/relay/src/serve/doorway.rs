@@ -26,7 +26,7 @@ const NETWORK: u128 = !0 << 64;
 pub(super) struct Doorway {
     limits: DoorLimits,
     waiting: Mutex<Waiting>,
-    /// Somebody has left.
+    /// Tells that a session has left.
     left: Notify,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct DoorLimits {
 #[derive(Default)]
 struct Waiting {
     next: u64,
-    /// In the order in which they came.
+    /// Visitors in the order in which they came.
     visitors: BTreeMap<u64, Visitor>,
 }
 
@@ -121,7 +121,7 @@ impl Doorway {
 }
 
 impl Visit {
-    /// Done when it has to go.
+    /// Resolves when the session has to end.
     pub async fn has_to_go(&mut self) {
         let _ = (&mut self.told).await;
     }

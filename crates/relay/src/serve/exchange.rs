@@ -28,7 +28,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Between two messages.
+    /// Whether the stream was cut between two messages.
     pub fn at_boundary(&self) -> bool {
         !self.lost && self.have == 0
     }

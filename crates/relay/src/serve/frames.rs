@@ -100,7 +100,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.unwanted = HEADER + length;
     }
 
-    /// Done when the other side has left; what it sends before is kept, up to `limit`.
+    /// Resolves when the other side has left; what it sends before is kept, up to `limit`.
     pub async fn end(&mut self, limit: usize) {
         while self.read.len() < limit {
             if !self.fill().await.unwrap_or(false) {

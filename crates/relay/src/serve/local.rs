@@ -73,7 +73,7 @@ impl Local {
         self.reply(&answer(message(report))).await
     }
 
-    /// Done when the client has left.
+    /// Resolves when the client has left.
     pub async fn left(&mut self) {
         self.frames.end(QUERY_LIMIT).await;
     }

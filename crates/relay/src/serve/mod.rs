@@ -16,9 +16,9 @@
 //! | [`stop`] | how all of it is told to stop |
 //!
 //! Limits: sessions ([`listener::SESSIONS`]), connections that are not logged in, time to begin
-//! ([`listener::STARTUP_DEADLINE`]) and to log in ([`listener::LOGIN_DEADLINE`]), start packets (10,000 bytes as a server's), messages
-//! during a login (128 kB), queries that the relay looks at (64 kB); what is passed
-//! through has no limit and is not collected: two buffers of 16 kB are a session's memory.
+//! ([`listener::STARTUP_DEADLINE`]) and to log in ([`listener::LOGIN_DEADLINE`]), start packets (10,000
+//! bytes as a server's), messages during a login (128 kB), queries that the relay looks at (64 kB); what
+//! is passed through has no limit and is not collected: two buffers of 16 kB are a session's memory.
 //!
 //! The primary sees the relay's address, not the client's: what `pg_hba.conf` says of the
 //! relay holds for all of its clients. An entry for the relay must ask for a password;

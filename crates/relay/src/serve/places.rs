@@ -17,7 +17,7 @@ const REPLICATION: usize = 4;
 /// All places.
 pub(super) struct Places {
     all: Arc<Semaphore>,
-    /// For sessions that do not replicate.
+    /// Places for sessions that do not replicate.
     others: Arc<Semaphore>,
     console: Arc<Semaphore>,
 }

@@ -36,7 +36,7 @@ pub(super) enum Event {
     ClientGone,
     /// The primary has gone; what it sent is with the client.
     PrimaryGone,
-    /// As [`Pump::settle`] asked for: all is with the client and a message's end is
+    /// What [`Pump::settle`] asked for: all is with the client and a message's end is
     /// reached.
     Settled,
     /// What the primary answers to [`Pump::ask`], whole messages.

@@ -42,7 +42,7 @@ impl Stop {
         }
     }
 
-    /// Done once it has been told. May be dropped and asked again.
+    /// Resolves once the session has been told to end. The future may be dropped and asked again.
     pub async fn told(&mut self) {
         tokio::select! {
             // An error is that the stopper is gone.
@@ -51,7 +51,7 @@ impl Stop {
         }
     }
 
-    /// Done a while after the session alone was told to end: it has not ended by itself, as
+    /// Resolves a while after the session alone was told to end: it has not ended by itself, as
     /// when its client takes nothing.
     pub async fn overdue(mut self) {
         terminated(&mut self.session).await;

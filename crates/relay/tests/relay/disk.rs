@@ -183,6 +183,19 @@ impl Disk {
         self.state().names.keys().cloned().collect()
     }
 
+    /// Segments of a log, oldest first.
+    pub fn segments(&self) -> Vec<String> {
+        let mut names = self.names();
+        names.retain(|name| name.ends_with(".spool") || name.ends_with(".spool.new"));
+        names
+    }
+
+    /// Bytes of all segments.
+    pub fn segment_bytes(&self) -> usize {
+        let names = self.segments();
+        names.iter().map(|name| self.length(name)).sum()
+    }
+
     pub fn length(&self, name: &str) -> usize {
         let state = self.state();
         state.files[state.names[name]].now.len()

@@ -48,7 +48,7 @@ pub struct Facts {
 /// A server, its database and our role there.
 #[derive(Debug, Clone, Default)]
 pub struct Server {
-    /// As `server_version_num`.
+    /// The server's version, as `server_version_num` gives it.
     pub version: u32,
     pub system_id: String,
     pub database: String,
@@ -192,7 +192,7 @@ pub struct LeftOut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     WithNull,
-    /// From an identity or serial column's sequence.
+    /// Values of an identity or serial column's sequence.
     BySequence,
     ByDefault,
 }
@@ -223,7 +223,7 @@ pub struct ForeignKey {
 pub enum Reference {
     /// Rows that are replicated refer to rows that are not.
     Dangles,
-    /// As the rows are now, it can.
+    /// The constraint holds with the rows as they are now.
     Holds,
     /// A list leaves out this column of it, which is filled in another way than with null.
     LeavesOut(String),

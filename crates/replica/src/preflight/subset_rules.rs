@@ -248,7 +248,8 @@ fn left_out(looked: &SubsetFacts, found: &mut Said) {
              NULL use: {}",
             listed(&unsure)
         );
-        let todo = "make sure that they hold for the columns' defaults, or for null: otherwise the copy fails";
+        let todo = "make sure that they hold for the columns' defaults, or for null: otherwise the \
+            copy fails";
         found.warning(says, todo);
     }
 }

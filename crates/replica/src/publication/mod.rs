@@ -4,7 +4,8 @@
 //!
 //! The state holds the publication as it was when the slot was made. Tables are known by their OIDs,
 //! columns by their numbers, so that renaming one there changes nothing. No difference is:
-//! - a table that was dropped on the source, which leaves the publication by itself ([`crate::status::lost`]);
+//! - a table that was dropped on the source, which leaves the publication by itself
+//!   ([`crate::status::lost`]);
 //! - a partition that is added with the filter and the list of the table above it;
 //! - another table that is added: apply leaves out what it does not know.
 //!

@@ -131,7 +131,7 @@ pub struct Replica {
     pub origin: String,
     pub exclude_schemas: Vec<String>,
     pub exclude_tables: Vec<String>,
-    /// In the order of the tables' names.
+    /// Tables in the order of their names.
     pub subsets: Vec<Subset>,
     pub phase: Phase,
     /// Where apply begins; known from [`Phase::Schema`] on.

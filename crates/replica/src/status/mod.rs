@@ -1,4 +1,4 @@
-//! For `status`: how a replica stands.
+//! How a replica stands, for `status`.
 //!
 //! | module | what |
 //! |---|---|

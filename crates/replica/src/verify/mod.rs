@@ -115,7 +115,7 @@ pub struct Report {
     /// How the publication differs from what the replica made, if it does. The tables are compared as far as
     /// it has them, so that they tell less than they should.
     pub publication: Option<String>,
-    /// In the order of their names.
+    /// Tables in the order of their names.
     pub tables: Vec<TableReport>,
 }
 

@@ -275,7 +275,7 @@ fn an_end_that_is_not_whole_is_cut_and_a_confirmed_one_is_missed() {
     spooled.back();
     let words = spooled.refused();
     assert!(
-        words.contains("begins at") && words.contains(&*newest.to_string_lossy()),
+        words.contains("is damaged or missing") && words.contains(&*newest.to_string_lossy()),
         "{words}"
     );
     // All that is whole was applied, and nothing else.
@@ -297,11 +297,12 @@ fn a_changed_byte_is_an_error_that_names_the_file() {
     file.read_exact_at(&mut byte, middle).unwrap();
     byte[0] ^= 1;
     file.write_all_at(&byte, middle).unwrap();
-    // The newest segment is read when the spool is opened, and ends where it is not whole: the slot
-    // has confirmed more.
+    // All of it was durable, so nothing of it is taken for an unwritten end.
+    let damaged = std::fs::read(&newest).unwrap();
     spooled.back();
     let words = spooled.refused();
-    assert!(words.contains("was damaged"), "{words}");
+    assert!(words.contains("is damaged or missing"), "{words}");
+    assert_eq!(std::fs::read(&newest).unwrap(), damaged);
     assert!(words.contains(&*newest.to_string_lossy()), "{words}");
     let there: u32 = values(&spooled.target, "SELECT count(*) FROM t")[0]
         .parse()

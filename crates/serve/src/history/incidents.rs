@@ -42,7 +42,7 @@ pub struct Incident {
     pub begin_ms: i64,
     /// When it was seen last.
     pub seen_ms: i64,
-    /// In words, in the order in which they were found.
+    /// Causes in words, in the order in which they were found.
     pub causes: Vec<String>,
     /// The longest lag, if it is one.
     pub most_lag_ms: Option<f64>,
@@ -95,7 +95,7 @@ impl Seen<'_> {
 }
 
 impl Incident {
-    /// As it was seen at its begin.
+    /// The incident as it was seen when it began.
     fn seen(&self) -> Seen<'_> {
         Seen {
             matter: self.matter,

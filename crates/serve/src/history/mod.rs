@@ -68,7 +68,7 @@ pub struct HistoryStatus {
     pub folder: String,
     pub bytes: u64,
     pub limit_bytes: u64,
-    /// For how long it is kept, milliseconds.
+    /// Time for which curves and incidents are kept, milliseconds.
     pub kept_ms: i64,
     /// Begin of what is kept, milliseconds since 1970.
     pub oldest_ms: Option<i64>,

@@ -108,7 +108,7 @@ impl StoreError {
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// For how long, in milliseconds.
+    /// Time for which it is kept, in milliseconds.
     pub kept_ms: i64,
     /// Most bytes of the file.
     pub bytes: u64,

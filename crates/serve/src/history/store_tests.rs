@@ -200,7 +200,7 @@ fn busy_moment(at_ms: i64, random: &mut fastrand::Rng) -> Moment {
     }
 }
 
-/// As docs/serve.md says.
+/// The size that docs/serve.md states.
 #[test]
 fn a_week_of_20_replicas_has_22_mb() {
     let folder = TempDir::new().unwrap();

@@ -35,7 +35,7 @@ pub enum AuthError {
 
 /// The logins that are accepted.
 pub struct Logins {
-    /// For each login, what follows `Basic ` in the header.
+    /// Text that follows `Basic ` in the header, for each login.
     tokens: Vec<String>,
 }
 

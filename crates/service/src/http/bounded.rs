@@ -112,7 +112,7 @@ impl Listener for Limited {
 pub struct Guarded {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
-    /// Done when it has to end; None once it has been.
+    /// Resolves when the connection has to end; None once it has been.
     told: Option<oneshot::Receiver<()>>,
     number: u64,
     open: Arc<Mutex<Open>>,

@@ -10,7 +10,7 @@ use axum::http::header;
 pub struct Hosts(Option<Vec<String>>);
 
 impl Hosts {
-    /// On the loopback: the names of this machine, the address that was given, and `allowed`.
+    /// Hosts of a listener on the loopback: this machine's names, the address that was given, and `allowed`.
     /// Elsewhere: any name, or only `allowed` and the address if names are given.
     pub fn of(address: SocketAddr, listen: &str, allowed: &[String]) -> Self {
         let is_loopback = address.ip().is_loopback();

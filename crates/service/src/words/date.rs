@@ -22,7 +22,7 @@ fn clock(seconds: i64) -> String {
     format!("{hour:02}:{minute:02}:{second:02}")
 }
 
-/// As PostgreSQL prints a `timestamptz` in time zone UTC, `2026-11-21 17:07:12.5+00`; `unix_us` is
+/// Text as PostgreSQL prints a `timestamptz` in time zone UTC, `2026-11-21 17:07:12.5+00`; `unix_us` is
 /// microseconds since 1970.
 pub fn timestamptz(unix_us: i64) -> String {
     let (seconds, fraction) = (unix_us.div_euclid(MICROS), unix_us.rem_euclid(MICROS));

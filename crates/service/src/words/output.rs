@@ -7,9 +7,9 @@ use clap::ValueEnum;
 /// Format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For machines.
+    /// JSON for machines.
     Json,
 }
 

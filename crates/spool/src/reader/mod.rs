@@ -6,17 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockstep_wire::Lsn;
 
-use super::Log;
 use super::cache::Chunk;
 use super::error::{LogError, Result};
 use super::index::Entry;
+use super::log::{Log, lock};
 use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Record, RecordKind, SEGMENT_HEADER, file_name};
 use super::state::LogState;
 use super::storage::Storage;
-use crate::lock;
 
 mod take;
 
@@ -107,8 +106,18 @@ enum Gathered {
     End {
         received: Lsn,
     },
-    /// Some of what was read or passed by is no longer in the log.
+    /// A part of what was read or passed by is no longer in the log.
     Cut,
+}
+
+impl<S: Storage> Log<S> {
+    /// A reader of all units with key `from` or later, that is for a subscriber which has
+    /// confirmed `from`. Those that only know their end come if that is later than `from`.
+    ///
+    /// Reads up to a segment of the spool, so it may block.
+    pub fn reader(self: &Arc<Self>, from: Lsn) -> Result<Reader<S>> {
+        Reader::new(self, from)
+    }
 }
 
 impl<S: Storage> Reader<S> {
@@ -193,7 +202,7 @@ impl<S: Storage> Reader<S> {
         Ok(())
     }
 
-    /// Up to the first unit it wants, or the end. False if the log was cut meanwhile.
+    /// Goes to the first unit that the reader wants, or to the end. False if the log was cut meanwhile.
     fn seek(&mut self) -> Result<bool> {
         while self.seeking.is_some() {
             match self.gather(CHUNK_BYTES)? {
@@ -423,7 +432,11 @@ impl<S: Storage> Reader<S> {
             if !chunks.is_empty() && !self.segment.as_ref().is_some_and(loaded) {
                 break;
             }
-            let record = self.record_at(place.offset, base, entry, next)?;
+            let record = match self.record_at(place.offset, base, entry, next) {
+                // What is before the damage is read first.
+                Err(_) if !chunks.is_empty() => break,
+                record => record?,
+            };
             let length = record.header.stream_bytes();
             if !chunks.is_empty() && length > left {
                 break;

@@ -173,7 +173,7 @@ fn is_mounted(folder: &Path) -> bool {
         .any(|mount| mount == folder)
 }
 
-/// As [`Lab::standby`], with its data on a disk that can lose power, and fsync on.
+/// Like [`Lab::standby`], with its data on a disk that can lose power, and fsync on.
 pub fn standby_on_disk(
     lab: &Lab,
     primary: &Server,

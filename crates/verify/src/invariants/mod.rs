@@ -29,7 +29,7 @@ pub use writers::{Writers, Written};
 
 use crate::Result;
 use lockstep_lab::server::{SUPERUSER, Server};
-use reader::{Reader, Shared};
+use reader::{Reader, SharedReport};
 
 /// Most violations that are kept. All are counted.
 pub const MOST_KEPT: usize = 100;
@@ -127,14 +127,14 @@ impl fmt::Display for Report {
 /// Running readers. Dropping the value ends them.
 #[derive(Debug)]
 pub struct Invariants {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReport>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Invariants {
     /// Starts readers on a server that has the tables: a standby, or a primary.
     pub fn start(server: &Server, options: &Options) -> Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedReport::default());
         let mut invariants = Self {
             shared: Arc::clone(&shared),
             threads: Vec::new(),

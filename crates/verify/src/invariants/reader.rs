@@ -24,7 +24,7 @@ const CANNOT_CONNECT_NOW: &str = "57P03";
 const DATABASE_DROPPED: &str = "57P04";
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SharedReport {
     pub(super) report: Mutex<Report>,
     pub(super) stop: AtomicBool,
 }
@@ -32,7 +32,7 @@ pub(super) struct Shared {
 pub(super) struct Reader {
     config: ServerAddress,
     client: Option<Connection>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedReport>,
     rounds: u32,
 }
 
@@ -47,7 +47,7 @@ impl Reader {
     pub(super) fn new(
         config: ServerAddress,
         client: Connection,
-        shared: Arc<Shared>,
+        shared: Arc<SharedReport>,
         rounds: u32,
     ) -> Self {
         Self {

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use lockstep_lab::launch::failure_line;
 use lockstep_lab::package::Package;
 
+use crate::error::oracle::OracleError;
 use crate::oracle::Node;
-use crate::oracle::error::OracleError;
 use crate::oracle::rows::{databases, running};
 
 const PROGRAM: &str = "pg_amcheck";

@@ -10,7 +10,7 @@ use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
 
 const PROGRAM: &str = "pg_controldata";
 

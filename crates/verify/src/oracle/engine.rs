@@ -9,15 +9,16 @@ use std::path::PathBuf;
 use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
 
-use crate::oracle::difference::{Difference, Side, What};
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
+use crate::oracle::difference::{Difference, What};
 use crate::oracle::files::{Fork, RelationFork};
-use crate::oracle::folder::Found;
+use crate::oracle::folder::FolderFiles;
 use crate::oracle::mask;
 use crate::oracle::node::Node;
 use crate::oracle::page::{self, PAGE_SIZE, PageKind, Place};
 use crate::oracle::wal::{Needed, Required};
 use crate::oracle::{CompareOptions, Comparison, FreeSpace};
+use crate::side::Side;
 
 /// Pages that are read from each side at a time.
 const PIECE_PAGES: usize = 128;
@@ -195,8 +196,8 @@ struct Lacking {
 
 impl Engine<'_> {
     fn folders(&mut self, package: &Package) -> Result<()> {
-        let a = Found::walk(self.a.folder(), package.major())?;
-        let b = Found::walk(self.b.folder(), package.major())?;
+        let a = FolderFiles::walk(self.a.folder(), package.major())?;
+        let b = FolderFiles::walk(self.b.folder(), package.major())?;
         let names: BTreeSet<&String> = a.whole.keys().chain(b.whole.keys()).collect();
         for name in names {
             self.whole_file(name, a.whole.get(name), b.whole.get(name))?;

@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use lockstep_lab::package::Major;
 
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
 /// Files of no relation that are compared byte by byte.
 const WHOLE_FILES: [&str; 2] = ["PG_VERSION", "pg_filenode.map"];
 
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FolderFiles {
     /// Segments of each fork, by segment number.
     pub forks: BTreeMap<RelationFork, BTreeMap<u32, PathBuf>>,
     /// Other files by their path in the folder.
     pub whole: BTreeMap<String, PathBuf>,
 }
 
-impl Found {
+impl FolderFiles {
     /// Lists the files in `global`, `base` and every tablespace of `folder`.
     pub fn walk(folder: &Path, major: Major) -> Result<Self> {
         let mut found = Self::default();

@@ -176,7 +176,7 @@ impl Masked {
         }
     }
 
-    /// As [`Self::hole`], unless `pd_lower` is at the header's end: some access methods then
+    /// Like [`Self::hole`], unless `pd_lower` is at the header's end: some access methods then
     /// keep data in the space that the header calls unused.
     fn hole_if_lower_is_set(&mut self) {
         if self.layout.is_some_and(|layout| layout.lower > HEADER_SIZE) {

@@ -15,7 +15,6 @@ mod amcheck;
 mod control;
 mod difference;
 mod engine;
-mod error;
 mod files;
 mod folder;
 pub mod mask;
@@ -33,10 +32,11 @@ use lockstep_wire::Lsn;
 
 use crate::Result;
 
+pub use crate::error::OracleError;
+pub use crate::side::Side;
 pub use amcheck::{Amcheck, amcheck};
 pub use control::{ClusterState, Control};
-pub use difference::{Difference, Side, What};
-pub use error::OracleError;
+pub use difference::{Difference, What};
 pub use files::{Fork, Relation, RelationFork};
 pub use lockstep_client::target::Target;
 pub use node::{Node, package_of};

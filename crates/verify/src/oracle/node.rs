@@ -14,12 +14,12 @@ use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
 
-use crate::oracle::Side;
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::control::{ClusterState, Control};
-use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Relation, RelationFork};
 use crate::oracle::psql::Session;
 use crate::oracle::wal::Wal;
+use crate::side::Side;
 
 /// The user for a running server that was named by its folder, unless PGUSER is set.
 const SUPERUSER: &str = "postgres";

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use lockstep_lab::launch::failure_line;
 use lockstep_lab::package::Package;
 
-use crate::oracle::Side;
-use crate::oracle::error::{OracleError, Result};
+use crate::error::oracle::{OracleError, Result};
+use crate::side::Side;
 
 /// Connection timeout in seconds, unless PGCONNECT_TIMEOUT is set.
 const CONNECT_TIMEOUT: &str = "10";

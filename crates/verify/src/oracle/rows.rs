@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::Node;
-use crate::oracle::error::{OracleError, Result};
 use crate::oracle::psql::Session;
 
 /// Settings that make both servers print the same text, and show all rows to a superuser.

@@ -13,8 +13,8 @@ use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
 use lockstep_wire::{Lsn, Timeline};
 
+use crate::error::oracle::{OracleError, Result};
 use crate::oracle::control::Control;
-use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
 const PROGRAM: &str = "pg_waldump";

@@ -4,15 +4,15 @@ use crate::random::Feature;
 use crate::random::generator::Session;
 
 /// An index on `wide` or a table with the same columns.
-pub(crate) struct Kind {
+pub(crate) struct IndexKind {
     pub(crate) feature: Feature,
     /// The part of CREATE INDEX after the table's name.
     pub(crate) definition: &'static str,
     pub(crate) unique: bool,
 }
 
-const fn kind(feature: Feature, definition: &'static str) -> Kind {
-    Kind {
+const fn kind(feature: Feature, definition: &'static str) -> IndexKind {
+    IndexKind {
         feature,
         definition,
         unique: false,
@@ -20,8 +20,8 @@ const fn kind(feature: Feature, definition: &'static str) -> Kind {
 }
 
 /// Every kind of index that a workload builds.
-pub(crate) const KINDS: &[Kind] = &[
-    Kind {
+pub(crate) const KINDS: &[IndexKind] = &[
+    IndexKind {
         feature: Feature::BtreeUnique,
         definition: "(id)",
         unique: true,

@@ -26,19 +26,14 @@ mod transactions;
 #[cfg(test)]
 mod tests;
 
+pub use crate::error::RandomError;
+pub use crate::names::{PREFIX, SCHEMA};
 pub use feature::Feature;
 pub use outcome::{Summary, Unexpected};
-pub use runner::{RandomError, run, run_on, settings};
+pub use runner::{run, run_on, settings};
 pub use script::{Action, Statement};
 
 use generator::Session;
-
-/// The schema that a workload works in. The set-up replaces it.
-pub const SCHEMA: &str = "lockstep_random";
-
-/// The beginning of the names of all objects outside the schema, and of the names of the
-/// databases in which [`run_on`] works without `any_database`.
-pub const PREFIX: &str = "lockstep_random";
 
 pub const MOST_SESSIONS: u32 = 64;
 

@@ -12,7 +12,7 @@ use lockstep_lab::package::Package;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 
-use crate::Result;
+use crate::error::{RandomError, Result};
 use crate::random::outcome::Summary;
 use crate::random::{PREFIX, RandomWorkload, SCHEMA, Statement, script};
 
@@ -22,37 +22,6 @@ const SILENCE: Duration = Duration::from_secs(180);
 
 /// psql's exit code when it has no connection.
 const NO_CONNECTION: i32 = 2;
-
-/// Why a workload did not run.
-#[derive(Debug, thiserror::Error)]
-pub enum RandomError {
-    /// The server could not be reached or refused the connection.
-    #[error("the target refused a connection: {0}")]
-    Unreachable(String),
-    /// The database's name does not begin with [`PREFIX`], and `any_database` is false.
-    #[error(
-        "database \"{0}\" is not meant for random workloads: choose one whose name begins with {PREFIX}, or allow any"
-    )]
-    Database(String),
-    /// The set-up or the closing statements failed.
-    #[error("the {part} of the random workload failed: {reason}")]
-    Part { part: &'static str, reason: String },
-    /// A session ended before its last statement was answered.
-    #[error(
-        "session {session} of the random workload ended after {answered} of {statements} statements: {reason}"
-    )]
-    Lost {
-        session: usize,
-        /// Number of statements that were answered.
-        answered: usize,
-        /// Number of all statements of the session.
-        statements: usize,
-        reason: String,
-    },
-    /// psql could not be started, or its input or output failed.
-    #[error("cannot run psql: {0}")]
-    Psql(String),
-}
 
 /// Settings with which a private server can run every part of a workload. Its standbys get
 /// them too.

@@ -77,7 +77,7 @@ fn lab(replay: Replay) -> Lab {
 
 /// Long-held snapshots wanted, and how long they may take.
 fn scale() -> (u64, Duration) {
-    let wanted: u32 = for_tests::number("LOCKSTEP_SNAPSHOTS").unwrap_or(2);
+    let wanted: u32 = for_tests::number("LOCKSTEP_SNAPSHOTS").unwrap_or(1);
     (wanted.into(), PATIENCE * wanted)
 }
 

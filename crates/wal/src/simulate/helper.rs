@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::Simulation;
-use super::round::{Round, State};
+use super::round::{EntryState, Round};
 use crate::job::Ticks;
 use crate::limits::{AGAIN, TAKE, TOO_NEAR, TRY_EVERY};
 
@@ -20,7 +20,7 @@ const MANY: usize = AGAIN - TAKE * 2;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Helper {
     taken: VecDeque<usize>,
-    /// In the order of the WAL, and earlier than what is taken.
+    /// Records given back, in the order of the WAL, and earlier than what is taken.
     again: Vec<GivenBack>,
     /// What it knew to be retired when they were last tried.
     tried_at: usize,
@@ -174,7 +174,7 @@ impl Simulation {
         helper.idle_since = Some(since);
         helper.doing = Doing::Begin;
         let after = helper.first_after();
-        if let Some(State::Done(at)) = after.map(|after| round.state(after)) {
+        if let Some(EntryState::Done(at)) = after.map(|after| round.state(after)) {
             self.look_again(round, number, at + self.prices.wait);
         }
         false
@@ -256,7 +256,7 @@ impl Simulation {
 
     /// A helper claims the record no more, without having begun it.
     fn release(&mut self, round: &mut Round, record: usize, now: Ticks) {
-        round.set(record, State::Queued);
+        round.set(record, EntryState::Queued);
         for number in 0..self.helpers.len() {
             if self.take_blocked(number, record).is_some() {
                 self.schedule(round, number, now);
@@ -379,7 +379,7 @@ impl Simulation {
         }
         match round.unfinished(record, now) {
             None => Ready::Yes,
-            Some((before, State::Done(done))) => {
+            Some((before, EntryState::Done(done))) => {
                 let (at, gives_up) = self.helper_goes_on(now, done);
                 if let Some(helper) = self.helpers.get_mut(number) {
                     helper.gives_up = gives_up.then_some(before);
@@ -388,7 +388,7 @@ impl Simulation {
                 Ready::Later
             }
             // It goes on when that record has begun or is given back.
-            Some((before, State::Claimed)) => {
+            Some((before, EntryState::Claimed)) => {
                 helper.blocked_on = Some((before, now));
                 Ready::Later
             }

@@ -8,7 +8,7 @@ use crate::limits::{LEAP, TAKE, TELL_EVERY, TOO_NEAR, XID_SLOTS};
 
 /// A record's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum EntryState {
     /// Before its dispatch.
     Future,
     AtRetirement,
@@ -37,7 +37,7 @@ pub(super) struct Round<'a> {
     prices: Vec<(Ticks, Ticks)>,
     /// All jobs of a transaction's slot that add tuples are done up to this one (`heap_done`).
     heap_done: Vec<u32>,
-    states: Vec<State>,
+    states: Vec<EntryState>,
     /// The record whose turn it is, the last retired one that helpers know of, the last dispatched one, the
     /// last published one, the first that no helper has taken, the last barrier.
     pub current: usize,
@@ -60,7 +60,7 @@ impl<'a> Round<'a> {
             jobs,
             prices,
             heap_done: vec![0; XID_SLOTS],
-            states: vec![State::Future; jobs.len() + 1],
+            states: vec![EntryState::Future; jobs.len() + 1],
             current: 0,
             told: 0,
             tail: 0,
@@ -74,11 +74,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    pub fn state(&self, number: usize) -> State {
-        self.states.get(number).copied().unwrap_or(State::Future)
+    pub fn state(&self, number: usize) -> EntryState {
+        self.states
+            .get(number)
+            .copied()
+            .unwrap_or(EntryState::Future)
     }
 
-    pub fn set(&mut self, number: usize, state: State) {
+    pub fn set(&mut self, number: usize, state: EntryState) {
         if let Some(place) = self.states.get_mut(number) {
             *place = state;
         }
@@ -94,12 +97,12 @@ impl<'a> Round<'a> {
     }
 
     pub fn is_done(&self, number: usize, now: Ticks) -> bool {
-        number < self.current || matches!(self.state(number), State::Done(at) if at <= now)
+        number < self.current || matches!(self.state(number), EntryState::Done(at) if at <= now)
     }
 
     /// A record that must be done before this one and is not, and its state; None: all are done
     /// (`helper_is_ready()`).
-    pub fn unfinished(&mut self, number: usize, now: Ticks) -> Option<(usize, State)> {
+    pub fn unfinished(&mut self, number: usize, now: Ticks) -> Option<(usize, EntryState)> {
         let job = self.job(number).copied()?;
         let before = self.unfinished_heap(&job, now).or_else(|| {
             let mut before = job.after.iter().map(|before| *before as usize);
@@ -108,7 +111,7 @@ impl<'a> Round<'a> {
         Some((before, self.state(before)))
     }
 
-    /// As `helper_heap_is_done()`: the chain of the transaction's records that add tuples.
+    /// Does what `helper_heap_is_done()` does: the chain of the transaction's records that add tuples.
     fn unfinished_heap(&mut self, job: &Job, now: Ticks) -> Option<usize> {
         if !job.after_heap {
             return None;
@@ -149,14 +152,14 @@ impl<'a> Round<'a> {
         }
         let end = (first + TAKE).min(self.published + 1);
         self.next = end;
-        taken.extend((first..end).filter(|number| self.state(*number) == State::Queued));
+        taken.extend((first..end).filter(|number| self.state(*number) == EntryState::Queued));
     }
 
     /// False: another process has had it first.
     pub fn claim(&mut self, number: usize) -> bool {
-        let is_free = self.state(number) == State::Queued;
+        let is_free = self.state(number) == EntryState::Queued;
         if is_free {
-            self.set(number, State::Claimed);
+            self.set(number, EntryState::Claimed);
         }
         is_free
     }

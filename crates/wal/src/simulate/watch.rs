@@ -9,7 +9,7 @@ pub(super) struct Watch {
     pub used: usize,
     hold: u32,
     records: u64,
-    /// Done by a helper when their turn came.
+    /// Records that a helper had done when their turn came.
     done: u64,
     /// Taken by helpers, and left to the startup process for good.
     pub given_back: u64,

@@ -15,8 +15,8 @@ pub const MOST_NAME: usize = 63;
 
 /// A replication command.
 ///
-/// [`Command::parse`] reads it as a server with encoding UTF8 does, and `Display` writes it as a client of version
-/// 15 or later does. Whatever names and values hold, they are written so that they are read as
+/// [`Command::parse`] reads it as a server with encoding UTF8 does, and `Display` writes it as a client
+/// of version 15 or later does. Whatever names and values hold, they are written so that they are read as
 /// one name or value. Zero bytes, which no command can hold, are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -24,7 +24,7 @@ pub enum Command {
     IdentifySystem,
     /// Asks for the value of a setting.
     Show {
-        /// In lower case.
+        /// The option's name in lower case.
         name: String,
     },
     ReadReplicationSlot {

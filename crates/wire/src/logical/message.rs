@@ -55,7 +55,7 @@ pub enum Message<'a> {
         options: TruncateOptions,
         relations: Vec<u32>,
     },
-    /// From `pg_logical_emit_message`.
+    /// A message of `pg_logical_emit_message`.
     Message {
         /// The message belongs to the transaction around it. If false, it stands outside of
         /// any.

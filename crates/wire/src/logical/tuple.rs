@@ -14,9 +14,9 @@ pub enum Value<'a> {
     Null,
     /// A large value that the update did not change, and that is not sent.
     Unchanged,
-    /// In the format of the type's output function.
+    /// Text, in the format of the type's output function.
     Text(&'a [u8]),
-    /// In the format of the type's send function.
+    /// Bytes, in the format of the type's send function.
     Binary(&'a [u8]),
 }
 
@@ -97,7 +97,7 @@ impl<'a> Tuple<'a> {
         self.bytes
     }
 
-    /// In the order of the relation's columns.
+    /// Values in the order of the relation's columns.
     pub fn values(&self) -> Values<'a> {
         Values {
             left: self.columns,

@@ -103,7 +103,8 @@ struct Effect {
 }
 
 impl Target {
-    /// Where the target stands, which puts that on disk. `forgets`: the state's position is not looked at, as a fault.
+    /// Where the target stands, which puts that on disk. `forgets`: the state's position is not looked
+    /// at, as a fault.
     pub fn stands(&mut self, forgets: bool) -> Lsn {
         self.flush();
         settled(self.origin, Some(self.committed.kept).filter(|_| !forgets))

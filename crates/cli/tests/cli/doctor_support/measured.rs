@@ -419,7 +419,7 @@ fn evaluate(kind: Kind, answers: &[Answer]) -> (f64, f64, f64) {
     }
 }
 
-/// Between two answers that name the process, one after the other.
+/// The process's share of a core, between each two answers that name it, one after the other.
 fn cpu_share(answers: &[Answer], which: usize) -> f64 {
     let (mut used, mut time) = (0.0, 0.0);
     for pair in answers.windows(2) {

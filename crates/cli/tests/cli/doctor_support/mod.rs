@@ -200,8 +200,8 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Injects a fault, asks doctor and measures meanwhile, does what doctor says, heals: a row of the results. Its
-/// `wrong` is null if nothing is.
+/// Injects a fault, asks doctor and measures meanwhile, does what doctor says, and heals the fault. Returns
+/// a row of the results; its `wrong` is null if nothing was wrong.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
     let mut probing = Probing::start(stage);
     let injected = fault.inject(lab, stage, strength).unwrap();

@@ -20,7 +20,7 @@ use rustix::termios::{Action, tcflow};
 /// Longest that anything may take, on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Between looks at what cannot be waited for.
+/// Pause between looks at what cannot be waited for.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// `$0` is lockstep, `$1` the folder, the rest top's arguments. The shell outlives its terminal,

@@ -378,7 +378,7 @@ fn a_cut_over_many_segments_survives_a_machine_that_stops() {
         if seed % 2 == 0 {
             log.sync().unwrap();
         }
-        assert!(disk.names().len() > 4);
+        assert!(disk.segments().len() > 4);
         disk.stop_after(changes);
         let cut = log.cut();
         assert!(cut.is_ok() || disk.has_stopped());
@@ -493,7 +493,7 @@ fn a_segment_that_lost_whole_records_is_noticed() {
     let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
     units.iter().for_each(|unit| append(&log, unit));
     log.sync().unwrap();
-    let first = disk.names()[0].clone();
+    let first = disk.segments()[0].clone();
     disk.damage(&first, |bytes| {
         // The second of two, with its header.
         bytes.truncate(bytes.len() - units[1].bytes().len() - 48);
@@ -627,7 +627,7 @@ fn a_log_is_created_once_and_opened_where_one_is() {
 #[test]
 fn another_version_is_left_alone() {
     let (disk, _) = log(LIMITS);
-    let name = disk.names()[0].clone();
+    let name = disk.segments()[0].clone();
     disk.damage(&name, |bytes| {
         bytes[8] = 9;
         let crc = crc32c::crc32c(&bytes[..64]);
@@ -639,7 +639,7 @@ fn another_version_is_left_alone() {
         matches!(error, LogError::Version { version: 9, .. }),
         "{error}"
     );
-    assert_eq!(disk.names(), [name]);
+    assert_eq!(disk.segments(), [name]);
 }
 
 #[test]

@@ -245,7 +245,7 @@ impl Harness {
         if let Some(limit) = self.limits.spool_bytes {
             assert!(self.log.spool_bytes() <= limit);
         }
-        assert_eq!(self.log.spool_bytes(), self.disk.used() as u64);
+        assert_eq!(self.log.spool_bytes(), self.disk.segment_bytes() as u64);
         assert_eq!(u64::from(self.log.received()), self.received());
         assert_eq!(self.log.open_unit(), self.model.open.is_some());
     }
@@ -410,7 +410,7 @@ impl Harness {
             eprintln!(
                 "{crash} {:?} open {} durable {} received {}",
                 self.disk
-                    .names()
+                    .segments()
                     .iter()
                     .map(|n| (n.clone(), self.disk.length(n)))
                     .collect::<Vec<_>>(),

@@ -214,7 +214,7 @@ impl Feed {
         Event::Connected(confirmed.into())
     }
 
-    /// Some of what has come.
+    /// Takes in some of what has come.
     fn take_in(&mut self, primary: &Primary, house: &mut House) -> Event {
         let Some(connection) = &mut self.connection else {
             return Event::Lost { refused: false };
@@ -288,7 +288,7 @@ impl Feed {
         );
     }
 
-    /// Some of what was confirmed gets to the primary.
+    /// Lets some of what was confirmed get to the primary.
     pub fn deliver(&mut self, primary: &mut Primary, house: &mut House) {
         let Some(connection) = &mut self.connection else {
             return;

@@ -1,4 +1,4 @@
-//! All of it together, driven by chance, and what goes wrong.
+//! Relay, primary and clients together, driven by chance, and what goes wrong.
 
 use lockstep_relay::fault::Fault;
 use lockstep_relay::send::sender::Event;
@@ -50,7 +50,7 @@ pub struct World {
     alters: bool,
     /// Nothing is removed before there is no room: a spool is full most of the time.
     tight: bool,
-    /// For how many steps more the disk is full.
+    /// Number of steps for which the disk is still full.
     full: Option<u32>,
     show: bool,
 }

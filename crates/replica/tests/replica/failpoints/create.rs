@@ -13,7 +13,7 @@ use super::process::{Death, Does};
 use crate::apply_lab::until;
 use crate::{sql, values};
 
-/// In the order in which a creation comes there, and how often it goes on there before.
+/// Failpoints in the order in which a creation comes there, and how often it goes on there before.
 pub const ORDER: [(Failpoint, u32); 14] = [
     (CREATE_BEGUN, 0),
     (CREATE_PUBLISHED, 0),

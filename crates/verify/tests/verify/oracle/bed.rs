@@ -18,7 +18,7 @@ const SEARCH: usize = 4000;
 
 pub struct Bed {
     lab: Lab,
-    /// As of one moment: equal.
+    /// Two folders of one moment, which are equal.
     sides: [PathBuf; 2],
     /// An earlier moment, a later one.
     before: PathBuf,

@@ -8,8 +8,11 @@ use lockstep_lag::LagError;
 use lockstep_player::PlayerError;
 use lockstep_verify::VerifyError;
 
-use crate::relay::ConsumerError;
-use crate::tpcc::TpccError;
+mod consumer;
+mod tpcc;
+
+pub use consumer::ConsumerError;
+pub use tpcc::TpccError;
 
 pub type Result<T, E = BenchError> = std::result::Result<T, E>;
 

@@ -36,7 +36,7 @@ impl SlowCalls {
         Self::attach(lab, pid, calls, delay, false)
     }
 
-    /// As [`SlowCalls::of`], and of all processes that it starts from now on. They wait beside each
+    /// Like [`SlowCalls::of`], and of all processes that it starts from now on. They wait beside each
     /// other.
     pub fn of_children(lab: &Lab, pid: u32, calls: &str, delay: Duration) -> Result<Self> {
         Self::attach(lab, pid, calls, delay, true)

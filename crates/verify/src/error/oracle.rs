@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::Side;
+use crate::side::Side;
 
 pub(crate) type Result<T> = std::result::Result<T, OracleError>;
 
@@ -14,7 +14,8 @@ pub(crate) type Result<T> = std::result::Result<T, OracleError>;
 pub enum OracleError {
     /// The path is no data folder.
     #[error(
-        "{path} is not a data folder: {reason}; name the folder that holds PG_VERSION and global/pg_control, or a conninfo"
+        "{path} is not a data directory: {reason}; name the folder that holds PG_VERSION and \
+         global/pg_control, or a conninfo"
     )]
     NotADataFolder { path: PathBuf, reason: String },
     /// A side's major differs from that of the programs. One run has one package, so this also
