@@ -10,7 +10,7 @@
  * Before consistency the point stays where it is and limits them, except in a backup.
  *
  * In hot standby the point is raised in the control file. That costs a write with fsync, so
- * it is raised by up to LS_STRIDE at a time, and only while at least
+ * it is raised by up to LS_STRIDE at a time, at most 20 times in a second, and only while at least
  * lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a record,
  * since a server whose WAL ends before the point can neither be read nor promoted; and
  * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
@@ -64,10 +64,12 @@
 #define LS_STRIDE (16 * 1024 * 1024)
 
 /*
- * Least time between two of these writes, whatever lockstep.replay_min_backlog says. So fsync takes a
- * small part of the time at most, and a stride in each of them is more than one process replays.
+ * Writes after a while without any that are not spaced, and the time between two others: at most 20 in a
+ * second. The first ones cost no wait, since replay may be about to stand still, and nothing can be
+ * dispatched then.
  */
-#define LS_RAISE_EVERY_US INT64CONST(50000)
+#define LS_RAISES_AT_ONCE 5
+#define LS_RAISE_EVERY_US INT64CONST(66667)
 
 /* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
 #define LS_PAGES_BACK 64
@@ -79,7 +81,7 @@ static ControlFileData *point_control = NULL;	/* in shared memory */
 static bool point_in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point_known = InvalidXLogRecPtr;	/* as far as this process knows */
 static XLogRecPtr point_searched = InvalidXLogRecPtr;	/* no later end of a record up to here */
-static int64 point_raised_at = 0;	/* ls_now_us() */
+static int64 point_spaced_until = 0;	/* ls_now_us() when all writes so far were LS_RAISE_EVERY_US apart */
 
 static bool point_backup_goes_on(void);
 static XLogRecPtr point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline);
@@ -87,6 +89,7 @@ static bool point_segment_is_complete(TimeLineID timeline, XLogSegNo segment);
 static bool point_read_page_header(TimeLineID timeline, XLogRecPtr page, XLogLongPageHeaderData *header);
 static XLogRecPtr point_end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from,
 									  XLogRecPtr until);
+static XLogRecPtr point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record);
 static XLogRecPtr point_last_page(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from,
 								  XLogRecPtr until);
 static bool point_is_there(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr page);
@@ -155,22 +158,23 @@ ls_backlog_is_worth(XLogReaderState *reader)
 }
 
 /*
- * A record that ends at end, which has been read, is to run ahead. True: it may, the point
- * in the control file lies at its end or beyond. Not up to end itself if no later end of a
- * record is found (but in tests): that would be an fsync for each record. Nor while a later
+ * A record that has been read is to run ahead. True: it may, the point in the control file lies at
+ * its end or beyond. If no later end of a record is found in the headers of pages the record does not run
+ * ahead; with a backlog of 0, which tests set, what can be decoded does. Nor does any while a later
  * timeline is known, since this one may go on beyond its fork in the segment that is open.
  */
 bool
-ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
+ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 {
 	TimeLineID	timeline;
+	XLogRecPtr	end = record->next_lsn;
 	XLogRecPtr	until;
 	int64		now;
 
 	if (end <= point_known || LS_BREAKS(HOT_POINT))
 		return true;
 	now = ls_now_us();
-	if (now - point_raised_at < LS_RAISE_EVERY_US)
+	if (point_spaced_until - now > (LS_RAISES_AT_ONCE - 1) * LS_RAISE_EVERY_US)
 		return false;
 	if (end <= point_searched && ls_replay_min_backlog > 0)
 		return false;
@@ -180,9 +184,12 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 	if (reader->seg.ws_tli != timeline || recoveryTargetTLI != timeline)
 		return false;
 	until = point_end_of_record(reader, timeline, end, Min(until, end + LS_STRIDE));
-	if (until <= end && ls_replay_min_backlog > 0)
-		return false;
-	until = Max(until, end);
+	if (until <= end)
+	{
+		if (ls_replay_min_backlog > 0)
+			return false;
+		until = point_end_of_decoded(reader, record);
+	}
 	point_lower_at_exit();
 	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
 	if (XLogRecPtrIsInvalid(point_control->minRecoveryPoint) ||
@@ -196,7 +203,7 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 		point_control->minRecoveryPoint = until;
 		point_control->minRecoveryPointTLI = timeline;
 		update_controlfile(DataDir, point_control, true);
-		point_raised_at = now;
+		point_spaced_until = Max(point_spaced_until, now) + LS_RAISE_EVERY_US;
 	}
 	point_known = point_control->minRecoveryPoint;
 	LWLockRelease(ControlFileLock);
@@ -316,6 +323,22 @@ point_end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr fro
 			return end;
 	}
 	return from;
+}
+
+/* The end of the last record after this one that fits into the queue, decoded for that. */
+static XLogRecPtr
+point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record)
+{
+	for (int i = 0; i < LS_AHEAD_MAX; i++)
+	{
+		bool		ours;
+		DecodedXLogRecord *next = ls_next_decoded(reader, record, &ours);
+
+		if (next == NULL)
+			break;
+		record = next;
+	}
+	return record->next_lsn;
 }
 
 /*
