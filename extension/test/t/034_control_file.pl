@@ -1,5 +1,5 @@
 # How often the startup process writes the control file so that records may run ahead in hot
-# standby: at most 20 times a second, also with lockstep.replay_min_backlog = 0.
+# standby: at light load at most 20 times a second, also with lockstep.replay_min_backlog = 0.
 use strict;
 use warnings FATAL => 'all';
 
