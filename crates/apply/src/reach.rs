@@ -210,6 +210,7 @@ pub(super) mod tests {
             modifier: -1,
         };
         SourceTable {
+            oid: 1,
             name: TableName {
                 schema: "s".to_owned(),
                 table: "t".to_owned(),
@@ -267,6 +268,7 @@ pub(super) mod tests {
         };
         let column = |name: &str| TargetColumn {
             name: name.to_owned(),
+            of: crate::types::ColumnType::default(),
             kind: "pg_catalog.text".to_owned(),
             in_array: true,
             of_user: false,

@@ -628,6 +628,7 @@ mod tests {
         Cause::ReplicaSilent,
         Cause::ReplicaHeld,
         Cause::ReplicaRowsMissing,
+        Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
         Cause::FeedbackBloat,
     ];
