@@ -91,13 +91,31 @@ impl Part {
     }
 }
 
-/// Every session begins with this, so that nothing here writes, waits for long, or calls
+/// Where settings are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// For all that the session asks.
+    Session,
+    /// For the statements that follow in the message. They are one transaction, so nothing stays on a
+    /// connection that a pooler gives to somebody else.
+    Message,
+}
+
+/// The settings with which everything is asked, so that nothing here writes, waits for long, or calls
 /// functions that somebody else created. Names in a database of SQL_ASCII may be any bytes: the
 /// server refuses an answer that is not of the client's encoding, unless that is the same.
-pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction_read_only = on; \
-     SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'; \
-     SELECT set_config('client_encoding', 'SQL_ASCII', false) \
-     WHERE current_setting('server_encoding') = 'SQL_ASCII'";
+pub fn prepare(scope: Scope) -> String {
+    let (set, read_only, is_local) = match scope {
+        Scope::Session => ("SET", "default_transaction_read_only", false),
+        Scope::Message => ("SET LOCAL", "transaction_read_only", true),
+    };
+    format!(
+        "{set} search_path = pg_catalog; {set} {read_only} = on; {set} statement_timeout = '10s'; \
+         {set} lock_timeout = '1s'; {set} jit = off; {set} datestyle = 'ISO'; \
+         SELECT set_config('client_encoding', 'SQL_ASCII', {is_local}) \
+         WHERE current_setting('server_encoding') = 'SQL_ASCII'"
+    )
+}
 
 /// Settings that causes or remedies depend on.
 const SETTINGS: &[&str] = &[
@@ -156,6 +174,7 @@ pub fn facts() -> String {
            'started_us', (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
            'database', current_database(), \
            'role', quote_ident(current_user), \
+           'backend', pg_backend_pid(), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'replicas', {}, \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
@@ -325,7 +344,7 @@ fn subscriptions(major: u32) -> String {
 }
 
 /// pg_blocking_pids does not know what the startup process waits for, so its locks are looked
-/// up.
+/// up. It calls each prepared transaction 0.
 const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait_type, \
        a.wait_event AS wait, \
        CASE WHEN a.wait_event_type <> 'Lock' OR a.wait_event_type IS NULL THEN '[]'::json \
@@ -336,7 +355,15 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
                     AND h.relation IS NOT DISTINCT FROM w.relation \
                     AND h.virtualxid IS NOT DISTINCT FROM w.virtualxid \
                     AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
-                  WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by \
+                  WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by, \
+       CASE WHEN a.wait_event_type = 'Lock' AND 0 = ANY (pg_blocking_pids(a.pid)) \
+            THEN (SELECT json_agg(DISTINCT x.gid) FROM pg_locks w \
+                  JOIN pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype \
+                    AND h.database IS NOT DISTINCT FROM w.database \
+                    AND h.relation IS NOT DISTINCT FROM w.relation \
+                    AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
+                  JOIN pg_prepared_xacts x ON h.virtualtransaction = '-1/' || x.transaction \
+                  WHERE w.pid = a.pid AND NOT w.granted) END AS prepared \
      FROM pg_stat_activity a WHERE a.backend_type IN ('startup', 'walreceiver', 'walsender', \
        'walwriter', 'logical replication worker', 'logical replication apply worker', \
        'logical replication parallel worker', 'logical replication tablesync worker')";
@@ -377,6 +404,7 @@ fn totals(major: u32) -> String {
         "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
            'page_images', (SELECT wal_fpi FROM pg_stat_wal), \
            'checkpoints', (SELECT {checkpoints}), \
+           'index_builds', (SELECT count(*) FROM pg_stat_progress_create_index), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
               FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \
            'io', {io})"

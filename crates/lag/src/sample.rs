@@ -33,6 +33,8 @@ pub struct Facts {
     pub relay: Option<String>,
     /// The connection's role, quoted where SQL needs it.
     pub role: String,
+    /// The server's process that answered.
+    pub backend: u32,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
     /// Settings by name, with the values of `pg_settings.setting`, which have that view's

@@ -175,6 +175,8 @@ pub struct Process {
     pub wait: Option<String>,
     /// Processes that hold the lock that it waits for.
     pub blocked_by: Vec<u32>,
+    /// Prepared transactions that hold it, by gid, if some do.
+    pub prepared: Option<Vec<String>>,
     /// CPU of the process, if it runs on this machine.
     #[serde(skip)]
     pub cpu: Option<Cpu>,
@@ -304,6 +306,8 @@ pub struct Totals {
     /// Whole pages in that WAL.
     pub page_images: u64,
     pub checkpoints: u64,
+    /// Indexes that are being built.
+    pub index_builds: u64,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
     /// From 16 on.

@@ -180,6 +180,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         bound: Bound::default(),
         lag_max_ms: 30.0,
         lag_bytes: 60,
+        behind_primary: None,
         stages: [0, 1, 2, 3].map(|index| StageState {
             name: names[index],
             bytes: 10 * index as u64,

@@ -11,6 +11,8 @@ mod command_line;
 mod doctor;
 mod doctor_all_clear;
 mod doctor_matrix;
+mod doctor_names;
+mod doctor_pooled;
 mod doctor_relay;
 mod doctor_replica;
 mod doctor_standbys;

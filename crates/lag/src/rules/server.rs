@@ -201,7 +201,10 @@ pub(super) fn page_images(view: &View<'_>) -> Vec<Evidence> {
         return found;
     };
     let share = images_share(primary);
-    if share < MUCH_IMAGES {
+    // Pages are also written whole when they are new, as those of an index that is built.
+    let checkpoints = primary.growth(|sample| Some(sample.totals.checkpoints as f64));
+    let builds = primary.share(|sample| sample.totals.index_builds > 0);
+    if share < MUCH_IMAGES || checkpoints == 0.0 || builds > 0.0 {
         return found;
     }
     let physical = view.links.iter();
@@ -213,7 +216,6 @@ pub(super) fn page_images(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let images = primary.growth(|sample| Some(sample.totals.page_images as f64));
-        let checkpoints = primary.growth(|sample| Some(sample.totals.checkpoints as f64));
         let written = primary.growth(|sample| sample.totals.wal_bytes);
         let mut evidence = Evidence::of(link, stages)
             .fact(
