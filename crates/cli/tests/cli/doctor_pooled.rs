@@ -1,13 +1,14 @@
 //! Doctor through PgBouncer in transaction mode, which gives one session of a server to all clients in
 //! turn. Nothing may be left on it.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use crate::doctor_support::{brief, doctor, untroubled};
 use crate::relay_support::until;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use serde_json::Value;
 
@@ -31,6 +32,7 @@ impl Bouncer {
         let sockets = server.sockets().display();
         let folder = lab.folder().join(name);
         std::fs::create_dir(&folder).unwrap();
+        lab.account().own(&folder).unwrap();
         let shown = folder.display();
         let text = format!(
             "[databases]\n* = host={sockets} port={port} user={SUPERUSER}\n[pgbouncer]\n\
@@ -38,12 +40,9 @@ impl Bouncer {
              default_pool_size = 1\n"
         );
         let config = lab.write_file(&format!("{name}.ini"), &text).unwrap();
-        let process = Command::new(PROGRAM)
-            .arg("-q")
-            .arg(config)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = lab.launcher().command(PROGRAM);
+        command.arg("-q").arg(config).stderr(Stdio::null());
+        let process = lab.launcher().spawn(command, Side::Both).unwrap();
         let conninfo = format!("host={shown} port=6543 user={SUPERUSER} dbname=postgres");
         let bouncer = Self { process, conninfo };
         until("PgBouncer answers", || bouncer.connect());
