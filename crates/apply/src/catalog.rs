@@ -7,6 +7,7 @@ use lockstep_client::{Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
+use crate::copies::{Candidate, Copies, Home};
 use crate::error::{ApplyError, Result};
 use crate::merge::{Start, Tables};
 use crate::names::Excluded;
@@ -20,7 +21,9 @@ use crate::target_state;
 /// Where each table starts.
 #[derive(Debug, Clone)]
 pub struct Starts {
+    /// Starts of copied tables, by their names at the copy.
     pub tables: BTreeMap<TableName, Start>,
+    pub copies: Copies,
     pub others: Others,
 }
 
@@ -39,6 +42,7 @@ impl Default for Starts {
     fn default() -> Self {
         Self {
             tables: BTreeMap::new(),
+            copies: Copies::default(),
             others: Others::All,
         }
     }
@@ -50,14 +54,21 @@ impl Default for Starts {
 /// first, which takes longer than a batch.
 const SESSION: &str = "SET lock_timeout = 20000; SET jit = off";
 
+/// Tables that may be the one that is asked for ([`Copies::home`]): with this OID, or one of two names.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
 const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
       c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
       (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
         WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
-      c.relnatts \
+      c.relnatts, n.nspname, c.relname \
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-    WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
+    WHERE c.relkind IN ('r', 'p') AND c.oid = ANY (ARRAY[$1::pg_catalog.oid, \
+      (SELECT x.oid FROM pg_catalog.pg_class AS x \
+        JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
+        WHERE s.nspname = $2 AND x.relname = $3), \
+      (SELECT x.oid FROM pg_catalog.pg_class AS x \
+        JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
+        WHERE s.nspname = $4 AND x.relname = $5)])";
 
 /// Domains are given as text: their arrays could be arrays of arrays. So are arrays, since
 /// unnest() would take them apart, and composite types, which it would spread over columns. A cast
@@ -102,6 +113,16 @@ const KEYS: &str = "SELECT i.indexrelid, a.attname, \
 const CONSTRAINTS: &str = "SELECT count(*) FROM pg_catalog.pg_index \
     WHERE indrelid = $1::pg_catalog.oid AND indislive AND (indisunique OR indisexclusion)";
 
+type Row = Vec<Option<String>>;
+
+/// What the target has for a table of the source.
+enum Found {
+    /// A table with this name, and what [`TABLE`] says of it.
+    Table(TableName, Row),
+    Missing,
+    OfAnother,
+}
+
 /// Asks the target about tables.
 #[derive(Debug)]
 pub struct Catalog {
@@ -135,12 +156,40 @@ impl Catalog {
         kept.map_err(ApplyError::Target)
     }
 
-    fn read(&mut self, name: &TableName) -> lockstep_client::Result<Option<TargetTable>> {
-        let connection = &mut self.connection;
-        let found = connection.query_with(TABLE, &[&name.schema, &name.table])?;
-        let Some(row) = found.first() else {
-            return Ok(None);
+    /// The target's table for a table of the source that has this OID and, now, this name.
+    fn found(&mut self, oid: u32, name: &TableName) -> lockstep_client::Result<Found> {
+        let copies = &self.starts.copies;
+        let copied = copies.of(oid);
+        let bound = copied.and_then(|copied| copied.target).unwrap_or(0);
+        let before = copied.map_or(name, |copied| &copied.name);
+        let (now, before) = ((&name.schema, &name.table), (&before.schema, &before.table));
+        let rows =
+            (self.connection).query_with(TABLE, &[&bound, now.0, now.1, before.0, before.1])?;
+        let candidate = |row: &Row| {
+            Ok(Candidate {
+                oid: field(row, 0)?,
+                name: TableName {
+                    schema: field(row, 5)?,
+                    table: field(row, 6)?,
+                },
+            })
         };
+        let candidates = rows.iter().map(candidate);
+        let candidates = candidates.collect::<lockstep_client::Result<Vec<_>>>()?;
+        let home = match copies.home(oid, name, &candidates) {
+            Home::Table(home) => home,
+            Home::Missing => return Ok(Found::Missing),
+            Home::OfAnother => return Ok(Found::OfAnother),
+        };
+        let row = candidates.iter().zip(rows).find(|(one, _)| *one == home);
+        Ok(match row {
+            Some((home, row)) => Found::Table(home.name.clone(), row),
+            None => Found::Missing,
+        })
+    }
+
+    fn read(&mut self, row: &Row) -> lockstep_client::Result<TargetTable> {
+        let connection = &mut self.connection;
         let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
         let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
         let attributes = field(row, 4)?;
@@ -174,7 +223,7 @@ impl Catalog {
         }
         let constraints = connection.query_with(CONSTRAINTS, &[&oid])?;
         let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
-        Ok(Some(TargetTable {
+        Ok(TargetTable {
             partitioned,
             is_partition,
             acting_rule,
@@ -183,7 +232,7 @@ impl Catalog {
             keys: keys.into_iter().map(|(_, key)| key).collect(),
             constraints: constraints as usize,
             reach: reach(connection, oid)?,
-        }))
+        })
     }
 }
 
@@ -225,10 +274,13 @@ fn reach(connection: &mut Connection, oid: u32) -> lockstep_client::Result<Targe
 }
 
 impl Catalog {
-    /// Where a table of the source starts.
-    pub fn start_of(&mut self, name: &TableName) -> Result<Start> {
+    /// Where the table of the source with this OID starts, which has this name now. Its rows may be in a
+    /// table of another name ([`Copies::home`]).
+    fn start_of(&mut self, oid: u32, name: &TableName) -> Result<Start> {
         let everything = Start::At(Lsn::INVALID);
-        match (self.starts.tables.get(name), &self.starts.others) {
+        let listed = self.starts.copies.of(oid);
+        let listed = listed.map_or(name, |copied| &copied.name);
+        match (self.starts.tables.get(listed), &self.starts.others) {
             (Some(start), _) => return Ok(*start),
             (None, Others::All) => return Ok(everything),
             (None, Others::LaterPartitions(excluded)) if excluded.names(name) => {
@@ -236,37 +288,67 @@ impl Catalog {
             }
             (None, Others::LaterPartitions(_)) => {}
         }
-        match self.read(name).map_err(ApplyError::Target)? {
-            // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
-            Some(found) if found.partitioned => Ok(Start::Never),
-            Some(found) if !found.is_partition => {
-                warn!("table {name} was not copied, so its changes are skipped");
+        let Found::Table(_, row) = self.found(oid, name).map_err(ApplyError::Target)? else {
+            // One that is missing is told of at its first change.
+            return Ok(everything);
+        };
+        let found = self.read(&row).map_err(ApplyError::Target)?;
+        // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
+        match found.partitioned || !found.is_partition {
+            true => {
+                if !found.partitioned {
+                    warn!("table {name} was not copied, so its changes are skipped");
+                }
                 Ok(Start::Never)
             }
-            // One that is missing is told of at its first change.
-            Some(_) | None => Ok(everything),
+            false => Ok(everything),
+        }
+    }
+
+    /// Changes of the source's table are applied, to a table of its name if to any.
+    pub fn is_replicated(&mut self, oid: u32, name: &TableName) -> Result<bool> {
+        if self.start_of(oid, name)? == Start::Never {
+            return Ok(false);
+        }
+        let found = self.found(oid, name).map_err(ApplyError::Target)?;
+        Ok(!matches!(found, Found::Table(there, _) if there != *name))
+    }
+
+    /// Why there is no table for the source's changes.
+    fn missing(&self, source: &SourceTable) -> String {
+        let copied = self.starts.copies.of(source.oid);
+        match (copied, &self.starts.others) {
+            (Some(copied), _) if copied.name != source.name => format!(
+                "it does not exist, nor does {}, as the source's was called when it was copied",
+                copied.name
+            ),
+            (None, Others::LaterPartitions(_)) if !self.starts.tables.contains_key(&source.name) => {
+                "it does not exist: the source has made this partition after the copy; make it here as \
+                 it is there"
+                    .to_owned()
+            }
+            _ => "it does not exist".to_owned(),
         }
     }
 }
 
 impl Tables for Catalog {
     fn start(&mut self, source: &SourceTable) -> Result<Start> {
-        self.start_of(&source.name)
+        self.start_of(source.oid, &source.name)
     }
 
     fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
-        let found = self.read(&source.name).map_err(ApplyError::Target)?;
-        match found {
-            Some(target) => Table::fit(source, &target).map(Arc::new),
-            None => {
-                let listed = self.starts.tables.contains_key(&source.name);
-                let message = match (listed, &self.starts.others) {
-                    (false, Others::LaterPartitions(_)) => {
-                        "it does not exist: the source has made this partition after the copy; make \
-                         it here as it is there"
-                    }
-                    _ => "it does not exist",
-                };
+        let found = self.found(source.oid, &source.name);
+        match found.map_err(ApplyError::Target)? {
+            Found::Table(name, row) => {
+                let target = self.read(&row).map_err(ApplyError::Target)?;
+                let table = Table::fit(source, &target)?;
+                Ok(Arc::new(Table { name, ..table }))
+            }
+            Found::Missing => Err(ApplyError::shape(&source.name, self.missing(source))),
+            Found::OfAnother => {
+                let message = "it is the copy of another table, which the source has dropped or renamed \
+                               since; rename or drop it here as well, and make the new one as it is there";
                 Err(ApplyError::shape(&source.name, message.to_owned()))
             }
         }

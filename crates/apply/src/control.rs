@@ -55,6 +55,14 @@ pub struct SpoolStats {
     pub full: Option<String>,
 }
 
+/// Tables of the source that are not replicated as they should be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unreplicated {
+    pub tables: usize,
+    /// Which they are, why, and what to do; None if there are none.
+    pub words: Option<String>,
+}
+
 /// What a replica has done since its process began, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -91,6 +99,8 @@ pub struct Stats {
     pub spool: Option<SpoolStats>,
     /// The publication was last seen as it should be when the source's WAL ended here.
     pub published: Option<Lsn>,
+    /// Tables that are not replicated, as last seen; None before they were looked for.
+    pub unreplicated: Option<Unreplicated>,
 }
 
 impl Stats {

@@ -29,6 +29,7 @@
 //! |---|---|
 //! | [`failpoint`] | where tests let a process die |
 //! | [`names`] | names of tables |
+//! | [`copies`] | which table of the target holds the rows of which of the source; no I/O |
 //! | [`sessions`] | the replica's own sessions on a server, and those of others in words |
 //! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
@@ -74,6 +75,7 @@ pub mod batch;
 pub mod catalog;
 pub mod continuity;
 pub mod control;
+pub mod copies;
 mod drive;
 pub mod error;
 pub mod failpoint;
@@ -104,7 +106,8 @@ pub mod work;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
-pub use control::{Control, Phase, SpoolStats, Stats};
+pub use control::{Control, Phase, SpoolStats, Stats, Unreplicated};
+pub use copies::{Copied, Copies};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use order::MOST_WRITERS;

@@ -210,6 +210,7 @@ pub(super) mod tests {
             modifier: -1,
         };
         SourceTable {
+            oid: 1,
             name: TableName {
                 schema: "s".to_owned(),
                 table: "t".to_owned(),

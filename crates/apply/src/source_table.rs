@@ -7,6 +7,7 @@ use crate::names::TableName;
 /// A table as the source's Relation message describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceTable {
+    pub oid: u32,
     pub name: TableName,
     pub identity: ReplicaIdentity,
     pub columns: Vec<SourceColumn>,
@@ -29,6 +30,7 @@ impl SourceTable {
             name => text(name),
         };
         Self {
+            oid: relation.id,
             name: TableName {
                 schema,
                 table: text(relation.name),

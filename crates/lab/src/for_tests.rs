@@ -5,10 +5,11 @@
 //! `make test` sets both. Tests with a source and a target have a source of another major if
 //! `LOCKSTEP_SOURCE_PG` names one; `make test-majors` does.
 //!
-//! Their servers have fsync off unless a test turns it on, and their data folders are copies
-//! of templates: initdb runs once, and once more for each further cluster that some lab has. The
-//! templates are in the folder `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a
-//! run, or in a folder of this process alone.
+//! Their servers have fsync off unless a test turns it on, and jit off: LLVM took 6 % of the CPU time of
+//! the tests of `lockstep doctor`, `serve` and `replica`. Their data folders are copies of templates: initdb
+//! runs once, and once more for each further cluster that some lab has. The templates are in the folder
+//! `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a run, or in a folder of this
+//! process alone.
 
 use std::fmt::Debug;
 use std::fs::{self, File};
@@ -83,7 +84,10 @@ impl TestLab {
     pub fn start(self) -> Result<Lab> {
         let mut lab = Lab::new(&self.options()?)?;
         lab.origin = Origin::templates(template).into();
-        lab.settings = Settings::from([("fsync".to_owned(), "off".to_owned())]);
+        lab.settings = Settings::from(
+            [("fsync", "off"), ("jit", "off")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
         Ok(lab)
     }
 

@@ -57,6 +57,10 @@ pub struct Replica {
     pub written_age_ms: Option<f64>,
     /// Rows to update or delete that the target did not have.
     pub missing_rows: u64,
+    /// Tables of its source that it does not have as they are there; None if nobody has looked.
+    pub unreplicated_tables: Option<u64>,
+    /// Which they are, and why.
+    pub unreplicated: Option<String>,
     pub hold: Option<Hold>,
 }
 
@@ -307,6 +311,8 @@ pub fn question() -> String {
            1000 * extract(epoch FROM clock_timestamp() - r.applied_at) AS written_age_ms, \
            (SELECT coalesce(sum(t.missing_rows), 0)::bigint FROM lockstep.table_copy t \
               WHERE t.replica = r.name) AS missing_rows, \
+           (to_jsonb(r) ->> 'unreplicated_tables')::bigint AS unreplicated_tables, \
+           left(to_jsonb(r) ->> 'unreplicated', {MOST_ERROR}) AS unreplicated, \
            (SELECT to_json(h) FROM (SELECT w.pid, a.usename AS user, \
                 host(a.client_addr) AS client, w.held IS NOT NULL AS held, \
                 1000 * extract(epoch FROM clock_timestamp() - a.backend_start) AS age_ms \

@@ -1,5 +1,7 @@
 //! Names of replicas; those of tables are apply's.
 
+use lockstep_client::{ClientError, field};
+
 pub use lockstep_apply::names::{Excluded, TableName, quoted};
 
 use crate::error::{ReplicaError, Result};
@@ -18,6 +20,22 @@ pub fn check_replica_name(name: &str) -> Result<()> {
         "\"{name}\" is no name for a replica: use 1 to {MOST_REPLICA_NAME} lower-case letters, \
          digits and underscores"
     )))
+}
+
+/// Replaces `{namespaces}` in a query by the schemas that may be copied; `n` is pg_namespace.
+pub fn with_namespaces(sql: &str) -> String {
+    let copied =
+        "n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'lockstep')";
+    sql.replace("{namespaces}", copied)
+}
+
+/// Tables that a column gives as a JSON array of schemas and names.
+pub fn tables_of(row: &[Option<String>], place: usize) -> Result<Vec<TableName>, ClientError> {
+    let text: String = field(row, place)?;
+    let names: Vec<(String, String)> = serde_json::from_str(&text)
+        .map_err(|error| ClientError::Protocol(format!("\"{text}\": {error}")))?;
+    let names = (names.into_iter()).map(|(schema, table)| TableName { schema, table });
+    Ok(names.collect())
 }
 
 #[cfg(test)]

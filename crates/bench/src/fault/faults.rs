@@ -636,6 +636,7 @@ mod tests {
         Cause::ReplicaSilent,
         Cause::ReplicaHeld,
         Cause::ReplicaRowsMissing,
+        Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
         Cause::FeedbackBloat,
     ];

@@ -1,8 +1,8 @@
 //! What `lockstep replica run --config` says of its replicas over HTTP.
 //!
 //! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while every
-//! replica applies or is paused, else with 503 and the reasons. All is what this process knows: how far
-//! a source is that it cannot ask, `replica status` says.
+//! replica applies or is paused and lacks no table, else with 503 and the reasons. All is what this process
+//! knows: how far a source is that it cannot ask, `replica status` says.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ fn position(lsn: Lsn) -> Value {
     lsn.is_valid().then_some(lsn).into()
 }
 
-const FAMILIES: [Family<Stats>; 18] = [
+const FAMILIES: [Family<Stats>; 19] = [
     Family::new(
         "applied_position_bytes",
         "WAL position of the source in bytes up to which changes are committed on the target.",
@@ -139,6 +139,11 @@ const FAMILIES: [Family<Stats>; 18] = [
         "missing_rows_total",
         "Rows to update or delete that the target did not have.",
         |stats| stats.missing.into(),
+    ),
+    Family::new(
+        "unreplicated_tables",
+        "Tables of the source that are not replicated as they should be, as last seen.",
+        |stats| stats.unreplicated.as_ref().map(|it| it.tables).into(),
     ),
     Family::new(
         "waits_for_lock",
@@ -219,23 +224,28 @@ fn render(replicas: &[(Following, Stats)]) -> String {
     text.into_text()
 }
 
-/// True if every replica applies or is paused, and JSON for people who ask why not.
+/// True if every replica applies or is paused and lacks no table, and JSON for people who ask why not.
 fn health(replicas: &[(Following, Stats)]) -> (bool, String) {
-    let well = |phase| matches!(phase, Phase::Applying | Phase::Paused);
+    let well = |stats: &Stats| matches!(stats.phase, Phase::Applying | Phase::Paused);
+    let lacks = |stats: &Stats| stats.unreplicated.clone().and_then(|it| it.words);
     let reasons: Vec<_> = replicas
         .iter()
-        .filter(|(_, stats)| !well(stats.phase))
+        .filter(|(_, stats)| !well(stats) || lacks(stats).is_some())
         .map(|(what, stats)| {
             json!({
                 "replica": what.name,
                 "target": target(what),
                 "state": stats.phase.name(),
-                "reason": stats.error,
+                "reason": stats.error.clone().or(lacks(stats)),
             })
         })
         .collect();
     let healthy = reasons.is_empty();
-    let status = if healthy { "ok" } else { "not applying" };
+    let status = match healthy {
+        true => "ok",
+        false if replicas.iter().all(|(_, stats)| well(stats)) => "not complete",
+        false => "not applying",
+    };
     let body = json!({ "status": status, "reasons": reasons });
     (healthy, format!("{body}\n"))
 }
@@ -245,6 +255,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
+    use lockstep_apply::Unreplicated;
     use lockstep_apply::batch::Counts;
     use lockstep_client::Conninfo;
 
@@ -267,6 +278,7 @@ mod tests {
             // A moment that is still to come has an age of 0, however slow the test is.
             heard: Some(Instant::now() + Duration::from_secs(3600)),
             missing: 3,
+            unreplicated: Some(Unreplicated::default()),
             batches: 7,
             bytes: 4000,
             sessions: 2,
@@ -363,5 +375,12 @@ mod tests {
         assert!(health(&well).0);
         well[0].1.phase = Phase::Blocked;
         assert!(!health(&well).0);
+        well[0].1.phase = Phase::Applying;
+        well[0].1.unreplicated = Some(Unreplicated {
+            tables: 1,
+            words: Some("public.t is not replicated".to_owned()),
+        });
+        let (healthy, words) = health(&well);
+        assert!(!healthy && words.contains("public.t is not"), "{words}");
     }
 }

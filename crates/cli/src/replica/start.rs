@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_apply::Unreplicated;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::state::{Applied, Phase, Replica, ReplicaState};
@@ -33,14 +34,18 @@ pub struct StartArgs {
 pub fn run(args: &StartArgs) -> Result<()> {
     let (target, source) = args.replica.ends()?;
     let wait = Duration::from_secs(args.wait.into());
-    let applied = start(&args.replica.name, &target, source.as_ref(), wait).map_err(failed)?;
-    match applied {
-        Some(lsn) => {
-            output::print(&format!(
-                "replica {} applies, up to {lsn} now",
-                args.replica.name
-            ));
-            Ok(())
+    let started = start(&args.replica.name, &target, source.as_ref(), wait).map_err(failed)?;
+    match started {
+        Some((lsn, unreplicated)) => {
+            let name = &args.replica.name;
+            output::print(&format!("replica {name} applies, up to {lsn} now"));
+            match unreplicated.words {
+                None => Ok(()),
+                Some(words) => Err(Failure::DataMismatch(format!(
+                    "replica {name} is not complete: {words}"
+                ))
+                .into()),
+            }
         }
         None => Err(Failure::Usage(format!(
             "the target has no replica \"{}\"",
@@ -50,13 +55,14 @@ pub fn run(args: &StartArgs) -> Result<()> {
     }
 }
 
-/// Ends a pause and waits until the replica gets on. Returns how far it is; None if there is none.
+/// Ends a pause and waits until the replica gets on. Returns how far it is, and what is not replicated; None
+/// if there is no such replica.
 fn start(
     name: &str,
     target: &Conninfo,
     source: Option<&Conninfo>,
     wait: Duration,
-) -> Result<Option<Lsn>, ReplicaError> {
+) -> Result<Option<(Lsn, Unreplicated)>, ReplicaError> {
     let Some(mut state) = ReplicaState::find(target)? else {
         return Ok(None);
     };
@@ -69,16 +75,17 @@ fn start(
         )));
     }
     let before = state.applied(name)?.lsn;
-    let end = Source::ask(&replica, source, &[], None)?.end;
+    let tables = state.tables(name)?;
+    let asked = Source::ask(&replica, source, Some(&tables), None)?;
     state.set_paused(name, false)?;
     let deadline = Instant::now() + wait;
     loop {
         let (holder, applied) = (state.holder(name)?, state.applied(name)?);
         let standing = standing(holder, &applied);
-        let is_on = |lsn: &Lsn| *lsn >= end || Some(*lsn) > before;
+        let is_on = |lsn: &Lsn| *lsn >= asked.end || Some(*lsn) > before;
         let reached = applied.lsn.filter(is_on);
         if let (Standing::Apply("applying"), Some(lsn)) = (standing, reached) {
-            return Ok(Some(lsn));
+            return Ok(Some((lsn, asked.unreplicated(&replica))));
         }
         if Instant::now() >= deadline {
             let words = match standing {

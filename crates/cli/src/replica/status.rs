@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_apply::SpoolStats;
 use lockstep_apply::control::before_all;
+use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
@@ -121,7 +121,7 @@ fn ask(
             "it is not asked, as the target's {words}, who may have named another server: --source with \
              the replica's name asks it"
         ))),
-        _ => Source::ask(replica, source, tables, Some(expected)),
+        _ => Source::ask(replica, source, Some(tables), Some(expected)),
     };
     let mut known = Vec::new();
     for replica in state.replicas()? {
@@ -198,6 +198,12 @@ impl Known {
         self.source.as_ref()?.as_ref().ok()
     }
 
+    /// What of the source is not replicated; as it was last seen if the source cannot be asked.
+    fn unreplicated(&self) -> Option<Unreplicated> {
+        let now = (self.source()).map(|source| source.unreplicated(&self.replica));
+        now.or_else(|| self.applied.unreplicated.clone())
+    }
+
     fn lag(&self) -> Lag {
         let standing = standing(self.holder, &self.applied);
         let end = self.source().map(|source| source.end);
@@ -272,6 +278,8 @@ impl Known {
                 "the source cannot be asked how far it is ({error}); what is behind is at least what \
                  its stream has told"
             ));
+            let words = self.unreplicated().and_then(|it| it.words);
+            notes.extend(words.map(|words| format!("when it was last asked, {words}")));
         }
         if let Some(source) = self.source() {
             if source.slot.is_none() {
@@ -279,7 +287,7 @@ impl Known {
                 notes.push(format!("the source lists no slot {slot}: is it gone?"));
             }
             notes.extend(source.not_replicated(&self.replica));
-            notes.extend(source.not_replicated_any_more(&self.replica));
+            notes.extend(source.lost_words());
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -364,6 +372,7 @@ impl Known {
             "source_flush_lsn": self.source().map(|source| text(source.end)),
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "lost_tables": self.source().map(lost_json),
+            "unreplicated_tables": self.unreplicated().map(|it| it.tables),
             "source_error": source_error.map(ToString::to_string),
             "slot_invalidation": slot.and_then(|slot| slot.invalidation.clone()),
             "publication_altered": self.source().and_then(|source| source.altered.clone()),

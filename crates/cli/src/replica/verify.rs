@@ -78,7 +78,8 @@ fn lines(report: &Report) -> Vec<String> {
                     DifferenceKind::Gone
                     | DifferenceKind::Renamed
                     | DifferenceKind::Replaced
-                    | DifferenceKind::Unpublished,
+                    | DifferenceKind::Unpublished
+                    | DifferenceKind::Uncopied,
                 ) => "not sent".to_owned(),
                 _ => count(table.differences.len(), table.more),
             },
@@ -129,6 +130,9 @@ fn named(table: &TableReport, one: &Difference) -> String {
         }
         DifferenceKind::Unpublished => {
             return format!("{name}: it was copied, and the publication does not have it any more");
+        }
+        DifferenceKind::Uncopied => {
+            return format!("{name}: it was made, or became logged, after the copy");
         }
         DifferenceKind::Missing => "the target lacks it",
         DifferenceKind::Extra => "only the target has it",
@@ -195,6 +199,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         DifferenceKind::Renamed => "renamed",
         DifferenceKind::Replaced => "replaced",
         DifferenceKind::Unpublished => "unpublished",
+        DifferenceKind::Uncopied => "uncopied",
     };
     let difference = |one: &Difference| json!({"key": one.key, "kind": kind(one.kind)});
     let tables = report.tables.iter().map(|table| {

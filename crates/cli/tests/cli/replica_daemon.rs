@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::doctor_support::doctor;
 use crate::replica::{Running, conninfo, lockstep, output, server, sql, text};
 
 /// Longer than anything here takes.
@@ -297,4 +298,84 @@ fn start_waits_until_the_replica_applies() {
     let unknown = output(&["start", "x", "--target", &to]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
     drop(running);
+}
+
+#[test]
+fn a_table_that_is_not_replicated_is_told_by_everything() {
+    let several = Several::new(&["one"]);
+    several.write(&["one"]);
+    let running = several.run();
+    several.insert(1);
+    several.until_there("one", 1);
+    let metric = |tables: &str| {
+        several.until(tables, || {
+            let metrics = several.get("/metrics");
+            let mut lines = metrics.lines();
+            let found =
+                lines.find(|line| line.starts_with("lockstep_replica_unreplicated_tables{"));
+            found.is_some_and(|line| line.ends_with(&format!("}} {tables}")))
+        });
+    };
+    metric("0");
+    let (well, _) = health(&several);
+    assert!(well.starts_with("HTTP/1.1 200"), "{well}");
+    let (from, to) = (
+        format!("{} dbname=app", conninfo(&several.source)),
+        several.to("one"),
+    );
+    let start = || output(&["start", "one", "--target", &to, "--wait", "90"]);
+    assert_eq!(start().status.code(), Some(0));
+
+    let renamed = "ALTER TABLE t RENAME TO tt; CREATE TABLE fresh (id int)";
+    sql(&several.source).execute(renamed).unwrap();
+    metric("2");
+    let (head, body) = health(&several);
+    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    assert_eq!(body["status"], "not complete", "{body}");
+    let words = body["reasons"][0]["reason"].as_str().unwrap();
+    for part in [
+        "\"public.t\" (it is called \"public.tt\"",
+        "\"public.fresh\" (it was made",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    several.until_logged("is called \"public.tt\" on the source now");
+    assert_eq!(several.status("one")["unreplicated_tables"], 2);
+    let started = start();
+    assert_eq!(started.status.code(), Some(5), "{started:?}");
+    assert!(text(&started.stderr).contains(words), "{started:?}");
+    several.until("doctor finds it", || {
+        let nodes = ["--primary", &from, "--subscriber", &to];
+        let said = doctor(&[&nodes[..], &["--seconds", "2", "--output", "json"]].concat());
+        let json: Value = serde_json::from_str(&said.text).unwrap();
+        assert_eq!(json["healthy"], false, "{}", said.text);
+        let found = &json["findings"][0];
+        found["cause"] == "replica_incomplete" && found["evidence"][0]["words"] == words
+    });
+
+    // Renamed on the target, too, nothing but the new table is left to tell.
+    several
+        .session("one")
+        .execute("ALTER TABLE t RENAME TO tt")
+        .unwrap();
+    sql(&several.source)
+        .execute("INSERT INTO tt VALUES (2)")
+        .unwrap();
+    let mut session = several.session("one");
+    several.until("the row", || {
+        session
+            .query("SELECT 1 FROM tt WHERE id = 2")
+            .unwrap()
+            .len()
+            == 1
+    });
+    metric("1");
+    drop(running);
+}
+
+/// Status line and body of the newest process's health.
+fn health(several: &Several) -> (String, Value) {
+    let answer = several.get("/healthz");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), serde_json::from_str(body).unwrap())
 }

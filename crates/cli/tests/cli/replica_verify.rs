@@ -155,7 +155,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
     let shown = text(&status.stdout);
     let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        shown.contains("not replicated as they were any more"),
+        shown.contains("tables are not replicated, or not under their names"),
         "{shown}"
     );
     // The next one that applies says it in its log.
@@ -163,7 +163,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
     followed.running = Followed::run(&followed.to, &followed.log, "1");
     let logged = || std::fs::read_to_string(&followed.log).unwrap();
     let started = std::time::Instant::now();
-    while !logged().contains("not replicated as they were any more") {
+    while !logged().contains("tables are not replicated, or not under their names") {
         assert!(
             started.elapsed() < std::time::Duration::from_secs(90),
             "{}",

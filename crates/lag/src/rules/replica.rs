@@ -266,3 +266,14 @@ pub(super) fn missing_rows(view: &View<'_>) -> Vec<Evidence> {
     };
     with_some.map(of_one).collect()
 }
+
+/// Tables whose rows differ from the source's, or will.
+pub(super) fn incomplete(view: &View<'_>) -> Vec<Evidence> {
+    let of_one = |found: ReplicaFound<'_, '_>| {
+        let tables = found.replica.unreplicated_tables.unwrap_or(0);
+        let words = found.replica.unreplicated.as_deref()?;
+        let evidence = of(&found, 0.0).severity(Severity::Risk);
+        Some(evidence.fact("unreplicated_tables", tables as f64, words))
+    };
+    view.replicas().filter_map(of_one).collect()
+}

@@ -8,13 +8,14 @@ use crate::sample::Sample;
 use crate::window::Window;
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 7] = [
+pub(super) const CAUSES: [Cause; 8] = [
     Cause::ReplicaStopped,
     Cause::ReplicaPaused,
     Cause::ReplicaNotRunning,
     Cause::ReplicaSilent,
     Cause::ReplicaHeld,
     Cause::ReplicaRowsMissing,
+    Cause::ReplicaIncomplete,
     Cause::ReplicaCopying,
 ];
 
@@ -180,7 +181,7 @@ fn a_replica_that_keeps_up_is_healthy_and_named() {
 /// What is found first, where, how bad it is, what the first remedy has, and a name.
 type Expected = (Cause, Severity, &'static str);
 
-const CASES: [(&str, bool, Change, Expected); 11] = [
+const CASES: [(&str, bool, Change, Expected); 12] = [
     (
         "a change does not fit",
         false,
@@ -317,6 +318,19 @@ const CASES: [(&str, bool, Change, Expected); 11] = [
             Cause::ReplicaRowsMissing,
             Severity::Risk,
             "lockstep replica verify app",
+        ),
+    ),
+    (
+        "a table came after the copy",
+        true,
+        |it| {
+            it.unreplicated_tables = Some(1);
+            it.unreplicated = Some("public.t (it was made after the copy)".to_owned());
+        },
+        (
+            Cause::ReplicaIncomplete,
+            Severity::Risk,
+            "lockstep replica drop app",
         ),
     ),
 ];

@@ -505,6 +505,15 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::ReplicaIncomplete,
+        title: "the replica has not all tables of its source as they are there",
+        signal: replica::incomplete,
+        remedies: &[
+            "do what the evidence names; for other tables: lockstep replica drop {replica}, and create it \
+             again, so that it copies them",
+        ],
+    },
+    Rule {
         cause: Cause::ReplicaCopying,
         title: "the replica is being copied",
         signal: replica::copying,

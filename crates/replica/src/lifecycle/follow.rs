@@ -16,20 +16,22 @@ use tracing::warn;
 use crate::error::{ReplicaError, Result};
 use crate::publication::Expected;
 use crate::state::failpoint;
-use crate::state::{Applied, Phase, Replica, ReplicaState, TableCopy, TableState};
-use crate::status::source::{self, Source, source_of};
+use crate::state::{Applied, Phase, Replica, ReplicaState, TableState};
+use crate::status::source::{Source, source_of};
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
-use lockstep_apply::{Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats};
+use lockstep_apply::{
+    Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
+};
 
 /// Interval of looks at the state, usually and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
-/// Interval of looks at the publication while something is applied. Each takes a short session on the
-/// source.
-const LOOK_AT_PUBLICATION_EVERY: Duration = Duration::from_secs(10);
+/// Interval of looks at the source's publication and tables while something is applied. Each takes a short
+/// session on both sides.
+const LOOK_AT_SOURCE_EVERY: Duration = Duration::from_secs(10);
 
 /// A replica that is to be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,16 +92,15 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         if replica.paused {
             control.pause();
         }
-        say_lost(replica.clone(), source.clone(), state.tables(&what.name)?);
         if let Some(expected) = published {
-            let (control, alive) = (control.clone(), Arc::downgrade(&alive));
-            // A spool may have taken in what came while the target was away.
-            let first = if away {
-                Duration::ZERO
-            } else {
-                LOOK_AT_PUBLICATION_EVERY
+            let look = Look {
+                replica: replica.clone(),
+                source,
+                target: what.target.clone(),
+                control: control.clone(),
+                alive: Arc::downgrade(&alive),
             };
-            thread::spawn(move || look_at_publication(&source, &expected, &control, &alive, first));
+            thread::spawn(move || look.again_and_again(&expected));
         }
         if let (Some(spool), false) = (&spool, away) {
             let settings = settings.clone();
@@ -176,52 +177,70 @@ fn wait_for_target(
     }
 }
 
-/// Says in the log which tables are not replicated any more. Nothing waits for that: a source that does not
-/// answer is told of by apply.
-fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
-    thread::spawn(move || {
-        let asked = Source::ask(&replica, Some(&source), &tables, None).ok();
-        if let Some(words) = asked.and_then(|asked| asked.not_replicated_any_more(&replica)) {
-            warn!(replica = replica.name, "{words}");
-        }
-    });
+/// Looks from time to time at what the stream does not tell of the source. Nothing waits for this: it ends
+/// some time after `alive` is gone. A server that does not answer is told of by apply.
+struct Look {
+    replica: Replica,
+    source: Conninfo,
+    target: Conninfo,
+    control: Control,
+    alive: Weak<()>,
 }
 
-/// Looks from time to time, after `pause` at first, whether the publication still is as it should be, and
-/// ends the replica if it is not. A source that does not answer is told of by apply. Nothing waits for this
-/// thread: it ends some time after `alive` is gone.
-fn look_at_publication(
-    source: &Conninfo,
-    expected: &Expected,
-    control: &Control,
-    alive: &Weak<()>,
-    mut pause: Duration,
-) {
-    let mut expected = expected.clone();
-    let mut before = None;
-    loop {
-        let ended = rest(control, pause);
-        pause = LOOK_AT_PUBLICATION_EVERY;
-        let applied = control.stats().applied;
-        if ended || alive.strong_count() == 0 {
-            return;
-        }
-        if before == Some(applied) {
-            continue;
-        }
-        let Ok((end, differences)) = source::publication(source, &expected) else {
-            continue;
-        };
-        before = Some(applied);
-        match expected.words(&differences) {
-            // Another may have begun with the control meanwhile.
-            Some(words) if alive.strong_count() > 0 => return control.refuse(words),
-            Some(_) => return,
-            None => {
-                expected.right = Some(end);
-                control.count(|stats| stats.published = Some(end));
+impl Look {
+    /// Ends the replica once its publication is not as it should be, and says which tables are not
+    /// replicated. A spool may have taken in much while the target was away, so the first look is at once.
+    fn again_and_again(&self, expected: &Expected) {
+        let mut expected = expected.clone();
+        let (mut before, mut said) = (None, None);
+        let mut pause = Duration::ZERO;
+        loop {
+            let ended = rest(&self.control, pause);
+            pause = LOOK_AT_SOURCE_EVERY;
+            let applied = self.control.stats().applied;
+            if ended || self.alive.strong_count() == 0 {
+                return;
             }
+            // What is missing may be mended on the target, too.
+            if before == Some(applied) && said.is_none() {
+                continue;
+            }
+            let Some(found) = self.ask(&expected) else {
+                continue;
+            };
+            before = Some(applied);
+            // Another may have begun with the control meanwhile.
+            if self.alive.strong_count() == 0 {
+                return;
+            }
+            if let Some(words) = found.altered {
+                return self.control.refuse(words);
+            }
+            let unreplicated = found.unreplicated(&self.replica);
+            if let Some(words) =
+                (unreplicated.words.as_ref()).filter(|_| said != unreplicated.words)
+            {
+                warn!(replica = self.replica.name, "{words}");
+            }
+            said.clone_from(&unreplicated.words);
+            expected.right = Some(found.end);
+            self.control.count(|stats| {
+                stats.published = Some(found.end);
+                stats.unreplicated = Some(unreplicated);
+            });
         }
+    }
+
+    fn ask(&self, expected: &Expected) -> Option<Source> {
+        let tables = ReplicaState::find(&self.target).ok()??;
+        let tables = { tables }.tables(&self.replica.name).ok()?;
+        Source::ask(
+            &self.replica,
+            Some(&self.source),
+            Some(&tables),
+            Some(expected),
+        )
+        .ok()
     }
 }
 
@@ -271,6 +290,14 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
     })?;
+    let copies = tables.iter().filter_map(|table| {
+        let copied = Copied {
+            name: table.name.clone(),
+            target: table.target_oid,
+        };
+        Some((table.source_oid?, copied))
+    });
+    let copies = copies.collect();
     let copied = tables.into_iter().map(|table| {
         let start = match (table.state, table.start) {
             (TableState::Copied, Some(lsn)) => Start::At(lsn),
@@ -280,6 +307,7 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     });
     Ok(Starts {
         tables: copied.collect(),
+        copies,
         others: Others::LaterPartitions(excluded),
     })
 }
@@ -421,6 +449,7 @@ fn look(
             error: stats.error.clone().or(stats.waits.clone()),
             age: None,
             spool: stats.spool.clone(),
+            unreplicated: stats.unreplicated.clone(),
         },
     )?;
     if let Some(lsn) = stats

@@ -7,17 +7,13 @@ use lockstep_client::{ClientError, Connection, field};
 use super::facts::{Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
-use crate::names::{Excluded, TableName};
+use crate::names::{Excluded, TableName, tables_of, with_namespaces};
 use crate::publication::subset::Subset;
 use crate::schema;
 use crate::state::json_array;
 
 /// Largest table in which equal rows are looked for, in bytes.
 const MOST_LOOKED_AT: u64 = 1024 * 1024 * 1024;
-
-/// Schemas that are never copied, in SQL; `n` is pg_namespace.
-const OURS_AND_SYSTEM: &str =
-    "n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'lockstep')";
 
 const SERVER: &str = "
 SELECT current_setting('server_version_num'), current_database(), pg_is_in_recovery(),
@@ -143,10 +139,6 @@ SELECT f FROM unnest(ARRAY['pg_replication_origin_create(text)',
     'pg_replication_origin_session_reset()',
     'pg_replication_origin_xact_setup(pg_lsn,timestamptz)']) f
 WHERE NOT coalesce(has_function_privilege(to_regprocedure(f), 'EXECUTE'), true)";
-
-fn with_namespaces(sql: &str) -> String {
-    sql.replace("{namespaces}", OURS_AND_SYSTEM)
-}
 
 /// Everything that the rules need. The system identifiers come from elsewhere: `IDENTIFY_SYSTEM`
 /// for the source, which needs a session for replication.
@@ -336,9 +328,6 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
     let kind: String = field(row, 3)?;
     let identity: String = field(row, 11)?;
     let (primary, chosen): (bool, bool) = (field(row, 12)?, field(row, 13)?);
-    let ancestors: String = field(row, 21)?;
-    let ancestors: Vec<(String, String)> = serde_json::from_str(&ancestors)
-        .map_err(|error| ClientError::Protocol(format!("\"{ancestors}\": {error}")))?;
     Ok(Table {
         name: name(row, 0)?,
         oid: field(row, 2)?,
@@ -374,10 +363,7 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
         calls_functions: field(row, 25)?,
         generated_identity: field(row, 26)?,
         equal_rows: None,
-        ancestors: ancestors
-            .into_iter()
-            .map(|(schema, table)| TableName { schema, table })
-            .collect(),
+        ancestors: tables_of(row, 21)?,
     })
 }
 

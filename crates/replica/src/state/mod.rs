@@ -2,7 +2,7 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…` and `spool_…` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…` and `unreplicated…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
@@ -50,8 +50,8 @@ pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
 use crate::publication::subset::Subset;
-use lockstep_apply::SpoolStats;
 use lockstep_apply::sessions;
+use lockstep_apply::{SpoolStats, Unreplicated};
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -174,6 +174,8 @@ pub struct Applied {
     pub age: Option<Duration>,
     /// What the spool holds, if there is one.
     pub spool: Option<SpoolStats>,
+    /// Which tables of the source are not replicated; None if nobody has looked.
+    pub unreplicated: Option<Unreplicated>,
 }
 
 /// The state in a target.
@@ -351,9 +353,10 @@ impl ReplicaState {
                        lag_bytes = $4, apply_error = $5, applied_at = clock_timestamp(), \
                        heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
                        apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
-                       spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11 \
+                       spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11, \
+                       unreplicated_tables = $12::bigint, unreplicated = $13 \
                    WHERE name = $1";
-        let spool = applied.spool.as_ref();
+        let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
         let changed = self.connection.query_with(
             sql,
@@ -369,6 +372,8 @@ impl ReplicaState {
                 &spool.map(|spool| spool.from),
                 &spool.map(|spool| spool.to),
                 &spool.and_then(|spool| spool.full.clone()),
+                &unreplicated.map(|it| it.tables),
+                &unreplicated.and_then(|it| it.words.clone()),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -378,7 +383,8 @@ impl ReplicaState {
         let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error, \
                        extract(epoch FROM clock_timestamp() - heard_at), \
                        extract(epoch FROM clock_timestamp() - applied_at), \
-                       spool_bytes, spool_limit, spool_from, spool_to, spool_full \
+                       spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
+                       unreplicated_tables, unreplicated \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -399,6 +405,13 @@ impl ReplicaState {
                         from: field(row, 8)?,
                         to: field(row, 9)?,
                         full: field(row, 10)?,
+                    }),
+                },
+                unreplicated: match field::<Option<usize>>(row, 11)? {
+                    None => None,
+                    Some(tables) => Some(Unreplicated {
+                        tables,
+                        words: field(row, 12)?,
                     }),
                 },
             })

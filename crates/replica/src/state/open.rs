@@ -17,7 +17,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 8] = [
+const VERSIONS: [&str; 9] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -109,6 +109,13 @@ CREATE TABLE lockstep.publication (
     right_lsn pg_lsn
 );
 GRANT SELECT ON lockstep.publication TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.replica ADD unreplicated_tables bigint, ADD unreplicated text;
+ALTER TABLE lockstep.table_copy ADD target_oid oid;
+UPDATE lockstep.table_copy SET target_oid = (SELECT c.oid FROM pg_class c
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = schema_name AND c.relname = table_name AND c.relkind IN ('r', 'p'));
 ",
 ];
 

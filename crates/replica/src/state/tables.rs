@@ -42,8 +42,12 @@ pub struct TableCopy {
     /// The table's OID on the source. None of a partition that was made later, and of a state that an older
     /// version made.
     pub source_oid: Option<u32>,
-    /// The target has a table of its name now.
-    pub is_there: bool,
+    /// The OID of the table on the target that it was copied into. None of a partition that was made later.
+    pub target_oid: Option<u32>,
+    /// What that table is called on the target now, or another that has its name; None if there is none.
+    pub there: Option<TableName>,
+    /// The target has another table of that name now, in place of the one that was copied into.
+    pub replaced: bool,
 }
 
 impl ReplicaState {
@@ -79,10 +83,16 @@ impl ReplicaState {
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
         let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
                        missing_rows, source_oid, \
-                       EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                           WHERE n.nspname = schema_name AND c.relname = table_name \
-                               AND c.relkind IN ('r', 'p', 'f')) \
-                   FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
+                       target_oid, there.nspname, there.relname, there.oid <> target_oid \
+                   FROM lockstep.table_copy LEFT JOIN LATERAL ( \
+                       SELECT c.oid, n.nspname, c.relname \
+                       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                       WHERE c.relkind IN ('r', 'p', 'f') AND (c.oid = target_oid \
+                           OR c.oid = (SELECT x.oid FROM pg_class x \
+                               JOIN pg_namespace s ON s.oid = x.relnamespace \
+                               WHERE s.nspname = schema_name AND x.relname = table_name)) \
+                       ORDER BY c.oid = target_oid DESC LIMIT 1) there ON true \
+                   WHERE replica = $1 ORDER BY 1, 2";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         rows.iter().map(|row| table_copy(row)).collect()
@@ -119,7 +129,10 @@ pub fn copied_sql(
         .collect();
     Ok(format!(
         "UPDATE lockstep.table_copy AS c SET state = 'copied', start_lsn = '{start}', \
-             row_count = v.row_count, byte_count = v.byte_count, copied_at = now() \
+             row_count = v.row_count, byte_count = v.byte_count, copied_at = now(), \
+             target_oid = (SELECT r.oid FROM pg_class r \
+                 JOIN pg_namespace n ON n.oid = r.relnamespace \
+                 WHERE n.nspname = v.s AND r.relname = v.t) \
          FROM (VALUES {}) AS v (s, t, row_count, byte_count) \
          WHERE c.replica = {} AND c.schema_name = v.s AND c.table_name = v.t",
         rows?.join(", "),
@@ -134,7 +147,16 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             table: field(row, 1)?,
         };
         let counts = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
-        let sides = (field(row, 7)?, field(row, 8)?);
+        let there: Option<String> = field(row, 9)?;
+        let there = match there {
+            Some(schema) => Some(TableName {
+                schema,
+                table: field(row, 10)?,
+            }),
+            None => None,
+        };
+        let replaced = field::<Option<bool>>(row, 11)?.unwrap_or(false);
+        let sides = (field(row, 7)?, field(row, 8)?, there, replaced);
         Ok((
             name,
             field::<String>(row, 2)?,
@@ -143,8 +165,8 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             sides,
         ))
     };
-    let (name, state, start, counts, (source_oid, is_there)) =
-        read().map_err(ReplicaError::Target)?;
+    let (name, state, start, counts, sides) = read().map_err(ReplicaError::Target)?;
+    let (source_oid, target_oid, there, replaced) = sides;
     let (rows, bytes, missing) = counts;
     Ok(TableCopy {
         name,
@@ -154,6 +176,8 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
         bytes,
         missing,
         source_oid,
-        is_there,
+        target_oid,
+        there,
+        replaced,
     })
 }

@@ -1,13 +1,13 @@
-//! Tables that were copied and whose changes the source sends no more: each was dropped there, renamed,
-//! replaced by another table of its name, or taken out of the publication. Nothing of that is in the
-//! stream, so `status` and `verify` ask for it.
+//! Tables of the source that are not replicated, or not under their names. One that was copied was dropped
+//! there, renamed, replaced by another table of its name, or taken out of the publication; another came
+//! after the copy. Nothing of that is in the stream, so `run`, `status`, `start` and `verify` ask for it.
 
 use lockstep_client::{ClientError, Connection, field};
 
-use crate::names::TableName;
+use crate::names::{Excluded, TableName, tables_of, with_namespaces};
 use crate::state::{TableCopy, json_array};
 
-/// A table that is not replicated any more.
+/// A table that is not replicated, or not under its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     pub table: TableName,
@@ -18,12 +18,15 @@ pub struct Lost {
 pub enum Why {
     /// The source has no such table, and the target has.
     Gone,
-    /// The source has it under this name.
+    /// The source has it under this name, and the target under another.
     Renamed(TableName),
     /// The source has another table of this name.
     Replaced,
     /// The source has it, its publication has not.
     Unpublished,
+    /// The source has made it after the copy, or has made it a logged one, or has moved it out of an
+    /// excluded schema.
+    Uncopied,
 }
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
@@ -36,17 +39,27 @@ WITH published AS (
     FROM json_array_elements($2::json) l
 ), found AS (
     SELECT a.schema_name, a.table_name, mn.nspname AS now_schema, m.relname AS now_name,
-        CASE WHEN c.oid IS NULL AND m.oid IS NOT NULL THEN 'renamed'
+        CASE WHEN m.oid IS NOT NULL AND m.oid IS DISTINCT FROM c.oid THEN 'renamed'
             WHEN c.oid IS NULL THEN 'gone'
             WHEN c.oid <> a.source_oid THEN 'replaced'
-            WHEN NOT EXISTS (SELECT FROM published p WHERE p.schemaname = a.schema_name
-                AND p.tablename = a.table_name) THEN 'unpublished' END AS why
+            WHEN is_published THEN NULL ELSE 'unpublished' END AS why, is_published
     FROM asked a LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
             ON n.nspname = a.schema_name AND c.relname = a.table_name AND c.relkind = 'r'
         LEFT JOIN (pg_class m JOIN pg_namespace mn ON mn.oid = m.relnamespace)
             ON m.oid = a.source_oid AND m.relkind = 'r'
+        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM published p
+            WHERE p.schemaname = coalesce(mn.nspname, a.schema_name)
+                AND p.tablename = coalesce(m.relname, a.table_name)) AS is_published) s
 )
 SELECT * FROM found WHERE why IS NOT NULL ORDER BY 1, 2";
+
+/// Copied tables with their OIDs on the source, as a parameter.
+fn asked(tables: &[TableCopy]) -> String {
+    let asked: Vec<_> = (tables.iter())
+        .map(|table| (&table.name.schema, &table.name.table, table.source_oid))
+        .collect();
+    serde_json::json!(asked).to_string()
+}
 
 /// Which of a replica's tables are not replicated any more, as the source's session sees it. A table that
 /// neither side has is no loss.
@@ -55,42 +68,109 @@ pub fn lost(
     publications: &[String],
     tables: &[TableCopy],
 ) -> Result<Vec<Lost>, ClientError> {
-    let asked: Vec<_> = (tables.iter())
-        .map(|table| (&table.name.schema, &table.name.table, table.source_oid))
-        .collect();
-    let asked = serde_json::json!(asked).to_string();
     let mut lost = Vec::new();
-    for row in source.query_with(LOST, &[&json_array(publications), &asked])? {
+    for row in source.query_with(LOST, &[&json_array(publications), &asked(tables)])? {
         let table = TableName {
             schema: field(&row, 0)?,
             table: field(&row, 1)?,
         };
+        let listed = tables.iter().find(|one| one.name == table);
+        let there = listed.and_then(|listed| listed.there.as_ref());
         let why: String = field(&row, 4)?;
         let why = match why.as_str() {
             "gone" => Why::Gone,
-            "renamed" => Why::Renamed(TableName {
-                schema: field(&row, 2)?,
-                table: field(&row, 3)?,
-            }),
+            "renamed" => {
+                let now = TableName {
+                    schema: field(&row, 2)?,
+                    table: field(&row, 3)?,
+                };
+                match (there == Some(&now), field(&row, 5)?) {
+                    (true, true) => continue,
+                    (true, false) => Why::Unpublished,
+                    (false, _) => Why::Renamed(now),
+                }
+            }
+            // Both sides have replaced it, and the publication has the new one.
+            "replaced" if field(&row, 5)? && listed.is_some_and(|listed| listed.replaced) => {
+                continue;
+            }
             "replaced" => Why::Replaced,
             _ => Why::Unpublished,
         };
-        let is_there = |one: &TableCopy| one.name == table && one.is_there;
-        if why != Why::Gone || tables.iter().any(is_there) {
+        if why != Why::Gone || there.is_some() {
             lost.push(Lost { table, why });
         }
     }
     Ok(lost)
 }
 
+/// Tables that a replica would copy if it was made now, and that none of `$2` (as in [`LOST`]) is. Each
+/// comes with the partitioned tables above it. A partition that publication `$1` has, itself or by a table
+/// above it, is replicated from its first row on.
+const UNCOPIED: &str = "
+WITH asked AS (
+    SELECT l ->> 0 AS schema_name, l ->> 1 AS table_name, (l ->> 2)::oid AS source_oid
+    FROM json_array_elements($2::json) l
+)
+SELECT n.nspname, c.relname,
+    (SELECT coalesce(json_agg(json_build_array(an.nspname, a.relname)), '[]')
+        FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid AND a.oid <> c.oid
+        JOIN pg_namespace an ON an.oid = a.relnamespace)::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN asked o ON o.source_oid = c.oid
+WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND {namespaces} AND o.source_oid IS NULL
+    AND NOT EXISTS (SELECT FROM asked a
+        WHERE a.schema_name = n.nspname AND a.table_name = c.relname AND (a.source_oid IS NULL
+            OR NOT EXISTS (SELECT FROM pg_class x WHERE x.oid = a.source_oid)))
+    AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_class'::regclass
+        AND e.objid = c.oid AND e.deptype = 'e')
+    AND NOT EXISTS (SELECT FROM pg_publication_rel r
+        JOIN pg_publication p ON p.oid = r.prpubid
+            AND p.pubname IN (SELECT json_array_elements_text($1::json))
+        WHERE c.relispartition AND r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+ORDER BY 1, 2";
+
+/// Tables of the source that came after the copy of `tables`, without those that are left out.
+pub fn uncopied(
+    source: &mut Connection,
+    publications: &[String],
+    tables: &[TableCopy],
+    excluded: &Excluded,
+) -> Result<Vec<Lost>, ClientError> {
+    let sql = with_namespaces(UNCOPIED);
+    let rows = source.query_with(&sql, &[&json_array(publications), &asked(tables)])?;
+    let mut found = Vec::new();
+    for row in rows {
+        let table = TableName {
+            schema: field(&row, 0)?,
+            table: field(&row, 1)?,
+        };
+        let above = tables_of(&row, 2)?;
+        if !above
+            .iter()
+            .chain([&table])
+            .any(|name| excluded.names(name))
+        {
+            let why = Why::Uncopied;
+            found.push(Lost { table, why });
+        }
+    }
+    Ok(found)
+}
+
 impl Lost {
-    /// What has become of it on the source, in words.
+    /// What has become of it on the source, and what mends that, in words.
     pub fn words(&self) -> String {
         match &self.why {
-            Why::Gone => "the source no longer has such a table".to_owned(),
-            Why::Renamed(name) => format!("it is called {name} on the source now"),
+            Why::Gone => {
+                "the source no longer has such a table: drop it on the target as well".to_owned()
+            }
+            Why::Renamed(name) => {
+                format!("it is called {name} on the source now: rename it on the target as well")
+            }
             Why::Replaced => "another table has its name on the source now".to_owned(),
             Why::Unpublished => "the publication does not have it any more".to_owned(),
+            Why::Uncopied => "it was made, or became logged, after the copy".to_owned(),
         }
     }
 }

@@ -6,10 +6,11 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, fie
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
-use crate::names::TableName;
+use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
 use crate::state::{APPLICATION, Replica, TableCopy, system_id};
-use crate::status::lost::{Lost, lost};
+use crate::status::lost::{Lost, lost, uncopied};
+use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
 
@@ -18,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest time to connect unless the conninfo says otherwise, in seconds.
 const CONNECT_S: &str = "3";
+
+/// Most tables that an error names.
+const MOST_NAMED: usize = 10;
 
 const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_flush_lsn() END";
@@ -49,22 +53,12 @@ pub struct Source {
     /// The replica's slot. None if it is gone, or if a relay has it.
     pub slot: Option<SlotState>,
     /// Tables with a row filter or a column list, and partitions beside them, that the replica's
-    /// publication does not have: nothing of them is replicated. Without those that are lost.
+    /// publication does not have: nothing of them is replicated.
     pub unpublished: Vec<TableName>,
-    /// Tables that were copied and are not replicated any more.
+    /// Other tables that are not replicated, or not under their names.
     pub lost: Vec<Lost>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
-}
-
-/// Where the source's WAL ends, and then what differs in the publication.
-pub fn publication(
-    source: &Conninfo,
-    expected: &Expected,
-) -> Result<(Lsn, Vec<String>), ClientError> {
-    let mut session = connect(source)?;
-    let end = field(&session.query_one(END)?, 0)?;
-    Ok((end, expected.differences(&mut session)?))
 }
 
 /// Where the source is: as the user says, or as the state knows it.
@@ -100,19 +94,32 @@ impl Source {
         })
     }
 
-    /// Words for tables that were copied and are not replicated any more; None if there are none.
-    pub fn not_replicated_any_more(&self, replica: &Replica) -> Option<String> {
-        let named: Vec<_> = (self.lost.iter())
+    /// Words for tables that are lost; None if there are none.
+    pub fn lost_words(&self) -> Option<String> {
+        let named = self.lost.iter().take(MOST_NAMED);
+        let mut named: Vec<_> = named
             .map(|lost| format!("{} ({})", lost.table, lost.words()))
             .collect();
+        if let more @ 1.. = self.lost.len().saturating_sub(MOST_NAMED) {
+            named.push(format!("and {more} more"));
+        }
         (!named.is_empty()).then(|| {
             format!(
-                "tables that were copied are not replicated as they were any more, by publication {}: \
-                 {}; drop the replica and create it again",
-                replica.publication,
+                "tables are not replicated, or not under their names: {}; where nothing else helps, drop \
+                 the replica and create it again",
                 named.join(", ")
             )
         })
+    }
+
+    /// All that is not replicated as it should be.
+    pub fn unreplicated(&self, replica: &Replica) -> Unreplicated {
+        let words = [self.lost_words(), self.not_replicated(replica)];
+        let words: Vec<_> = words.into_iter().flatten().collect();
+        Unreplicated {
+            tables: self.lost.len() + self.unpublished.len(),
+            words: (!words.is_empty()).then(|| words.join("; ")),
+        }
     }
 
     /// Why the slot cannot be used any more, and what to do.
@@ -122,11 +129,12 @@ impl Source {
     }
 
     /// Asks the source that a replica's state names, or `source` in its place. `tables` are those of the
-    /// replica, and `expected` is what its publication should be; None if nobody wants to know.
+    /// replica, and `expected` is what its publication should be; None if nobody wants to know of tables
+    /// that are lost, or of the publication.
     pub fn ask(
         replica: &Replica,
         source: Option<&Conninfo>,
-        tables: &[TableCopy],
+        tables: Option<&[TableCopy]>,
         expected: Option<&Expected>,
     ) -> Result<Self> {
         let conninfo = source_of(source, &replica.source)?;
@@ -136,9 +144,16 @@ impl Source {
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
             let mut unpublished = unpublished(&mut session, replica)?;
-            let publications = std::slice::from_ref(&replica.publication);
-            let lost = lost(&mut session, publications, tables)?;
-            unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
+            let mut lost = Vec::new();
+            if let Some(tables) = tables {
+                let publications = std::slice::from_ref(&replica.publication);
+                lost = self::lost(&mut session, publications, tables)?;
+                unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
+                let excluded = replica.excluded();
+                let mut uncopied = uncopied(&mut session, publications, tables, &excluded)?;
+                uncopied.retain(|lost| !unpublished.contains(&lost.table));
+                lost.extend(uncopied);
+            }
             let altered = match expected {
                 Some(expected) => expected.words(&expected.differences(&mut session)?),
                 None => None,
@@ -174,13 +189,8 @@ fn unpublished(session: &mut Connection, replica: &Replica) -> Result<Vec<TableN
     let excluded = replica.excluded();
     let mut found = Vec::new();
     for row in session.query_with(UNPUBLISHED, &[&replica.publication, &named])? {
-        let above: String = field(&row, 2)?;
-        let above: Vec<(String, String)> = serde_json::from_str(&above)
-            .map_err(|error| ClientError::Protocol(format!("\"{above}\": {error}")))?;
-        let mut above = above
-            .into_iter()
-            .map(|(schema, table)| TableName { schema, table });
-        if !above.any(|name| excluded.names(&name)) {
+        let above = tables_of(&row, 2)?;
+        if !above.iter().any(|name| excluded.names(name)) {
             found.push(TableName {
                 schema: field(&row, 0)?,
                 table: field(&row, 1)?,

@@ -80,6 +80,7 @@ mod tests {
             error: None,
             age,
             spool: None,
+            unreplicated: None,
         }
     }
 

@@ -10,9 +10,8 @@ use super::compare::names_of;
 use super::locked;
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
-use crate::names::Excluded;
-use crate::names::TableName;
-use crate::status::lost::{Lost, Why, lost};
+use crate::names::{Excluded, TableName, tables_of};
+use crate::status::lost::{Lost, Why, lost, uncopied};
 use lockstep_apply::Others;
 
 /// Tables below others, with all of those, the columns of the primary key, and the columns.
@@ -57,7 +56,12 @@ pub fn find(
     (compared, changed): (&[Published], Vec<TableName>),
 ) -> Result<Vec<TableReport>> {
     let is_compared = |name: &TableName| compared.iter().any(|one| one.table == *name);
-    let lost = lost(source, &options.publications, &options.listed).map_err(VerifyError::Source)?;
+    let (publications, listed) = (&options.publications, &options.listed);
+    let mut lost = lost(source, publications, listed).map_err(VerifyError::Source)?;
+    if let Others::LaterPartitions(excluded) = &options.starts.others {
+        let uncopied = uncopied(source, publications, listed, excluded);
+        lost.extend(uncopied.map_err(VerifyError::Source)?);
+    }
     let lost = (lost.into_iter())
         .filter(|lost| !is_compared(&lost.table) && !changed.contains(&lost.table));
     let mut reports: Vec<_> = lost.map(report).collect();
@@ -118,6 +122,7 @@ fn report(lost: Lost) -> TableReport {
         }
         Why::Replaced => (DifferenceKind::Replaced, String::new()),
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
+        Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
     };
     TableReport::new(lost.table, Vec::new(), 0, vec![Difference { key, kind }])
 }
@@ -132,6 +137,7 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
     let read = |row: &Vec<Option<String>>| {
         Ok(Below {
             table: Published {
+                oid: 0,
                 table: TableName {
                     schema: field(row, 0)?,
                     table: field(row, 1)?,
@@ -147,15 +153,6 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
         })
     };
     target.query(BELOW)?.iter().map(read).collect()
-}
-
-/// Tables as a JSON array of schemas and names.
-fn tables_of(row: &[Option<String>], place: usize) -> Result<Vec<TableName>, ClientError> {
-    let text: String = field(row, place)?;
-    let names: Vec<(String, String)> = serde_json::from_str(&text)
-        .map_err(|error| ClientError::Protocol(format!("\"{text}\": {error}")))?;
-    let names = (names.into_iter()).map(|(schema, table)| TableName { schema, table });
-    Ok(names.collect())
 }
 
 /// Which of all these tables the source has, and of which others each of them is below.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::names::{TableName, quoted};
 use crate::state::json_array;
-use lockstep_apply::{Catalog, Start};
+use lockstep_apply::Catalog;
 
 /// A range of a table, by the table's place.
 type Piece = (usize, Range);
@@ -25,8 +25,8 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(locked_by_others)?;
     let changed = unlisted(&mut source, &options.publications).map_err(VerifyError::Source)?;
-    let tables = replicated(options, tables, |table| &table.table)?;
-    let changed = replicated(options, changed, |table| table)?;
+    let tables = replicated(options, tables, |table| (table.oid, &table.table))?;
+    let changed = replicated(options, changed, |table| (0, table))?;
     // One that is published under another name now is found changed when it is read.
     let is_listed = |name: &TableName| tables.iter().any(|table| table.table == *name);
     let changed = changed.into_iter().filter(|name| !is_listed(name));
@@ -87,6 +87,7 @@ fn list(
             false => Vec::new(),
         };
         let table = Published {
+            oid: field(&row, 8)?,
             table: TableName {
                 schema: field(&row, 0)?,
                 table: field(&row, 1)?,
@@ -121,11 +122,12 @@ fn unlisted(
     rows.iter().map(name).collect()
 }
 
-/// The tables that apply replicates.
+/// The tables that apply replicates into tables of their names. `which`: a table's OID on the source, 0 if
+/// that is not known, and its name.
 fn replicated<T>(
     options: &Options,
     tables: Vec<T>,
-    name: impl Fn(&T) -> &TableName,
+    which: impl Fn(&T) -> (u32, &TableName),
 ) -> Result<Vec<T>> {
     if tables.is_empty() {
         return Ok(tables);
@@ -134,7 +136,8 @@ fn replicated<T>(
     let mut catalog = Catalog::connect(&options.target, APPLICATION, &mut starts)?;
     let mut kept = Vec::new();
     for table in tables {
-        if catalog.start_of(name(&table))? != Start::Never {
+        let (oid, name) = which(&table);
+        if catalog.is_replicated(oid, name)? {
             kept.push(table);
         }
     }

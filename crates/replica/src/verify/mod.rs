@@ -197,6 +197,8 @@ pub enum DifferenceKind {
     Replaced,
     /// The table was copied, and the publication does not have it any more.
     Unpublished,
+    /// The source has the table, and it was not copied.
+    Uncopied,
 }
 
 /// Compares all tables that are replicated. `hold` is that of the replica, which must be applying.

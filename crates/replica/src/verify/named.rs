@@ -52,7 +52,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     let settings = settings(&replica, &source, &what.target)?;
     let tables = state.tables(name)?;
     let expected = state.expected(&replica)?;
-    let asked = Source::ask(&replica, Some(&source), &[], None)?;
+    let asked = Source::ask(&replica, Some(&source), None, None)?;
     if let Some(words) = asked.slot_lost(&replica) {
         return Err(ReplicaError::State(words));
     }

@@ -15,6 +15,8 @@ pub const BUCKETS: u32 = 256;
 /// A table that is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
+    /// The table's OID on the source.
+    pub oid: u32,
     pub table: TableName,
     /// The published columns that are not generated.
     pub columns: Vec<String>,
@@ -57,7 +59,8 @@ pub const PUBLISHED: &str = "SELECT p.schemaname, p.tablename, p.rowfilter, c.re
             ON a.attrelid = c.oid AND a.attnum = i.indkey[k.place]), \
        (SELECT a.atttypid = ANY ('{int2,int4,int8,numeric,uuid,date,timestamp,timestamptz}' \
                ::pg_catalog.regtype[]) \
-        FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = i.indkey[0]) \
+        FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = i.indkey[0]), \
+       c.oid \
      FROM pg_catalog.pg_publication_tables AS p \
        JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname \
        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename \

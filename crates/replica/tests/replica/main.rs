@@ -24,6 +24,7 @@ mod majors;
 mod partitions;
 mod preflight;
 mod publication;
+mod renamed;
 mod resume;
 mod spool;
 mod state;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockstep_apply::SpoolStats;
 use lockstep_apply::target_state::ADD_MISSING;
+use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
@@ -176,6 +176,10 @@ fn apply_is_asked_and_says_how_far_it_is() {
             to: Lsn::from(20),
             full: Some("so".to_owned()),
         }),
+        unreplicated: Some(Unreplicated {
+            tables: 2,
+            words: Some("public.t".to_owned()),
+        }),
     };
     other.set_applied("r", &applied).unwrap();
     let read = other.applied("r").unwrap();
@@ -271,8 +275,10 @@ fn an_older_states_version_is_upgraded() {
     sql(&target)
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
-                 DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full;
-             ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid;
+                 DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
+                 DROP unreplicated_tables, DROP unreplicated;
+             ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
+                 DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;

@@ -166,6 +166,7 @@ pub const CHECKS: &[Check] = &[
             Cause::ReplicaSilent,
             Cause::ReplicaHeld,
             Cause::ReplicaRowsMissing,
+            Cause::ReplicaIncomplete,
         ],
         holds: super::keeps_up,
     },

@@ -1,0 +1,157 @@
+//! Tables that are renamed, or made again, after the copy.
+
+use std::time::Instant;
+
+use lockstep_apply::{Control, Phase, Stats};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::Server;
+use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::follow;
+use lockstep_replica::state::ReplicaState;
+use lockstep_replica::status::source::Source;
+
+use crate::apply_lab::{Ends, LONG};
+use crate::{Told, conninfo, options, server, sql, values};
+
+/// Names of the tables that are not replicated, or not under their names.
+fn lost(target: &Server) -> Vec<String> {
+    let mut state = ReplicaState::find(&conninfo(target)).unwrap().unwrap();
+    let replica = state.replica("r").unwrap().unwrap();
+    let tables = state.tables("r").unwrap();
+    let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
+    let names = asked.lost.into_iter().map(|lost| lost.table.table);
+    names.collect()
+}
+
+#[test]
+fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let tables = "CREATE SCHEMA s; CREATE TABLE pair (id int PRIMARY KEY); CREATE TABLE one (id int \
+                  PRIMARY KEY); CREATE TABLE ahead (id int PRIMARY KEY); CREATE TABLE moved (id int PRIMARY \
+                  KEY); CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY); \
+                  CREATE TABLE again (id int); INSERT INTO pair VALUES (1); INSERT INTO again VALUES (1)";
+    sql(&source).execute(tables).unwrap();
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    // While nothing follows: what committed before the renames arrives under the old names.
+    sql(&source)
+        .execute("INSERT INTO ahead VALUES (1); INSERT INTO pair VALUES (2)")
+        .unwrap();
+    let of_both = "ALTER TABLE pair RENAME TO pair2; ALTER TABLE moved SET SCHEMA s; \
+                   ALTER TABLE ahead RENAME TO ahead2";
+    sql(&target).execute(of_both).unwrap();
+    sql(&source).execute(of_both).unwrap();
+    let of_source = "ALTER TABLE one RENAME TO one2; ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; \
+                     ALTER TABLE z RENAME TO y";
+    sql(&source).execute(of_source).unwrap();
+    let changes = "INSERT INTO pair2 VALUES (3); DELETE FROM pair2 WHERE id = 1; INSERT INTO one2 VALUES (1); \
+                   INSERT INTO s.moved VALUES (1); INSERT INTO ahead2 VALUES (2); \
+                   INSERT INTO y VALUES (10); INSERT INTO x VALUES (20)";
+    sql(&source).execute(changes).unwrap();
+    let control = Control::default();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&control);
+        let (given, to) = (control.clone(), conninfo(&target));
+        let following = scope.spawn(move || follow(&crate::following(&to), &given));
+        let caught_up = || {
+            let end = source.flush_lsn().unwrap();
+            let reached = control.wait_for(LONG, |stats| stats.applied >= end);
+            assert!(reached, "{:?}", control.stats());
+        };
+        caught_up();
+        for (table, ids) in [
+            ("pair2", "2 3"),
+            ("one", "1"),
+            ("s.moved", "1"),
+            ("ahead2", "1 2"),
+            ("x", "10"),
+            ("y", "20"),
+        ] {
+            let query = format!("SELECT string_agg(id::text, ' ' ORDER BY id) FROM {table}");
+            assert_eq!(values(&target, &query), [ids], "{table}");
+        }
+        // Names that differ are told, those that do not are not.
+        assert_eq!(lost(&target), ["one", "x", "y"]);
+
+        // Made again on the source only: the target's rows are those of the table before.
+        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let publication = state.replica("r").unwrap().unwrap().publication;
+        let anew = format!(
+            "DROP TABLE again; CREATE TABLE again (id int); ALTER PUBLICATION {publication} ADD TABLE again; \
+             INSERT INTO again VALUES (2)"
+        );
+        sql(&source).execute(&anew).unwrap();
+        let blocked = control.wait_for(LONG, |stats| stats.phase == Phase::Blocked);
+        assert!(blocked, "{:?}", control.stats());
+        let words = control.stats().error.unwrap();
+        assert!(words.contains("is the copy of another table"), "{words}");
+        assert_eq!(lost(&target), ["again", "one", "x", "y"]);
+        sql(&target)
+            .execute("DROP TABLE again; CREATE TABLE again (id int)")
+            .unwrap();
+        control.resume();
+        caught_up();
+        assert_eq!(values(&target, "SELECT id FROM again"), ["2"]);
+        assert_eq!(lost(&target), ["one", "x", "y"]);
+        control.stop();
+        following.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let tables = "CREATE SCHEMA hidden; CREATE TABLE hidden.out (id int); CREATE UNLOGGED TABLE light (id int); \
+                  CREATE TABLE gone (id int); \
+                  CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)";
+    sql(&source).execute(tables).unwrap();
+    let mut options = options(&source, &target);
+    options.excluded.schemas = vec!["hidden".to_owned()];
+    create(&options, &mut Told::default()).unwrap();
+    let partition = "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
+    sql(&target).execute(partition).unwrap();
+    let control = Control::default();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&control);
+        let (given, to) = (control.clone(), conninfo(&target));
+        let following = scope.spawn(move || follow(&crate::following(&to), &given));
+        let told = |count| {
+            let is_told = |stats: &Stats| {
+                let told = stats.unreplicated.as_ref();
+                told.is_some_and(|told| told.tables == count)
+            };
+            assert!(control.wait_for(LONG, is_told), "{:?}", control.stats());
+            control.stats().unreplicated.unwrap().words
+        };
+        assert_eq!(told(0), None);
+        let after = format!(
+            "{partition}; INSERT INTO p VALUES (1); CREATE TABLE hidden.more (id int); \
+             CREATE TABLE fresh (id int); ALTER TABLE light SET LOGGED; DROP TABLE gone; \
+             ALTER TABLE hidden.out SET SCHEMA public"
+        );
+        sql(&source).execute(&after).unwrap();
+        let words = told(4).unwrap();
+        for part in [
+            "\"public.gone\" (the source no longer has such a table",
+            "\"public.fresh\" (it was made, or became logged, after the copy)",
+            "\"public.light\" (it was made",
+            "\"public.out\" (it was made",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        assert_eq!(lost(&target), ["gone", "fresh", "light", "out"]);
+        // The state tells those who do not ask the source.
+        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let started = Instant::now();
+        while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 4) {
+            assert!(started.elapsed() < LONG, "the state does not say it");
+        }
+        // Mended on the target, where nothing tells the stream of it.
+        sql(&target).execute("DROP TABLE gone").unwrap();
+        told(3);
+        control.stop();
+        following.join().unwrap().unwrap();
+    });
+    assert_eq!(values(&target, "SELECT id FROM p"), ["1"]);
+}
