@@ -53,7 +53,7 @@ pub struct Link<'a> {
 /// How old a replica's data is, from end to end: its lag to the primary, whatever stands between.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BehindPrimary {
-    /// That is as long as what counts as lag.
+    /// The data is as old as a replica that lags.
     pub behind: bool,
     /// Milliseconds behind: the median over time.
     pub lag_ms: f64,

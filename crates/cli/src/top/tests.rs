@@ -109,9 +109,11 @@ fn a_cascade_that_keeps_up_shows_how_old_its_data_is() {
     assert!(text.contains(words), "{text}");
     model.act(Action::Open);
     let mut details = String::new();
-    for _ in 0..model.rows.len() {
-        model.act(Action::Next);
-        details.push_str(&screen(&mut model, 120, 40));
+    for action in [Action::Previous, Action::Next] {
+        for _ in 0..model.rows.len() {
+            model.act(action);
+            details.push_str(&screen(&mut model, 120, 40));
+        }
     }
     assert!(details.contains("≥82 s behind the primary"), "{details}");
 }
