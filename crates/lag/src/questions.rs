@@ -362,7 +362,9 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
                     AND h.database IS NOT DISTINCT FROM w.database \
                     AND h.relation IS NOT DISTINCT FROM w.relation \
                     AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
-                  JOIN pg_prepared_xacts x ON h.virtualtransaction = '-1/' || x.transaction \
+                  JOIN pg_locks t ON t.locktype = 'transactionid' AND t.granted AND t.pid IS NULL \
+                    AND t.virtualtransaction = h.virtualtransaction \
+                  JOIN pg_prepared_xacts x ON x.transaction = t.transactionid \
                   WHERE w.pid = a.pid AND NOT w.granted) END AS prepared \
      FROM pg_stat_activity a WHERE a.backend_type IN ('startup', 'walreceiver', 'walsender', \
        'walwriter', 'logical replication worker', 'logical replication apply worker', \
