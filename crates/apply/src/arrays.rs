@@ -49,11 +49,6 @@ impl ArrayText {
         self.bytes.push(b'"');
     }
 
-    /// True for `true`, as an array of boolean has it.
-    pub fn push_bool(&mut self, value: bool) {
-        self.push(Cell::Text(if value { b"t" } else { b"f" }));
-    }
-
     /// The array. None if a value holds a NUL character, which no text of a server can.
     pub fn finish(mut self) -> Option<CString> {
         self.bytes.push(b'}');
@@ -150,11 +145,10 @@ mod tests {
         }
         array.push(Cell::Null);
         array.push(Cell::Unchanged);
-        array.push_bool(true);
         assert_eq!(
             array.finish().unwrap().to_str().unwrap(),
             "{1;-2.5;\"\";\"NULL\";\"a b\";\"q\\\"u\\\"ote\";\"back\\\\slash\";\"{}\";\"é\";2026-11-22;\
-             \"2026-11-22 10:00:00\";NULL;NULL;\"t\"}"
+             \"2026-11-22 10:00:00\";NULL;NULL}"
         );
         assert_eq!(ArrayText::new(b',').finish().unwrap().to_str(), Ok("{}"));
     }

@@ -17,6 +17,7 @@ use crate::sessions;
 use crate::source_table::SourceTable;
 use crate::table::{Table, TargetColumn, TargetKey, TargetTable};
 use crate::target_state;
+use crate::types::ColumnType;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]
@@ -52,7 +53,7 @@ impl Default for Starts {
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
 /// A table is looked at once, and the server takes that for so much work that it would compile the query
 /// first, which takes longer than a batch.
-const SESSION: &str = "SET lock_timeout = 20000; SET jit = off";
+const SESSION: &str = "SET lock_timeout = 20000";
 
 /// Tables that may be the one that is asked for ([`Copies::home`]): with this OID, or one of two names.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
@@ -79,13 +80,14 @@ const COLUMNS: &str = "SELECT a.attname, \
       t.typdelim, \
       t.typtype NOT IN ('c', 'd') AND t.typarray <> 0 \
         AND NOT (t.typelem <> 0 AND t.typlen = -1), \
-      (WITH RECURSIVE base(oid, typtype, below) AS (SELECT t.oid, t.typtype, t.typbasetype \
-         UNION ALL SELECT d.oid, d.typtype, d.typbasetype \
-           FROM base AS b JOIN pg_catalog.pg_type AS d ON d.oid = b.below WHERE b.typtype = 'd') \
-       SELECT pg_catalog.bool_or(typtype <> 'd' AND oid >= 16384) FROM base), \
-      a.attgenerated <> '', a.attidentity = 'a' \
+      base.oid >= 16384, a.attgenerated <> '', a.attidentity = 'a', base.oid, base.modifier \
     FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
       JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace \
+      CROSS JOIN LATERAL (WITH RECURSIVE base(oid, typtype, below, modifier, inner_modifier) AS ( \
+          SELECT t.oid, t.typtype, t.typbasetype, a.atttypmod, t.typtypmod \
+          UNION ALL SELECT d.oid, d.typtype, d.typbasetype, b.inner_modifier, d.typtypmod \
+            FROM base AS b JOIN pg_catalog.pg_type AS d ON d.oid = b.below WHERE b.typtype = 'd') \
+        SELECT b.oid, b.modifier FROM base AS b WHERE b.typtype <> 'd') AS base \
     WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped \
     ORDER BY a.attnum";
 
@@ -204,6 +206,10 @@ impl Catalog {
                 of_user: field(row, 4)?,
                 generated: field(row, 5)?,
                 always_identity: field(row, 6)?,
+                of: ColumnType {
+                    oid: field(row, 7)?,
+                    modifier: field(row, 8)?,
+                },
             })
         });
         let columns = columns.collect::<lockstep_client::Result<_>>()?;

@@ -113,7 +113,7 @@ impl Stats {
 
 /// What a session's driver hears of.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     /// Something else is wanted.
     Wanted,
     News(News),

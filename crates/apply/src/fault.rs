@@ -3,6 +3,8 @@
 //! Each removes one line that a guarantee hangs on, so that a test can show that the simulation
 //! would find it. A replica that runs has none: only tests make a value of this type.
 
+use lockstep_intake::fault::IntakeFault;
+
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -17,8 +19,36 @@ pub enum Fault {
     BoundDoesNotWait,
     /// A hold is acknowledged, and transactions go on.
     HoldIgnored,
+    /// A hold is acknowledged while writers still have what comes before it.
+    CaughtUpTooSoon,
+    /// A change that does not fit ends the session before the writers are done with what comes before it.
+    BlocksTooSoon,
+    /// What is handed to the writers counts as applied.
+    HandedIsApplied,
     /// The position that the source tells within a transaction counts as received.
     CoveredInside,
     /// The session reads on although the writers and what is gathered take all memory.
     NeverCrowded,
+    /// Something is wrong in the receiver of a spool.
+    Intake(IntakeFault),
+    /// A spool takes in what any source sends, whether that continues the log or not.
+    SpoolTakesAny,
+    /// A spool keeps nothing that the target has committed, on disk there or not.
+    SpoolForgetsCommitted,
+    /// A spool's file does not say that its source is on another timeline.
+    SpoolTimelineNotKept,
+    /// A spool knows of another timeline before its file says so, also if it cannot be written.
+    SpoolTimelineKnownFirst,
+    /// A spool hands out what has come of a transaction that is still arriving.
+    SpoolHandsOutParts,
+}
+
+impl Fault {
+    /// What of it is wrong in a spool's receiver.
+    pub fn of_intake(self) -> Option<IntakeFault> {
+        match self {
+            Self::Intake(fault) => Some(fault),
+            _ => None,
+        }
+    }
 }

@@ -30,6 +30,7 @@
 //! | [`failpoint`] | where tests let a process die |
 //! | [`names`] | names of tables |
 //! | [`copies`] | which table of the target holds the rows of which of the source; no I/O |
+//! | [`types`] | which of the server's own types hold all values of which others; no I/O |
 //! | [`sessions`] | the replica's own sessions on a server, and those of others in words |
 //! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
@@ -102,6 +103,7 @@ pub mod table;
 pub mod target_state;
 pub mod touches;
 pub mod turn;
+pub mod types;
 pub mod work;
 pub mod writer;
 

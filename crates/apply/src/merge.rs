@@ -444,6 +444,7 @@ mod tests {
         fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
             let columns = source.columns.iter().map(|column| TargetColumn {
                 name: column.name.clone(),
+                of: crate::types::ColumnType::default(),
                 kind: "pg_catalog.int8".to_owned(),
                 in_array: true,
                 of_user: false,

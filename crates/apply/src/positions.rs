@@ -2,11 +2,13 @@
 //!
 //! Applied means committed on the target, flushed means committed there and on disk. The source
 //! keeps everything after the flushed position, and lets commits return by these two
-//! (`synchronous_commit = remote_apply`, `on`). A transaction that changes nothing here, and WAL
-//! that is not replicated at all, count as applied once everything before them is; so the position
-//! moves to the end of such WAL only while nothing is outstanding. They count as flushed once the
-//! target's origin was moved there, and that is on disk: the source confirms nothing that the target
-//! does not know of ([`super::continuity`]).
+//! (`synchronous_commit = remote_apply`, `on`). Applied may be ahead of flushed, as PostgreSQL's own
+//! apply worker tells it: `remote_apply` promises that a commit is seen on the target, not that it is
+//! on disk there. A transaction that changes nothing here, and WAL that is not replicated at all,
+//! count as applied once everything before them is; so the position moves to the end of such WAL only
+//! while nothing is outstanding. They count as flushed once the target's origin was moved there, and
+//! that is on disk: the source confirms nothing that the target does not know of
+//! ([`super::continuity`]).
 
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{Status, Timestamp};

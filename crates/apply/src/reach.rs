@@ -268,6 +268,7 @@ pub(super) mod tests {
         };
         let column = |name: &str| TargetColumn {
             name: name.to_owned(),
+            of: crate::types::ColumnType::default(),
             kind: "pg_catalog.text".to_owned(),
             in_array: true,
             of_user: false,

@@ -246,16 +246,17 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// What to do next.
     pub fn next(&mut self, now: Instant) -> Next {
+        // Before a misfit is told of: a replica that is blocked has everything before it.
+        if self.wanted.ends() {
+            return Next::End(None);
+        }
         if let Some(error) = self.misfit.take() {
-            if self.handed > 0 && !self.wanted.ends() {
+            if self.handed > 0 && self.fault != Some(Fault::BlocksTooSoon) {
                 self.tell_if_due(now);
                 self.misfit = Some(error);
                 return Next::Wait(STATUS_EVERY);
             }
             return Next::End(Some(error));
-        }
-        if self.wanted.ends() {
-            return Next::End(None);
         }
         self.tell_if_due(now);
         if self.merger.is_full() {
@@ -459,6 +460,9 @@ impl<M: AsRef<[u8]>> Session<M> {
                 if let Some(commit) = part.commit {
                     self.positions.handed(commit.end);
                     self.newest_handed = commit.end;
+                    if self.fault == Some(Fault::HandedIsApplied) {
+                        self.positions.applied(commit.end);
+                    }
                 }
                 self.actions.push_back(Action::Behind);
                 self.in_flight += part.memory;
@@ -530,10 +534,11 @@ impl<M: AsRef<[u8]>> Session<M> {
             last: self.heard,
             bytes,
         };
+        let is_settled = self.positions.is_settled() || self.fault == Some(Fault::CaughtUpTooSoon);
         self.actions.push_back(Action::Show(Figures {
             applied,
             flushed,
-            caught_up: self.merger.is_idle() && self.positions.is_settled(),
+            caught_up: self.merger.is_idle() && is_settled,
             heard: Some(heard).filter(|_| !self.begin.is_spooled),
         }));
     }

@@ -3,8 +3,10 @@
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 
 /// Settings of every session, whatever the role's and the database's are: names, values and catalogs
-/// read the same, and no time runs out for a session that idles, waits or works long.
-const SETTINGS: &str = "SET statement_timeout = 0; \
+/// read the same, and no time runs out for a session that idles, waits or works long. It may write where
+/// others shall only read. To compile a query of the catalogs takes longer than to run it.
+const SETTINGS: &str = "SET statement_timeout = 0; SET jit = off; \
+    SET default_transaction_read_only = off; \
     SELECT pg_catalog.set_config('search_path', '', false); SET client_min_messages = error; \
     SET quote_all_identifiers = off; SET standard_conforming_strings = on; SET array_nulls = on; \
     SET transform_null_equals = off; SET xmloption = content; \

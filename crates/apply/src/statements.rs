@@ -2,8 +2,9 @@
 //! column. No I/O.
 //!
 //! Names in a statement: `t` is the table, `u` the rows given; `k1`, `k2`, ... are the columns of
-//! the key before, `c1`, ... the columns after, `m1`, ... say for which rows a column keeps its
-//! value because the source has not sent it. Numbers are places in [`Table::columns`] plus one.
+//! the key before, `c1`, ... the columns after. Numbers are places in [`Table::columns`] plus one. `m` has
+//! a bit for each column that some rows keep because the source has not sent it. A column of flags for each
+//! would not fit beside a table's 1,600: the server takes 1,664 in a row.
 
 use crate::names::quoted;
 use crate::source_table::{Identity, KeyColumn};
@@ -28,8 +29,8 @@ pub enum Parameter {
     Key(usize),
     /// The column at this place, after the change.
     New(usize),
-    /// Whether the column at this place keeps its value.
-    Keeps(usize),
+    /// Which of [`Statement::keeps`] keep their values, a bit for each.
+    Keeps,
 }
 
 /// A statement and what its parameters are.
@@ -39,6 +40,8 @@ pub struct Statement {
     pub parameters: Vec<Parameter>,
     /// Keys are compared, and given, as text.
     pub keys_are_text: bool,
+    /// Places of the columns that some rows keep.
+    pub keeps: Vec<usize>,
 }
 
 impl Table {
@@ -89,6 +92,7 @@ impl Table {
             sql,
             parameters: given.parameters,
             keys_are_text: !self.is_indexed(),
+            keeps: keeps.to_vec(),
         }
     }
 
@@ -172,10 +176,22 @@ impl Table {
         for (place, column) in self.written() {
             if with_key || !key.contains(&place) {
                 given.column(Parameter::New(place), column);
-                if keeps.contains(&place) {
-                    given.flag(Parameter::Keeps(place));
-                }
             }
+        }
+        if !keeps.is_empty() {
+            given.push(Parameter::Keeps, "pg_catalog.varbit".to_owned());
+        }
+    }
+
+    /// The value of a column after the change, for a row `u` that is `t` before.
+    fn after(place: usize, column: &TargetColumn, keeps: &[usize]) -> String {
+        let new = value(Parameter::New(place), column, "u");
+        match keeps.iter().position(|of| *of == place) {
+            Some(bit) => format!(
+                "CASE WHEN pg_catalog.get_bit(u.m, {bit}) = 1 THEN t.{} ELSE {new} END",
+                quoted(&column.name)
+            ),
+            None => new,
         }
     }
 
@@ -186,15 +202,8 @@ impl Table {
         let sets: Vec<_> = (self.written())
             .filter(|(place, _)| !key.contains(place))
             .map(|(place, column)| {
-                let name = quoted(&column.name);
-                let new = value(Parameter::New(place), column, "u");
-                match keeps.contains(&place) {
-                    true => format!(
-                        "{name} = CASE WHEN u.{} THEN t.{name} ELSE {new} END",
-                        alias(Parameter::Keeps(place))
-                    ),
-                    false => format!("{name} = {new}"),
-                }
+                let after = Self::after(place, column, keeps);
+                format!("{} = {after}", quoted(&column.name))
             })
             .collect();
         format!(
@@ -214,22 +223,11 @@ impl Table {
         let mut names = Vec::new();
         let mut values = Vec::new();
         for (place, column) in self.written() {
-            let (new, kept) = (Parameter::New(place), Parameter::Keeps(place));
+            let alias = alias(Parameter::New(place));
             names.push(quoted(&column.name));
-            let after = value(new, column, "gone");
-            returned.push(format!("u.{}", alias(new)));
-            values.push(match keeps.contains(&place) {
-                true => {
-                    returned.push(format!("u.{}", alias(kept)));
-                    returned.push(format!("t.{} AS o{}", quoted(&column.name), place + 1));
-                    let kept = alias(kept);
-                    format!(
-                        "CASE WHEN gone.{kept} THEN gone.o{} ELSE {after} END",
-                        place + 1
-                    )
-                }
-                false => after,
-            });
+            let after = Self::after(place, column, keeps);
+            returned.push(format!("{after} AS {alias}"));
+            values.push(format!("gone.{alias}"));
         }
         for (number, name) in self.kept.iter().enumerate() {
             returned.push(format!("t.{} AS x{number}", quoted(name)));
@@ -248,6 +246,15 @@ impl Table {
         )
     }
 
+    /// Deletes as many rows as `$1` says, whichever they are: the source sends no column, so all are equal.
+    pub fn delete_any(&self) -> String {
+        let target = self.target();
+        format!(
+            "WITH f AS (SELECT t.ctid AS at, t.tableoid AS tab FROM {target} AS t LIMIT $1) \
+             DELETE FROM {target} AS t USING f WHERE t.ctid = f.at AND t.tableoid = f.tab"
+        )
+    }
+
     /// Deletes for each given row one of the rows that are equal to it, by the text of all
     /// values. Parameters are the rows' columns.
     pub fn delete_whole(&self) -> Statement {
@@ -257,6 +264,7 @@ impl Table {
             sql: format!("{found} DELETE FROM {} AS t {THOSE}", self.target()),
             parameters: given.parameters,
             keys_are_text: false,
+            keeps: Vec::new(),
         }
     }
 
@@ -298,6 +306,7 @@ impl Table {
             sql: found,
             parameters: given.parameters,
             keys_are_text: false,
+            keeps: Vec::new(),
         }
     }
 
@@ -340,7 +349,7 @@ fn alias(parameter: Parameter) -> String {
     match parameter {
         Parameter::Key(place) => format!("k{}", place + 1),
         Parameter::New(place) => format!("c{}", place + 1),
-        Parameter::Keeps(place) => format!("m{}", place + 1),
+        Parameter::Keeps => "m".to_owned(),
     }
 }
 
@@ -380,10 +389,6 @@ impl Given {
         self.push(parameter, "pg_catalog.text".to_owned());
     }
 
-    fn flag(&mut self, parameter: Parameter) {
-        self.push(parameter, "pg_catalog.bool".to_owned());
-    }
-
     fn push(&mut self, parameter: Parameter, kind: String) {
         self.parameters.push(parameter);
         self.columns.push(kind);
@@ -420,6 +425,7 @@ mod tests {
     fn column(name: &str, in_array: bool) -> TargetColumn {
         TargetColumn {
             name: name.to_owned(),
+            of: crate::types::ColumnType::default(),
             kind: "pg_catalog.int8".to_owned(),
             in_array,
             of_user: false,
@@ -460,6 +466,7 @@ mod tests {
                 .to_owned(),
             parameters: vec![Parameter::Key(1)],
             keys_are_text: false,
+            keeps: Vec::new(),
         };
         assert_eq!(delete(&of_one), expected);
         let is_join = |table: &Table| delete(table).sql.contains(" USING unnest(");
@@ -480,5 +487,22 @@ mod tests {
             operator: None,
         }]);
         assert!(is_join(&without_index), "keys are compared as text");
+    }
+
+    #[test]
+    fn no_list_of_a_statement_is_longer_than_the_server_takes() {
+        let columns: Vec<_> = (0..1600)
+            .map(|it| column(&format!("c{it}"), true))
+            .collect();
+        let keeps: Vec<usize> = (32..1600).collect();
+        let wide = table(columns, &(0..32).collect::<Vec<_>>());
+        for verb in [Verb::Update, Verb::Replace] {
+            let statement = wide.statement(verb, &keeps);
+            assert!(statement.parameters.len() < 1_664, "{verb:?}");
+            let lists = statement.sql.split(['(', ')']);
+            // Of what is between two brackets, each comma parts two entries of one list.
+            let longest = lists.map(|list| list.matches(", ").count()).max();
+            assert!(longest < Some(1_664), "{verb:?}: {longest:?}");
+        }
     }
 }

@@ -5,7 +5,8 @@ use lockstep_wire::logical::ReplicaIdentity;
 use crate::error::{ApplyError, Result};
 use crate::names::{TableName, quoted};
 use crate::reach::{Reach, TargetReach};
-use crate::source_table::{Identity, KeyColumn, SourceTable};
+use crate::source_table::{Identity, KeyColumn, SourceColumn, SourceTable};
+use crate::types::ColumnType;
 
 /// A table as the target's catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,6 +29,8 @@ pub struct TargetTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetColumn {
     pub name: String,
+    /// The type, of a domain that which it is over.
+    pub of: ColumnType,
     /// Quoted and with its schema. Unlike a name such as `bit`, it brings no modifier along.
     pub kind: String,
     /// Values can be given as an array of this type; otherwise as an array of text.
@@ -71,16 +74,27 @@ impl Table {
     pub fn fit(source: &SourceTable, target: &TargetTable) -> Result<Self> {
         let find = |name: &str| target.columns.iter().find(|column| column.name == name);
         let mut columns = Vec::new();
-        let mut missing = Vec::new();
+        let (mut missing, mut narrow) = (Vec::new(), Vec::new());
         for column in &source.columns {
             match find(&column.name) {
-                Some(found) => columns.push(found.clone()),
+                Some(found) => {
+                    narrow.extend(narrower(column, found));
+                    columns.push(found.clone());
+                }
                 None => missing.push(quoted(&column.name)),
             }
         }
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let message = format!("it has no column {missing}, which the source's table has");
+            return Err(ApplyError::shape(&source.name, message));
+        }
+        if !narrow.is_empty() {
+            let message = format!(
+                "it would round or cut off values of the source: {}; give it the source's types (ALTER TABLE \
+                 ... ALTER COLUMN ... TYPE ...)",
+                narrow.join(", ")
+            );
             return Err(ApplyError::shape(&source.name, message));
         }
         if let Some(rule) = &target.acting_rule {
@@ -127,6 +141,24 @@ impl Table {
             Identity::Whole | Identity::Nothing => false,
         }
     }
+}
+
+/// Words for a column that cannot hold all values of the source's.
+fn narrower(source: &SourceColumn, target: &TargetColumn) -> Option<String> {
+    let theirs = ColumnType {
+        oid: source.kind,
+        modifier: source.modifier,
+    };
+    let lost = !target.generated && target.of.loses(theirs);
+    let sql = |of: ColumnType| of.sql().unwrap_or_default();
+    lost.then(|| {
+        format!(
+            "column {} is {}, and {} on the source",
+            quoted(&source.name),
+            sql(target.of),
+            sql(theirs)
+        )
+    })
 }
 
 fn identity(source: &SourceTable, target: &TargetTable) -> Identity {

@@ -14,6 +14,9 @@
 //! A timeline's number alone says little: two standbys of the same primary can both be promoted
 //! to timeline 2. What tells them apart is where each timeline in the history ended.
 //!
+//! A source that never had the followed timeline is refused, also if nothing was received on that: so
+//! does PostgreSQL's own standby. It may be followed after a failover that came to nothing, by one more.
+//!
 //! Two servers may also have the same history and differ nevertheless: one that was restored
 //! from an older copy of its files has written other WAL since, and two standbys may be promoted
 //! at the same position. So the stream is asked for from where the slot stands, and

@@ -1,8 +1,8 @@
 //! Does what a [`Receiver`] decides, for a host: a relay's group, or a replica's spool.
 //!
 //! The driver has the connection, the log and what is compared; the host has everything that differs.
-//! The driver reads no clock and sleeps only through its host. Simulations drive the receiver, not this
-//! driver.
+//! The driver reads no clock and sleeps only through its host. The simulation of a replica's spool drives
+//! it; the relay's drives the receiver alone.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 
 use crate::error::IntakeError;
+use crate::fault::IntakeFault;
 use crate::overlap::Overlap;
 use crate::receiver::{Action, AppliedByReaders, Event, Receiver, Terms};
 
@@ -170,6 +171,13 @@ impl<H: Host> Driver<H> {
             error: None,
             full: None,
         }
+    }
+
+    /// The driver, with something wrong in its receiver; for tests.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Option<IntakeFault>) -> Self {
+        self.receiver = self.receiver.with_fault(fault);
+        self
     }
 
     pub fn host(&self) -> &H {

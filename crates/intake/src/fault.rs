@@ -8,4 +8,12 @@ pub enum IntakeFault {
     ConfirmsReceived,
     /// The receiver says that all that is durable is applied.
     AppliedIsFlushed,
+    /// What the source sends again is not held against the log.
+    ComparesNothing,
+    /// The log is told what is covered, also within a unit.
+    CoversInside,
+    /// A write that found no room is not tried again.
+    FullIsDropped,
+    /// What has come of a unit stays in the log when the connection is lost.
+    UnitIsNotCut,
 }

@@ -329,6 +329,10 @@ impl Receiver {
         Self { fault, ..self }
     }
 
+    fn has(&self, fault: IntakeFault) -> bool {
+        self.fault == Some(fault)
+    }
+
     /// Where the source's WAL ended when it last said so.
     pub fn sent(&self) -> Lsn {
         self.assembler.sent()
@@ -398,7 +402,9 @@ impl Receiver {
                 State::Leaving(Leave::Sync(_)) => return Action::Sync,
                 State::Leaving(Leave::Confirm(_)) => return self.confirmation(log, now),
                 State::Leaving(Leave::End(patience)) => return Action::Leave(patience),
-                State::Parting if log.open_unit => return Action::Cut,
+                State::Parting if log.open_unit && !self.has(IntakeFault::UnitIsNotCut) => {
+                    return Action::Cut;
+                }
                 State::Parting if std::mem::take(&mut self.spared) => State::Spared,
                 State::Parting => State::Failing,
                 State::Spared if self.stopping => State::Stopping,
@@ -442,7 +448,7 @@ impl Receiver {
             }
             (State::Connecting, Event::Connected(from)) => {
                 self.assembler = Assembler::new(log.received, self.terms.batched);
-                let behind = from < log.received;
+                let behind = from < log.received && !self.has(IntakeFault::ComparesNothing);
                 self.comparing = behind.then_some((from, log.received));
                 self.writes.clear();
                 self.covering = false;
@@ -460,7 +466,9 @@ impl Receiver {
                 self.gather(log);
                 State::Storing
             }
-            (State::Storing, Event::Full) => State::Blocked(Room::Announce),
+            (State::Storing, Event::Full) if !self.has(IntakeFault::FullIsDropped) => {
+                State::Blocked(Room::Announce)
+            }
             (State::Storing, _) => {
                 match self.writes.pop_front() {
                     Some(Write::Compare { all: true, .. }) => self.comparing = None,
@@ -549,7 +557,8 @@ impl Receiver {
     fn next_write(&mut self, log: Standing) -> Option<Action> {
         if self.writes.is_empty() && std::mem::take(&mut self.covering) {
             let covered = self.assembler.covered();
-            if self.assembler.between_units() && covered > log.received {
+            let is_between = self.assembler.between_units() || self.has(IntakeFault::CoversInside);
+            if is_between && covered > log.received {
                 self.writes.push_back(Write::Cover(covered));
             }
         }
@@ -622,14 +631,14 @@ impl Receiver {
             Some(_) => self.telling,
             None => log.received.max(log.durable),
         };
-        let flushed = match self.fault {
-            Some(IntakeFault::ConfirmsReceived) => written,
-            _ => self.telling,
+        let flushed = match self.has(IntakeFault::ConfirmsReceived) {
+            true => written,
+            false => self.telling,
         };
         // A reader may have applied what the log has not made durable yet.
-        let applied = match self.fault {
-            Some(IntakeFault::AppliedIsFlushed) => flushed,
-            _ => self.applied.lsn.min(flushed),
+        let applied = match self.has(IntakeFault::AppliedIsFlushed) {
+            true => flushed,
+            false => self.applied.lsn.min(flushed),
         };
         self.telling_applied = applied;
         Action::Confirm {

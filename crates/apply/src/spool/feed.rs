@@ -15,6 +15,7 @@ use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::Spool;
 use crate::error::{ApplyError, Result};
+use crate::fault::Fault;
 
 /// Bytes that are read at once.
 const READ: usize = 256 * 1024;
@@ -24,7 +25,7 @@ const BEFORE: usize = FRAME_HEADER - XLOG_DATA_HEADER;
 
 /// The content of a CopyData message.
 #[derive(Debug)]
-pub(crate) enum Content {
+pub enum Content {
     Copied(CopyData),
     Kept(Bytes),
 }
@@ -40,7 +41,7 @@ impl AsRef<[u8]> for Content {
 
 /// What comes next.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub enum Arrived {
     Message(Content),
     /// Nothing will come any more that ends before this.
     Covered(Lsn),
@@ -63,13 +64,13 @@ impl Feed {
                 Next::NotYet => Ok(Arrived::NotYet),
                 Next::Ended => Ok(Arrived::Ended),
             },
-            Self::Spool(spool) => spool.next(),
+            Self::Spool(spool) => spool.next_message(),
         }
     }
 }
 
 /// Reads a spool.
-pub(crate) struct FromSpool<S: Storage = Folder> {
+pub struct FromSpool<S: Storage = Folder> {
     pub spool: Spool<S>,
     log: Arc<Log<S>>,
     reader: Reader<S>,
@@ -81,6 +82,7 @@ pub(crate) struct FromSpool<S: Storage = Folder> {
     covered: Lsn,
     /// The spool cannot be read on.
     failed: Option<ApplyError>,
+    fault: Option<Fault>,
     /// The source's timeline as far as was read.
     pub timeline: Option<Timeline>,
 }
@@ -101,7 +103,15 @@ impl<S: Storage> FromSpool<S> {
             partial: Vec::new(),
             covered: Lsn::INVALID,
             failed: None,
+            fault: None,
         })
+    }
+
+    /// The reader with a fault planted, for tests.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
+        self.fault = fault;
+        self
     }
 
     /// What was told is looked at from now on.
@@ -115,7 +125,8 @@ impl<S: Storage> FromSpool<S> {
         failed.or_else(|| self.spool.state().refused.take())
     }
 
-    fn next(&mut self) -> Result<Arrived> {
+    /// The next message, if it is there. Never waits.
+    pub fn next_message(&mut self) -> Result<Arrived> {
         loop {
             if let Some(frame) = self.frame()? {
                 return Ok(Arrived::Message(Content::Kept(frame.slice(BEFORE..))));
@@ -127,7 +138,9 @@ impl<S: Storage> FromSpool<S> {
             let end = self.log.received();
             let damage = self.spool.damage();
             let limit = damage.as_ref().map_or(end, |(from, _)| end.min(*from));
-            self.reader.stop_before(limit);
+            if self.fault != Some(Fault::SpoolHandsOutParts) {
+                self.reader.stop_before(limit);
+            }
             match (self.reader.read(READ), damage) {
                 (Ok(Read::Frames { pieces, .. }), _) => {
                     self.timeline = self.spool.timeline();

@@ -27,17 +27,18 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 use tracing::{error, info, warn};
 
-use super::{Spool, SpoolState};
+use super::{Identity, Spool, SpoolState};
 use crate::continuity::{Holder, differs, gap};
 use crate::control::{Control, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
+use crate::fault::Fault;
 use crate::session::STATUS_EVERY;
 use crate::settings::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::source::{FAREWELL, Source};
 
 /// How a spool's stream is received.
-pub(super) const TERMS: Terms = Terms {
+pub const TERMS: Terms = Terms {
     batched: false,
     status_every: STATUS_EVERY,
     asks: true,
@@ -57,7 +58,8 @@ pub fn take_in(spool: &Spool, settings: &Settings, control: &Control) {
     };
     spool.state().intake = Some(waker);
     let world = Real { settings, sleeper };
-    Driver::new(SpoolHost::new(spool, control, world), TERMS).run();
+    let host = SpoolHost::new(spool.clone(), control.clone(), world);
+    Driver::new(host, TERMS).run();
     spool.state().intake = None;
 }
 
@@ -95,7 +97,7 @@ impl<S: Storage> Spool<S> {
 
     /// A stream into this log begins, from a source that continues it. An error if another log was begun
     /// meanwhile.
-    fn join(&self, log: &Arc<Log<S>>, found: &SourceFound) -> Result<()> {
+    fn join(&self, log: &Arc<Log<S>>, found: &SourceFound, fault: Option<Fault>) -> Result<()> {
         let mut state = self.state();
         if !state.has(log) {
             return Err(ApplyError::Ended);
@@ -103,11 +105,20 @@ impl<S: Storage> Spool<S> {
         let (timeline, history) = (Some(found.identity.timeline), Some(&found.history));
         if let Some(identity) = &mut state.identity {
             if identity.timeline != timeline || identity.history.as_ref() != history {
-                identity.timeline = timeline;
-                identity.history = history.cloned();
-                let identity = identity.clone();
-                // Before anything of the new timeline is in the log.
-                self.keep(&identity)?;
+                let moved = Identity {
+                    timeline,
+                    history: history.cloned(),
+                    ..identity.clone()
+                };
+                if fault == Some(Fault::SpoolTimelineKnownFirst) {
+                    identity.clone_from(&moved);
+                }
+                // Before anything of the new timeline is in the log. Known here once it is kept: a join that
+                // failed keeps it at the next try.
+                if fault != Some(Fault::SpoolTimelineNotKept) {
+                    self.keep(&moved)?;
+                }
+                *identity = moved;
             }
         }
         self.set_timeline(timeline);
@@ -145,8 +156,9 @@ impl<S: Storage> Spool<S> {
     }
 }
 
-/// What a spool's host reaches: servers, a clock, and threads that wait. A simulation has its own.
-pub(super) trait SpoolWorld<S: Storage> {
+/// What a spool's host reaches: servers, a clock, and threads that wait. The simulation of the spool has
+/// its own.
+pub trait SpoolWorld {
     /// A source that was asked, and does not stream yet.
     type Asked;
     type Stream: SourceStream;
@@ -159,8 +171,8 @@ pub(super) trait SpoolWorld<S: Storage> {
     fn slot(&self) -> &str;
     /// Waits until the stream has something, the spool has news, or for `most`.
     fn wait(&mut self, stream: &mut Self::Stream, most: Duration) -> Result<(), ClientError>;
-    /// Rests until `ready`, or for `most`.
-    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&SpoolState<S>) -> bool);
+    /// Calls `sleep`, which returns after `most`, or once what is waited for is there.
+    fn rest(&mut self, most: Duration, sleep: &dyn Fn(Duration));
     fn now(&self) -> Instant;
 }
 
@@ -170,7 +182,7 @@ struct Real<'a> {
     sleeper: Sleeper,
 }
 
-impl<S: Storage> SpoolWorld<S> for Real<'_> {
+impl SpoolWorld for Real<'_> {
     type Asked = Source;
     type Stream = Stream;
 
@@ -196,8 +208,8 @@ impl<S: Storage> SpoolWorld<S> for Real<'_> {
         Ok(())
     }
 
-    fn rest(&mut self, spool: &Spool<S>, most: Duration, ready: &dyn Fn(&SpoolState<S>) -> bool) {
-        spool.wait(most, ready);
+    fn rest(&mut self, most: Duration, sleep: &dyn Fn(Duration)) {
+        sleep(most);
     }
 
     fn now(&self) -> Instant {
@@ -206,10 +218,10 @@ impl<S: Storage> SpoolWorld<S> for Real<'_> {
 }
 
 /// A spool as the host of its stream.
-pub(super) struct SpoolHost<'a, S: Storage, W> {
-    spool: &'a Spool<S>,
-    control: &'a Control,
-    pub(super) world: W,
+pub struct SpoolHost<S: Storage, W> {
+    spool: Spool<S>,
+    control: Control,
+    world: W,
     /// The log that the stream goes to.
     log: Option<Arc<Log<S>>>,
     /// What the target had committed at most while there was this connection.
@@ -222,10 +234,11 @@ pub(super) struct SpoolHost<'a, S: Storage, W> {
     no_room: Option<LogError>,
     /// Why nothing more is taken in, once that was said.
     full: Option<String>,
+    fault: Option<Fault>,
 }
 
-impl<'a, S: Storage, W: SpoolWorld<S>> SpoolHost<'a, S, W> {
-    pub(super) fn new(spool: &'a Spool<S>, control: &'a Control, world: W) -> Self {
+impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
+    pub fn new(spool: Spool<S>, control: Control, world: W) -> Self {
         Self {
             spool,
             control,
@@ -236,7 +249,14 @@ impl<'a, S: Storage, W: SpoolWorld<S>> SpoolHost<'a, S, W> {
             seen: Lsn::INVALID,
             no_room: None,
             full: None,
+            fault: None,
         }
+    }
+
+    /// The host with a fault planted, for tests.
+    #[must_use]
+    pub fn with_fault(self, fault: Option<Fault>) -> Self {
+        Self { fault, ..self }
     }
 
     fn ours<T>(&self, done: Result<T, LogError>) -> Result<T> {
@@ -290,7 +310,7 @@ impl<'a, S: Storage, W: SpoolWorld<S>> SpoolHost<'a, S, W> {
     }
 }
 
-impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
+impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
     type Storage = S;
     type Stream = W::Stream;
     type Error = ApplyError;
@@ -309,17 +329,18 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
     }
 
     fn connect(&mut self) -> Result<(W::Stream, Lsn)> {
-        self.log.clone_from(&self.spool.state().log);
+        self.log = self.spool.log();
         let log = self.log.clone();
         let log = log.ok_or_else(|| self.spool.error(LogError::NoLog))?;
         self.applied = Lsn::INVALID;
         self.retained = Lsn::INVALID;
         let (asked, found) = self.world.ask()?;
         let followed = self.spool.followed(&log);
-        if let Some(words) = gap(&followed, &found, self.world.slot(), Holder::Spool) {
+        let gap = gap(&followed, &found, self.world.slot(), Holder::Spool);
+        if let Some(words) = gap.filter(|_| self.fault != Some(Fault::SpoolTakesAny)) {
             return Err(self.spool.ending(&words, &log));
         }
-        self.spool.join(&log, &found)?;
+        self.spool.join(&log, &found, self.fault)?;
         let end = log.received();
         let from = found.slot.map_or(end, |slot| slot.confirmed);
         let stream = self.world.start(asked, from)?;
@@ -339,7 +360,10 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
     /// Makes durable what was appended. What the target has on disk need not be kept.
     fn sync(&mut self) -> Result<()> {
         self.with_log(Log::sync)?;
-        let flushed = self.spool.state().flushed;
+        let flushed = match self.fault {
+            Some(Fault::SpoolForgetsCommitted) => self.spool.state().applied,
+            _ => self.spool.state().flushed,
+        };
         if flushed > self.retained {
             self.with_log(|log| log.retain(flushed))?;
             self.retained = flushed;
@@ -372,7 +396,8 @@ impl<S: Storage, W: SpoolWorld<S>> Host for SpoolHost<'_, S, W> {
                     Rest::Pause | Rest::Spared => false,
                 }
         };
-        self.world.rest(self.spool, most, &ready);
+        let spool = &self.spool;
+        self.world.rest(most, &|most| spool.wait(most, ready));
     }
 
     fn hear(&mut self, news: News<ApplyError>) {

@@ -45,9 +45,10 @@ use crate::failpoint;
 pub mod identity;
 
 mod feed;
-mod host;
+pub mod host;
 
-pub(crate) use feed::{Arrived, Content, Feed, FromSpool};
+pub(crate) use feed::Feed;
+pub use feed::{Arrived, Content, FromSpool};
 pub use host::take_in;
 pub use identity::{Identity, Owner};
 
@@ -157,7 +158,7 @@ impl Spool {
 
 impl<S: Storage + Clone> Spool<S> {
     /// Opens what a storage holds, which nobody else uses.
-    fn over(storage: S, config: &SpoolConfig, lock: Option<FileStorage>) -> Result<Self> {
+    pub fn over(storage: S, config: &SpoolConfig, lock: Option<FileStorage>) -> Result<Self> {
         let folder = &config.folder;
         let damaged = |why| {
             let file = folder.join(identity::FILE);
@@ -212,6 +213,11 @@ impl<S: Storage> Spool<S> {
         &self.0.config.folder
     }
 
+    /// The log; None while there is none.
+    pub fn log(&self) -> Option<Arc<Log<S>>> {
+        self.state().log.clone()
+    }
+
     /// Whose it is, once something was kept.
     pub fn identity(&self) -> Option<Identity> {
         self.state().identity.clone()
@@ -263,7 +269,7 @@ impl<S: Storage> Spool<S> {
 
     /// Reads from where the target stands. The log is begun there if there is none, or if the target
     /// needs nothing of it. `news` hears of what arrives.
-    pub(crate) fn read(
+    pub fn read(
         &self,
         known: &FollowedSource,
         owner: Owner,
@@ -324,6 +330,7 @@ impl<S: Storage> Spool<S> {
         };
         // A crash in between begins anew.
         self.keep(&identity)?;
+        state.identity = Some(identity.clone());
         failpoint::SPOOL_NAMED.reach();
         state.cut = None;
         state.damage = None;
@@ -347,7 +354,7 @@ impl<S: Storage> Spool<S> {
     }
 
     /// The source's timeline at the end of the log.
-    pub(crate) fn timeline(&self) -> Option<Timeline> {
+    pub fn timeline(&self) -> Option<Timeline> {
         Timeline::new(self.0.timeline.load(Ordering::Acquire))
     }
 
@@ -357,7 +364,7 @@ impl<S: Storage> Spool<S> {
     }
 
     /// How far the target is. `ask`: the source is to answer, which says how far its WAL goes.
-    pub(crate) fn tell(&self, applied: Lsn, flushed: Lsn, ask: bool) {
+    pub fn tell(&self, applied: Lsn, flushed: Lsn, ask: bool) {
         let mut state = self.state();
         let moved = (state.applied, state.flushed) != (applied, flushed);
         (state.applied, state.flushed) = (applied, flushed);

@@ -93,7 +93,7 @@ pub fn values(
         let place = match parameter {
             Parameter::Key(_) if statement.keys_are_text => None,
             Parameter::Key(place) | Parameter::New(place) => Some(*place),
-            Parameter::Keeps(_) => None,
+            Parameter::Keeps => None,
         };
         let column = place.and_then(|place| table.columns.get(place));
         let column = column.filter(|column| column.in_array);
@@ -116,7 +116,17 @@ pub fn values(
                     array.push(cell.unwrap_or(Cell::Null));
                 }
                 Parameter::New(place) => array.push(new(place)),
-                Parameter::Keeps(place) => array.push_bool(new(place) == Cell::Unchanged),
+                Parameter::Keeps => {
+                    let bit = |place| {
+                        if new(place) == Cell::Unchanged {
+                            b'1'
+                        } else {
+                            b'0'
+                        }
+                    };
+                    let bits: Vec<u8> = statement.keeps.iter().map(bit).collect();
+                    array.push(Cell::Text(&bits));
+                }
             }
         }
     }

@@ -7,3 +7,4 @@
 )]
 
 mod simulation;
+mod spool_simulation;

@@ -23,7 +23,7 @@ pub fn root() -> PathBuf {
 }
 
 /// Crates of the test bed, on which the product does not stand. Tests of any crate may use them.
-const TEST_BED: [&str; 5] = ["bench", "lab", "lab-cli", "player", "verify"];
+const TEST_BED: [&str; 6] = ["bench", "lab", "lab-cli", "player", "simulation", "verify"];
 
 /// The crates that each crate may use, by the table "Crates" of ARCHITECTURE.md: the crate's
 /// name in its first column, `crate` names in its last.

@@ -7,7 +7,6 @@
     clippy::unwrap_used
 )]
 
-mod disk;
 mod log;
 mod pass_through;
 mod serve;

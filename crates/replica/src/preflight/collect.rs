@@ -28,7 +28,7 @@ SELECT current_setting('server_version_num'), current_database(), pg_is_in_recov
     coalesce(current_setting('max_active_replication_origins', true),
         current_setting('max_replication_slots')),
     has_parameter_privilege('session_replication_role', 'SET'),
-    current_setting('transaction_read_only')
+    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only')
 FROM pg_database d, pg_roles r
 WHERE d.datname = current_database() AND r.rolname = current_user";
 

@@ -53,7 +53,8 @@ pub struct Server {
     pub system_id: String,
     pub database: String,
     pub in_recovery: bool,
-    /// A transaction can only read unless it asks for more.
+    /// `default_transaction_read_only` is on for the role, the database or the server. Our own sessions turn
+    /// it off.
     pub read_only: bool,
     pub encoding: String,
     pub collate: String,

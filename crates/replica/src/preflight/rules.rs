@@ -185,6 +185,12 @@ fn source_limits(source: &Server, found: &mut Findings) {
 
 fn source_rights(facts: &Facts, found: &mut Findings) {
     let source = &facts.source;
+    if source.read_only && !source.in_recovery {
+        let says = "its transactions are read-only unless they ask for more \
+                    (default_transaction_read_only): somebody may be moving away from it";
+        let todo = "ask who has set that; the replica's own sessions turn it off for themselves";
+        found.warning("source", says, todo);
+    }
     if source.superuser {
         return;
     }
@@ -256,12 +262,6 @@ fn target_rights(target: &Server, found: &mut Findings) {
 
 fn target_state(facts: &Facts, found: &mut Findings) {
     let target = &facts.target;
-    if target.read_only && !target.in_recovery {
-        let says = "its transactions are read-only: default_transaction_read_only is on";
-        let todo = "turn that off for this role and database (ALTER ROLE, ALTER DATABASE), or in \
-                    postgresql.conf";
-        found.error("target", says, todo);
-    }
     if facts.target_relations > 0 {
         let says = format!(
             "database \"{}\" is not empty: it has {} tables, views or sequences",

@@ -104,11 +104,15 @@ fn servers_are_looked_at() {
             f.target.read_only = true
         }),
         (
-            Error,
-            "target",
+            Warning,
+            "source",
             "default_transaction_read_only",
-            "off",
-            |f| f.target.read_only = true,
+            "ask who has set that",
+            |f| {
+                f.source.read_only = true;
+                // Good for a target: nobody else writes there.
+                f.target.read_only = true;
+            },
         ),
         (Warning, "target", "older than the source", "upgrade", |f| {
             f.source.version = 160_000

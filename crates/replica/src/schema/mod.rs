@@ -316,6 +316,11 @@ fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
         command.env(variable, value);
         public = public.without(option);
     }
+    // As our own sessions have it; later options come before those of the role and the database.
+    let options = conninfo.effective("options").unwrap_or_default();
+    let options = format!("{options} -c default_transaction_read_only=off");
+    let public = public.with("options", options.trim_start());
+    let public = public.map_err(|error| ReplicaError::Usage(error.to_string()))?;
     command.env("PGAPPNAME", APPLICATION);
     command.arg(format!("--dbname={public}"));
     Ok(command)

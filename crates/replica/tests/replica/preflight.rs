@@ -245,18 +245,3 @@ fn an_excluded_table_that_a_view_needs_is_found() {
     assert!(error.contains(expected), "{error}");
     assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
 }
-
-#[test]
-fn a_target_that_is_read_only_is_found() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    let read_only = "ALTER DATABASE copy SET default_transaction_read_only = on";
-    target.execute(read_only).unwrap();
-    let error = create(&options(&source, &target), &mut Told::default());
-    let error = error.unwrap_err().to_string();
-    assert!(
-        error.contains("default_transaction_read_only is on"),
-        "{error}"
-    );
-    assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
-}

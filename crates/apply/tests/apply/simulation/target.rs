@@ -103,8 +103,9 @@ struct Effect {
 }
 
 impl Target {
-    /// Where the target stands, which puts that on disk. `forgets`: the state's position is not looked
-    /// at, as a fault.
+    /// Where the target stands, which puts that on disk, as `pg_replication_origin_progress(origin, true)`
+    /// does, which `writer::open` asks of each origin. `forgets`: the state's position is not looked at, as
+    /// a fault.
     pub fn stands(&mut self, forgets: bool) -> Lsn {
         self.flush();
         settled(self.origin, Some(self.committed.kept).filter(|_| !forgets))
@@ -330,9 +331,10 @@ fn picked(which: Which, plan: &Plan, place: usize) -> bool {
 }
 
 /// The target's catalog.
+#[derive(Default)]
 pub struct Catalog {
-    /// The tables have lost a column.
-    pub is_misshapen: bool,
+    /// The table that has lost a column.
+    pub misshapen: Option<&'static str>,
 }
 
 impl Tables for Catalog {
@@ -341,12 +343,13 @@ impl Tables for Catalog {
     }
 
     fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
-        if self.is_misshapen {
+        if self.misshapen == Some(source.name.table.as_str()) {
             let words = "it has lost a column".to_owned();
             return Err(ApplyError::shape(&source.name, words));
         }
         let column = |name: &String| TargetColumn {
             name: name.clone(),
+            of: lockstep_apply::types::ColumnType::default(),
             kind: "pg_catalog.text".to_owned(),
             in_array: true,
             of_user: false,

@@ -5,18 +5,19 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use lockstep_apply::Control;
-use lockstep_apply::batch::{CommitPoint, Missing};
 use lockstep_apply::error::ApplyError;
 use lockstep_apply::fault::Fault;
 use lockstep_apply::merge::Limits;
 use lockstep_apply::session::{Action, Begin, MOST_WAITING, Next, Session};
-use lockstep_apply::turn::{Turn, Waited};
-use lockstep_apply::work::{Answer, Job, News, Stop, Todo, Which, Work};
+use lockstep_apply::turn::Turn;
+use lockstep_apply::work::{Job, News, Todo};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Status;
 
+use super::seen::Seen;
 use super::source::{Transaction, Writer, keepalive, relations, wal_end};
-use super::target::{Catalog, Made, Target, deadlock};
+use super::target::{Catalog, Target};
+use super::writers::Desk;
 
 /// Steps after which a run is stuck.
 const MOST_STEPS: u32 = 200_000;
@@ -27,105 +28,74 @@ pub enum Plant {
     In(Fault),
     /// A session begins where the origins stand, whatever the state keeps.
     OriginAlone,
+    /// A session begins where the target stands, on disk or not.
+    OpensUnflushed,
 }
 
 pub type Checked<T = ()> = Result<T, String>;
 
 /// What the session's driver hears of.
-enum Heard {
+pub enum Heard {
     Wanted,
     News(News),
 }
 
+/// What a session must do about holds.
 #[derive(Default)]
-struct Desk {
-    work: Option<Work>,
-    /// Whose transaction its statement waits for.
-    blocked: Option<usize>,
+struct Holding {
+    /// The hold that it has seen.
+    hold: Option<Lsn>,
+    /// Where the newest transaction commits that it has begun, and the one that it holds back.
+    begun: Lsn,
+    held_back: Option<Lsn>,
 }
 
-/// What a run came by.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Seen {
-    pub commits: u64,
-    pub ahead: u64,
-    pub again: u64,
-    pub parts: u64,
-    pub crashes: u64,
-    pub conflicts: u64,
-    pub blocked: u64,
-    pub holds: u64,
-    pub deadlocks: u64,
-    pub in_the_way: u64,
-    pub spooled: u64,
-}
-
-impl Seen {
-    fn numbers(&self) -> [u64; 11] {
-        [
-            self.commits,
-            self.ahead,
-            self.again,
-            self.parts,
-            self.crashes,
-            self.conflicts,
-            self.blocked,
-            self.holds,
-            self.deadlocks,
-            self.in_the_way,
-            self.spooled,
-        ]
+impl Holding {
+    /// The first message of a transaction comes.
+    fn begin(&mut self, commit: Lsn) {
+        match self.hold.is_some_and(|hold| commit >= hold) {
+            true => self.held_back = Some(commit),
+            false => self.begun = self.begun.max(commit),
+        }
     }
 
-    pub fn least(&self) -> u64 {
-        self.numbers().into_iter().min().unwrap_or(0)
-    }
-
-    pub fn add(&mut self, more: &Self) {
-        self.commits += more.commits;
-        self.ahead += more.ahead;
-        self.again += more.again;
-        self.parts += more.parts;
-        self.crashes += more.crashes;
-        self.conflicts += more.conflicts;
-        self.blocked += more.blocked;
-        self.holds += more.holds;
-        self.deadlocks += more.deadlocks;
-        self.in_the_way += more.in_the_way;
-        self.spooled += more.spooled;
+    fn see(&mut self, hold: Option<Lsn>) {
+        self.hold = hold;
+        if let Some(commit) = self.held_back.take() {
+            self.begin(commit);
+        }
     }
 }
 
 pub struct World {
-    rng: Rng,
+    pub(super) rng: Rng,
     plant: Option<Plant>,
     history: Vec<Transaction>,
     /// Transactions that have committed on the source so far.
     committed: usize,
     /// What the source was told.
     confirmed: Lsn,
-    target: Target,
+    pub(super) target: Target,
     control: Control,
-    writers: usize,
+    pub(super) writers: usize,
     limits: Limits,
     memory: usize,
     is_spooled: bool,
-    now: Instant,
+    pub(super) now: Instant,
     careful: Lsn,
     session: Option<Session<Vec<u8>>>,
     catalog: Catalog,
-    desks: Vec<Desk>,
-    jobs: VecDeque<Job>,
+    pub(super) desks: Vec<Desk>,
+    pub(super) jobs: VecDeque<Job>,
     /// The writer that has a transaction in parts.
-    in_parts: Option<usize>,
-    turn: Turn,
-    events: VecDeque<Heard>,
+    pub(super) in_parts: Option<usize>,
+    pub(super) turn: Turn,
+    pub(super) events: VecDeque<Heard>,
     /// The next message: of which transaction, and which of it.
     cursor: (usize, usize),
     relations: VecDeque<Vec<u8>>,
     hold: Option<Lsn>,
-    /// The commit of the newest transaction that had begun when the session saw what is wanted.
-    taken: Lsn,
+    holding: Holding,
     told: Status,
     pub seen: Seen,
 }
@@ -165,9 +135,7 @@ impl World {
             now,
             careful: Lsn::INVALID,
             session: None,
-            catalog: Catalog {
-                is_misshapen: false,
-            },
+            catalog: Catalog::default(),
             desks: Vec::new(),
             jobs: VecDeque::new(),
             in_parts: None,
@@ -176,7 +144,7 @@ impl World {
             cursor: (0, 0),
             relations: VecDeque::new(),
             hold: None,
-            taken: Lsn::INVALID,
+            holding: Holding::default(),
             told: Status::default(),
             seen: Seen {
                 spooled: u64::from(is_spooled),
@@ -186,7 +154,7 @@ impl World {
         }
     }
 
-    fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<Fault> {
         match self.plant {
             Some(Plant::In(fault)) => Some(fault),
             _ => None,
@@ -250,7 +218,7 @@ impl World {
                     self.target.stray = Some(value);
                 }
             }
-            4 => self.catalog.is_misshapen = true,
+            4 => self.catalog.misshapen = self.rng.choice(["u", "k", "log"]),
             _ => {}
         }
         Ok(())
@@ -258,7 +226,7 @@ impl World {
 
     fn mend(&mut self) {
         self.target.stray = None;
-        self.catalog.is_misshapen = false;
+        self.catalog.misshapen = None;
     }
 
     /// Process or target dies: transactions that are open are rolled back, or their COMMIT had been sent.
@@ -325,10 +293,12 @@ impl World {
         self.hold = None;
         self.control.release();
         self.events.push_back(Heard::Wanted);
-        let before = self.history.iter().rfind(|one| one.commit < at);
+        // What had begun when the hold was seen stays, and is finished first (`Control::hold_at`): the target
+        // has that and what commits before the hold, and nothing else.
+        let mut before = self.history.iter();
+        let before = before.rfind(|one| one.commit < at || one.commit <= self.holding.begun);
         let end = before.map_or(Lsn::INVALID, |one| one.end);
-        // What was under way when the hold was asked for may go beyond it.
-        if self.taken >= at || self.has(end) {
+        if self.has(end) {
             return Ok(());
         }
         Err(format!(
@@ -346,7 +316,7 @@ impl World {
         }
     }
 
-    fn is_right(&self, when: &str) -> Checked {
+    pub(super) fn is_right(&self, when: &str) -> Checked {
         let kept = self.target.committed.kept;
         match self.has(kept) {
             true => Ok(()),
@@ -366,7 +336,11 @@ impl World {
     fn open(&mut self) -> Checked {
         self.target.open.iter_mut().for_each(|open| *open = None);
         self.control.resume();
-        let stands = self.target.stands(self.plant == Some(Plant::OriginAlone));
+        let forgets = self.plant == Some(Plant::OriginAlone);
+        let stands = match self.plant {
+            Some(Plant::OpensUnflushed) => self.target.committed.kept,
+            _ => self.target.stands(forgets),
+        };
         if self.confirmed > stands {
             return Err(format!(
                 "the source was told that {} is flushed, and the target stands at {stands}",
@@ -384,6 +358,11 @@ impl World {
             is_spooled: self.is_spooled,
         };
         self.session = Some(Session::new(begin, self.now).with_fault(self.fault()));
+        self.holding = Holding {
+            // Not where the target stands: that may be where the next transaction commits.
+            begun: self.last_before(stands),
+            ..Holding::default()
+        };
         self.turn = Turn::new(self.now);
         self.desks.resize_with(self.writers, Desk::default);
         let next = self.history.iter().position(|one| one.commit >= stands);
@@ -420,10 +399,7 @@ impl World {
                 Heard::News(news) => session.news(news, self.now)?,
                 Heard::Wanted => {
                     let wanted = self.control.wanted();
-                    let (number, place) = self.cursor;
-                    let begun = (number + usize::from(place > 0)).checked_sub(1);
-                    let begun = begun.map_or(Lsn::INVALID, |begun| self.history[begun].commit);
-                    self.taken = begun.max(self.target.committed.kept);
+                    self.holding.see(wanted.hold);
                     session.see_wanted(wanted, &mut self.catalog, self.now)?;
                 }
             }
@@ -490,6 +466,9 @@ impl World {
             true => (number + 1, 0),
             false => (number, place + 1),
         };
+        if place == 0 {
+            self.holding.begin(self.history[number].commit);
+        }
         session.take(message, catalog, now)?;
         Ok(true)
     }
@@ -525,7 +504,9 @@ impl World {
                 status.flushed
             ));
         }
-        // Transactions that change nothing are applied without a commit.
+        // Transactions that change nothing, or whose changes cancel each other out, are applied once
+        // everything before is (`positions`), without a commit: the target must be what the source was
+        // after them.
         if self.last_before(status.applied) > kept && !self.has(status.applied) {
             return Err(format!(
                 "told {} applied, committed is {kept}",
@@ -575,7 +556,7 @@ impl World {
 
     fn misfit(&mut self, end: Lsn, error: &ApplyError) -> Checked {
         self.seen.conflicts += 1;
-        let nothing = self.target.stray.is_none() && !self.catalog.is_misshapen;
+        let nothing = self.target.stray.is_none() && self.catalog.misshapen.is_none();
         if nothing {
             return Err(format!("nothing is in the way: {error}"));
         }
@@ -592,183 +573,9 @@ impl World {
             before => self.history[before - 1].end,
         };
         self.mend();
-        // Who pauses the replica meanwhile does not wait for what the writers have.
-        match self.has(wanted) || self.control.wanted().ends() {
+        match self.has(wanted) {
             true => Ok(()),
             false => Err(format!("blocked at {end}, and the target is at {stands}")),
         }
-    }
-
-    fn writer_step(&mut self, writer: usize) -> Checked {
-        let Some(desk) = self.desks.get_mut(writer) else {
-            return Ok(());
-        };
-        let Some(mut work) = desk.work.take() else {
-            self.begin(writer);
-            return Ok(());
-        };
-        let number = work.job().plan.number;
-        let todo = work.next();
-        if todo == Todo::Tell {
-            self.in_parts = work.job().has_more().then_some(writer);
-            self.events.push_back(Heard::News(work.news()));
-            self.turn.pass(number);
-            return Ok(());
-        }
-        let answer = self.todo(writer, &work, todo)?;
-        let Some(answer) = answer else {
-            self.desks[writer].work = Some(work);
-            return Ok(());
-        };
-        self.seen.again += u64::from(todo == Todo::RollBack);
-        match work.answer(answer) {
-            Ok(()) => self.desks[writer].work = Some(work),
-            Err(Stop::Over) => self.target.open[writer] = None,
-            Err(Stop::Failed(error)) => {
-                self.target.open[writer] = None;
-                if self.turn.fail() {
-                    self.events.push_back(Heard::News(News::Failed(error)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, writer: usize) {
-        if self.turn.has_failed() || self.in_parts.is_some_and(|other| other != writer) {
-            return;
-        }
-        // While a transaction comes in parts, the others get no jobs.
-        let others = self.desks.iter().filter_map(|desk| desk.work.as_ref());
-        if others.into_iter().any(|work| work.job().has_more()) {
-            return;
-        }
-        let Some(job) = self.jobs.pop_front() else {
-            return;
-        };
-        let number = job.plan.number;
-        self.turn.begin(number, writer as u32);
-        let is_first = self.turn.is_first(number);
-        self.seen.ahead += u64::from(!is_first && !job.plan.is_alone());
-        self.desks[writer].work = Some(Work::new(job, is_first).with_fault(self.fault()));
-    }
-
-    /// Does one thing of a job; None if it is not done yet.
-    fn todo(&mut self, writer: usize, work: &Work, todo: Todo) -> Checked<Option<Answer>> {
-        let plan = &work.job().plan;
-        let before = plan.number - 1;
-        let made = |missing| Some(Answer::Made { missing });
-        Ok(match todo {
-            Todo::WaitFor(other) => self.wait(writer, other),
-            Todo::WaitAhead => self.wait(writer, before),
-            Todo::WaitTurn => match self.turn.reached(before) {
-                Waited::Reached => Some(Answer::Reached),
-                Waited::NotYet => None,
-                Waited::Failed => Some(Answer::Over),
-            },
-            Todo::Apply(which) => match self.apply(writer, work, which) {
-                None => None,
-                Some(Ok(missing)) => made(missing),
-                Some(Err(error)) => Some(Answer::Failed(error)),
-            },
-            Todo::RollBack => {
-                self.target.open[writer] = None;
-                made(false)
-            }
-            Todo::CheckReach => Some(Answer::Known(self.rng.u32(0..10) > 0)),
-            Todo::AtOnce(_) if self.rng.bool() => Some(Answer::NotSmall),
-            Todo::AtOnce(commit) => match self.apply(writer, work, Which::All) {
-                None => None,
-                Some(Err(error)) => Some(Answer::Failed(error)),
-                Some(Ok(_)) => Some(self.commit(writer, plan.number, commit)?),
-            },
-            Todo::Commit(commit) => Some(self.commit(writer, plan.number, commit)?),
-            Todo::Move(end) => {
-                self.target.moved(end, true);
-                made(false)
-            }
-            Todo::Tell => None,
-        })
-    }
-
-    /// Makes changes; None while they wait for a lock.
-    fn apply(
-        &mut self,
-        writer: usize,
-        work: &Work,
-        which: Which,
-    ) -> Option<Result<bool, ApplyError>> {
-        let part = work.job().part()?;
-        self.desks[writer].blocked = None;
-        // Sessions of others take part in deadlocks, too.
-        if self.rng.u32(0..150) == 0 {
-            self.seen.deadlocks += 1;
-            return Some(Err(deadlock()));
-        }
-        match self.target.apply(writer, part, which, &work.job().plan) {
-            Made::All => {
-                let open = self.target.open[writer].as_ref();
-                Some(Ok(open.is_some_and(|open| open.missing > 0)))
-            }
-            Made::Refused(error) => Some(Err(error)),
-            Made::Blocked(other) => {
-                self.desks[writer].blocked = Some(other);
-                if self.waits_for(other, writer) {
-                    self.desks[writer].blocked = None;
-                    return Some(Err(deadlock()));
-                }
-                None
-            }
-        }
-    }
-
-    /// The statement of this writer waits for a lock of the other, directly or not.
-    fn waits_for(&self, writer: usize, other: usize) -> bool {
-        let mut at = writer;
-        for _ in 0..self.writers {
-            match self.desks.get(at).and_then(|desk| desk.blocked) {
-                Some(next) if next == other => return true,
-                Some(next) => at = next,
-                None => return false,
-            }
-        }
-        false
-    }
-
-    fn wait(&mut self, writer: usize, number: u64) -> Option<Answer> {
-        match self.turn.reached(number) {
-            Waited::Reached => Some(Answer::Reached),
-            Waited::Failed => Some(Answer::Over),
-            Waited::NotYet if self.target.open[writer].is_none() => None,
-            Waited::NotYet => {
-                let first = self.turn.first_backend()? as usize;
-                // So is one behind whom somebody waits who lets nobody pass.
-                let queued = self.rng.u32(0..50) == 0;
-                let is_in_the_way = first != writer && (queued || self.waits_for(first, writer));
-                self.seen.in_the_way += u64::from(is_in_the_way);
-                is_in_the_way.then_some(Answer::InTheWay)
-            }
-        }
-    }
-
-    fn commit(&mut self, writer: usize, number: u64, commit: CommitPoint) -> Checked<Answer> {
-        let flush_every = Duration::from_millis(200);
-        let flushed = self.turn.is_to_flush(number, flush_every, self.now);
-        if commit.end <= self.target.committed.kept {
-            return Err(format!(
-                "{} commits after {}",
-                commit.end, self.target.committed.kept
-            ));
-        }
-        let missing = self.target.commit(writer, commit, flushed);
-        if missing > 0 {
-            return Err(format!("{missing} rows were missing up to {}", commit.end));
-        }
-        self.seen.commits += 1;
-        self.is_right("after a commit")?;
-        Ok(Answer::Committed {
-            flushed,
-            missing: Missing::new(),
-        })
     }
 }

@@ -9,7 +9,7 @@ use lockstep_spool::{
 use lockstep_wire::Lsn;
 
 use super::stream::{Sizes, Unit, relation, transaction, unit};
-use crate::disk::Disk;
+use lockstep_simulation::disk::Disk;
 
 const LIMITS: Limits = Limits {
     cache_bytes: 20_000,

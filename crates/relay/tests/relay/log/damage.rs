@@ -9,7 +9,7 @@ use lockstep_wire::Lsn;
 
 use super::harness::{Harness, START};
 use super::stream::{Model, Sizes, unit};
-use crate::disk::Disk;
+use lockstep_simulation::disk::Disk;
 
 const SIZES: Sizes = Sizes {
     most_changes: 5,

@@ -7,7 +7,7 @@ use lockstep_spool::{Limits, Log, LogError, Read, Reader, Recovered};
 use lockstep_wire::Lsn;
 
 use super::stream::{Expected, Model, Sizes, Unit, unit};
-use crate::disk::Disk;
+use lockstep_simulation::disk::Disk;
 
 /// Where the log begins.
 pub const START: u64 = 1000;

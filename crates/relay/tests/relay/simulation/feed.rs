@@ -13,13 +13,12 @@ use lockstep_relay::continuity::continues;
 use lockstep_relay::fault::Fault;
 use lockstep_relay::retention::{make_room, retain};
 use lockstep_relay::routes::Fitting;
+use lockstep_simulation::disk::Disk;
+use lockstep_simulation::primary::{Primary, Sizes, Walsender, slot_state};
 use lockstep_spool::{Log, LogError};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use super::house::House;
-use super::primary::{Primary, Sizes, Walsender};
-use super::relay::slot_state;
-use crate::disk::Disk;
 
 /// Most actions of a receiver that stops: rests are cut short.
 const STOPPING: usize = 10_000;
@@ -70,7 +69,7 @@ pub struct Feed {
 impl Feed {
     /// A new group whose slot stands at `start`.
     pub fn new(name: &str, start: u64, house: &House) -> Self {
-        let disk = Disk::with_fault(house.fault);
+        let disk = Disk::new(house.fault == Some(Fault::HeadersNotCounted));
         let log = Log::create(disk.clone(), house.limits, Lsn::from(start)).unwrap();
         Self {
             name: name.to_owned(),

@@ -8,11 +8,11 @@ use lockstep_relay::config::OnSpoolLimit;
 use lockstep_relay::error::RelayError;
 use lockstep_relay::fault::Fault;
 use lockstep_relay::slots::SlotBook;
+use lockstep_simulation::disk::Disk;
 use lockstep_spool::Limits;
 
 use super::counts::Counts;
 use super::feed::Feed;
-use crate::disk::Disk;
 
 /// See the module.
 pub struct House {

@@ -13,7 +13,6 @@
 mod counts;
 mod feed;
 mod house;
-mod primary;
 mod relay;
 mod sessions;
 mod slots;
@@ -26,6 +25,7 @@ use counts::Counts;
 use lockstep_intake::fault::IntakeFault;
 use lockstep_lab::for_tests;
 use lockstep_relay::fault::Fault;
+use lockstep_simulation::panic_words;
 use world::World;
 
 /// Seeds of an ordinary run.
@@ -58,7 +58,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 /// Each planted fault, and what is said where it is found.
-const FAULTS: [(Fault, &str); 8] = [
+const FAULTS: [(Fault, &str); 9] = [
     (Fault::HeadersNotCounted, "the spool has"),
     (
         Fault::Intake(IntakeFault::ConfirmsReceived),
@@ -76,6 +76,7 @@ const FAULTS: [(Fault, &str); 8] = [
         Fault::Intake(IntakeFault::AppliedIsFlushed),
         "was said to be applied",
     ),
+    (Fault::Intake(IntakeFault::ComparesNothing), "other WAL"),
 ];
 
 /// A planted fault is found within this many seeds.
@@ -86,10 +87,7 @@ fn planted_faults_are_found() {
     for (fault, words) in FAULTS {
         let said = (1..=FOUND_WITHIN).find_map(|seed| {
             let run = || World::new(seed, Some(fault)).run();
-            let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
-            let said = panic.downcast_ref::<String>().cloned();
-            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Some((seed, said.unwrap_or_default()))
+            Some((seed, panic_words(run)?))
         });
         let Some((seed, said)) = said else {
             panic!("{fault:?} is not found in {FOUND_WITHIN} seeds");

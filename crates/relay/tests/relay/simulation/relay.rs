@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_client::SlotState;
 use lockstep_relay::fault::Fault;
+use lockstep_simulation::primary::{Primary, Upstream};
 use lockstep_spool::Limits;
-use lockstep_wire::Lsn;
 
 use super::feed::Feed;
 use super::house::House;
-use super::primary::{Primary, START, Upstream};
 use super::sessions::Session;
 use super::subscriber::Subscriber;
 
@@ -146,17 +144,6 @@ impl Relay {
     /// Whether a stream waits for room.
     pub fn is_blocked(&self) -> bool {
         self.feeds.values().any(Feed::is_blocked)
-    }
-}
-
-/// A slot as the primary shows it.
-pub fn slot_state(plugin: &str, confirmed: u64) -> SlotState {
-    SlotState {
-        plugin: Some(plugin.to_owned()),
-        database: Some("d".to_owned()),
-        confirmed: Lsn::from(confirmed),
-        restart: Lsn::from(START),
-        ..SlotState::default()
     }
 }
 

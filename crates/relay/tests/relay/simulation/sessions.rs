@@ -8,6 +8,8 @@ use lockstep_relay::adoption;
 use lockstep_relay::routes::Choice;
 use lockstep_relay::send::sender::{Action, Event, Onward, Sender};
 use lockstep_relay::slots::{InUse, Route, Slot};
+use lockstep_simulation::disk::Disk;
+use lockstep_simulation::primary::{Primary, Wish};
 use lockstep_spool::{End, Read, Reader};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Backend;
@@ -15,10 +17,8 @@ use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
 use tokio::sync::watch;
 
 use super::feed::Place;
-use super::primary::{Primary, Wish};
 use super::relay::Relay;
 use super::subscriber::{Link, Plan};
-use crate::disk::Disk;
 
 /// The relay's end of a subscriber's connection.
 pub struct Session {

@@ -6,9 +6,9 @@ use lockstep_relay::adoption::{self, Action, Adoption, Drop, Event, Verdict};
 use lockstep_relay::error::Result;
 use lockstep_relay::routes::{self, Choice, Wanted};
 use lockstep_relay::slots::{Route, Slot};
+use lockstep_simulation::primary::{Primary, Wish, slot_state};
 
-use super::primary::{Primary, Wish};
-use super::relay::{Relay, slot_state};
+use super::relay::Relay;
 use super::sessions::{Started, name};
 
 impl Relay {

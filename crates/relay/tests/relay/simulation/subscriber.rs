@@ -1,13 +1,9 @@
 //! A subscriber: applies whole transactions, and knows what they should be.
 
-use std::collections::BTreeMap;
-
+use lockstep_simulation::primary::{Described, Primary, Wish};
 use lockstep_wire::frame::{self, LOGICAL_LIMIT};
 use lockstep_wire::logical::frames::scan;
-use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 use lockstep_wire::stream::FromServer;
-
-use super::primary::{Primary, Wish, type_of, version};
 
 /// What a session is to get, as the relay's book has it when the session begins.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +35,7 @@ pub struct Link {
     pub pipe: Vec<u8>,
     arrived: usize,
     /// Versions of tables and types that this session has described.
-    described: BTreeMap<SchemaKey, u32>,
+    described: Described,
     /// Parts of the next unit that have come.
     parts: usize,
     /// Positions on the way to the relay.
@@ -56,7 +52,7 @@ impl Link {
             plan,
             pipe: Vec::new(),
             arrived: 0,
-            described: BTreeMap::new(),
+            described: Described::default(),
             parts: 0,
             feedback: Vec::new(),
             done: false,
@@ -242,9 +238,8 @@ impl Subscriber {
         let next = self.next(&plan, primary);
         let link = self.link.as_mut().unwrap();
         let message = scan(whole).next().unwrap().unwrap().message;
-        if let Boundary::Schema(key) = boundary(message).unwrap() {
+        if link.described.note(message) {
             assert!(link.parts > 0, "a description outside of a transaction");
-            link.described.insert(key, described_version(message));
             return;
         }
         let (number, wish) = next.expect("more comes than was committed");
@@ -259,26 +254,12 @@ impl Subscriber {
             unit.end,
             link.parts
         );
-        if let Some((table, version)) = part.table {
-            let known = |key| link.described.get(&key).copied();
-            assert_eq!(known(SchemaKey::Relation(table)), Some(version), "{table}");
-            if let Some(id) = type_of(table) {
-                assert_eq!(known(SchemaKey::Type(id)), Some(version), "type {id}");
-            }
-        }
+        link.described.check(part);
         link.parts += 1;
         if link.parts == parts.len() {
             link.parts = 0;
             self.applied = number + 1;
             self.position = self.position.max(unit.end);
         }
-    }
-}
-
-fn described_version(message: &[u8]) -> u32 {
-    match Message::parse(message, Context::default()).unwrap().1 {
-        Message::Relation(relation) => version(relation.name),
-        Message::Type { name, .. } => version(name),
-        other => panic!("{other:?}"),
     }
 }

@@ -2,15 +2,15 @@
 
 use lockstep_relay::fault::Fault;
 use lockstep_relay::send::sender::Event;
+use lockstep_simulation::disk::Disk;
+use lockstep_simulation::primary::{Primary, START, Sizes, Unit, Wish};
 use lockstep_spool::Limits;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
-use super::primary::{Primary, START, Sizes, Unit, Wish};
 use super::relay::{Relay, part};
 use super::sessions::{Started, name};
 use super::subscriber::Subscriber;
-use crate::disk::Disk;
 
 /// Most subscribers.
 const SUBSCRIBERS: usize = 5;
@@ -140,7 +140,9 @@ impl World {
         };
         let number = self.random.usize(oldest..=last);
         feed.disconnect(house);
-        self.primary.set_back(number, &mut self.random);
+        let end = self.primary.end;
+        self.primary.end_at(self.primary.units[number].key);
+        self.primary.write_past(end, &mut self.random);
         let confirmed = self.primary.upstreams[&feed.name].confirmed;
         let received = feed.log.received();
         feed.set_back = true;

@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 use lockstep_wire::batch::{Entry, put_batch, put_marker};
 use lockstep_wire::logical::frames::put_frame;
-use lockstep_wire::logical::{Commit, Message, Relation, ReplicaIdentity, Tuple, Value, Xid};
+use lockstep_wire::logical::{
+    Boundary, Commit, Context, Message, Relation, ReplicaIdentity, SchemaKey, Tuple, Value, Xid,
+    boundary,
+};
 use lockstep_wire::stream::{FromServer, Timestamp};
 
 /// Where the slot begins.
@@ -156,12 +160,12 @@ fn name(version: u32) -> Vec<u8> {
 }
 
 /// What [`name`] says.
-pub fn version(name: &[u8]) -> u32 {
+fn version(name: &[u8]) -> u32 {
     std::str::from_utf8(&name[1..]).unwrap().parse().unwrap()
 }
 
 /// The type that a table has.
-pub fn type_of(table: u32) -> Option<u32> {
+fn type_of(table: u32) -> Option<u32> {
     (table >= TYPED).then_some(100 + table)
 }
 
@@ -300,17 +304,19 @@ impl Primary {
         slot.confirmed = slot.confirmed.max(confirmed);
     }
 
-    /// The files are restored as they were before the unit with this number, and the primary writes
-    /// other WAL, at least as much.
-    pub fn set_back(&mut self, number: usize, random: &mut fastrand::Rng) {
-        let end = self.end;
-        let begin = self.units[number].key;
-        self.units.truncate(number);
-        self.end = begin;
+    /// The WAL ends here from now on, as before: files were restored, or a standby took over.
+    /// What comes after it is other WAL.
+    pub fn end_at(&mut self, at: u64) {
+        self.units.retain(|unit| unit.end <= at);
+        self.end = at;
         for slot in self.upstreams.values_mut() {
-            *slot = Upstream::at(slot.confirmed.min(begin));
+            *slot = Upstream::at(slot.confirmed.min(at));
         }
         self.times_set_back += 1;
+    }
+
+    /// Commits until the WAL ends beyond this.
+    pub fn write_past(&mut self, end: u64, random: &mut fastrand::Rng) {
         while self.end <= end {
             self.commit(random);
         }
@@ -326,6 +332,49 @@ impl Primary {
     pub fn restart(&mut self) {
         let slots = self.upstreams.values_mut();
         slots.for_each(|slot| slot.confirmed = slot.persisted);
+    }
+}
+
+/// A slot as the primary shows it.
+pub fn slot_state(plugin: &str, confirmed: u64) -> SlotState {
+    SlotState {
+        plugin: Some(plugin.to_owned()),
+        database: Some("d".to_owned()),
+        confirmed: Lsn::from(confirmed),
+        restart: Lsn::from(START),
+        ..SlotState::default()
+    }
+}
+
+/// Versions of tables and types that a session has described to its subscriber.
+#[derive(Debug, Default)]
+pub struct Described(BTreeMap<SchemaKey, u32>);
+
+impl Described {
+    /// Notes a description. False if the message is none.
+    pub fn note(&mut self, message: &[u8]) -> bool {
+        let Boundary::Schema(key) = boundary(message).unwrap() else {
+            return false;
+        };
+        let described = match Message::parse(message, Context::default()).unwrap().1 {
+            Message::Relation(relation) => version(relation.name),
+            Message::Type { name, .. } => version(name),
+            other => panic!("{other:?}"),
+        };
+        self.0.insert(key, described);
+        true
+    }
+
+    /// The table of a change was described as it is.
+    pub fn check(&self, part: &Part) {
+        let Some((table, version)) = part.table else {
+            return;
+        };
+        let known = |key| self.0.get(&key).copied();
+        assert_eq!(known(SchemaKey::Relation(table)), Some(version), "{table}");
+        if let Some(id) = type_of(table) {
+            assert_eq!(known(SchemaKey::Type(id)), Some(version), "type {id}");
+        }
     }
 }
 

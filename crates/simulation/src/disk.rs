@@ -1,12 +1,11 @@
 //! A folder in memory that does to files what a machine that stops may do: forgets what was
-//! not made durable, any part of it; runs full; flips bytes; refuses to make data durable.
+//! not made durable, any part of it; runs full; flips bytes; fails; refuses to make data durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lockstep_relay::fault::Fault;
 use lockstep_spool::{SpoolFile, Storage};
 
 /// What a disk writes at once.
@@ -39,8 +38,10 @@ struct State {
     stopped: bool,
     /// Changes that are still made before the machine stops.
     changes_left: Option<u64>,
-    /// Something wrong in the log over it.
-    fault: Option<Fault>,
+    /// Operations that are still done before one fails.
+    before_failure: Option<u64>,
+    /// Something wrong in the log over it: [`Storage::forgets_headers`].
+    forgets_headers: bool,
     /// What happens right after the next read, and after a file is made durable.
     after_read: Option<Hook>,
     after_sync: Option<Hook>,
@@ -64,10 +65,10 @@ impl fmt::Debug for Disk {
 }
 
 impl Disk {
-    /// A new folder, for a log with something wrong in it.
-    pub fn with_fault(fault: Option<Fault>) -> Self {
+    /// A new folder, for a log with something wrong in it if `forgets_headers`.
+    pub fn new(forgets_headers: bool) -> Self {
         let disk = Self::default();
-        disk.state().fault = fault;
+        disk.state().forgets_headers = forgets_headers;
         disk
     }
 
@@ -86,11 +87,19 @@ impl Disk {
     }
 
     fn running(&self) -> io::Result<MutexGuard<'_, State>> {
-        let state = self.state();
-        match state.stopped {
-            true => Err(io::Error::other("the machine has stopped")),
+        let mut state = self.state();
+        if state.stopped {
+            return Err(io::Error::other("the machine has stopped"));
+        }
+        match state.fails_now() {
+            true => Err(io::Error::other("the disk fails")),
             false => Ok(state),
         }
+    }
+
+    /// Fails the operation after this number of further ones; `None`: no operation.
+    pub fn fail_after(&self, operations: Option<u64>) {
+        self.state().before_failure = operations;
     }
 
     /// The machine makes this number of changes more and stops before the next.
@@ -140,7 +149,7 @@ impl Disk {
             });
         }
         new.durable_names = new.names.clone();
-        new.fault = old.fault;
+        new.forgets_headers = old.forgets_headers;
         Self(Arc::new(Mutex::new(new)))
     }
 
@@ -225,6 +234,12 @@ impl Disk {
 }
 
 impl State {
+    fn fails_now(&mut self) -> bool {
+        let left = self.before_failure.take();
+        self.before_failure = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
+    }
+
     fn used(&self) -> usize {
         self.names
             .values()
@@ -310,7 +325,7 @@ impl Storage for Disk {
     }
 
     fn forgets_headers(&self) -> bool {
-        self.state().fault == Some(Fault::HeadersNotCounted)
+        self.state().forgets_headers
     }
 }
 
@@ -367,8 +382,9 @@ impl SpoolFile for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let fails = self.disk.state().fails_now();
         let mut state = self.disk.changing()?;
-        let refuse = std::mem::take(&mut state.refuse_sync);
+        let refuse = std::mem::take(&mut state.refuse_sync) || fails;
         let Content { now, durable, lost } = &mut state.files[self.number];
         if !refuse {
             durable.resize(now.len(), 0);

@@ -1,0 +1,53 @@
+//! Counts of what a run came by: what is never come by is not checked.
+
+/// What a run came by.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Seen {
+    pub commits: u64,
+    pub ahead: u64,
+    pub again: u64,
+    pub parts: u64,
+    pub crashes: u64,
+    pub conflicts: u64,
+    pub blocked: u64,
+    pub holds: u64,
+    pub deadlocks: u64,
+    pub in_the_way: u64,
+    pub spooled: u64,
+}
+
+impl Seen {
+    fn numbers(&self) -> [u64; 11] {
+        [
+            self.commits,
+            self.ahead,
+            self.again,
+            self.parts,
+            self.crashes,
+            self.conflicts,
+            self.blocked,
+            self.holds,
+            self.deadlocks,
+            self.in_the_way,
+            self.spooled,
+        ]
+    }
+
+    pub fn least(&self) -> u64 {
+        self.numbers().into_iter().min().unwrap_or(0)
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.commits += more.commits;
+        self.ahead += more.ahead;
+        self.again += more.again;
+        self.parts += more.parts;
+        self.crashes += more.crashes;
+        self.conflicts += more.conflicts;
+        self.blocked += more.blocked;
+        self.holds += more.holds;
+        self.deadlocks += more.deadlocks;
+        self.in_the_way += more.in_the_way;
+        self.spooled += more.spooled;
+    }
+}

@@ -1,0 +1,110 @@
+//! A replica's spool in one thread without a clock, a socket or a file: what a run does depends on its
+//! seed alone.
+//!
+//! The host, its driver and receiver, the log and what reads it are the replica's own, over a disk in memory.
+//! The source streams, breaks off at any step, sends again, is restarted, changes its timeline. The
+//! process and its machine stop at any step, in the middle of a write too; the disk runs full and fails. The
+//! target commits, and may lose what it has not on disk.
+//!
+//! | what is checked | when |
+//! |---|---|
+//! | what is confirmed would survive a crash of the machine; nothing is said to be applied that the target has not committed; neither goes back | each confirmation |
+//! | transactions come whole, in order, byte for byte, none twice, described as they are | each message to the target |
+//! | nothing is covered that has not come | each time that something is covered |
+//! | the target never has a timeline of which the spool does not know | each message to the target |
+//! | the spool stays within its limit | each step |
+//! | nothing is refused, and no error comes that was not arranged | always |
+//! | everything arrives once nothing goes wrong any more, and is confirmed | at the end |
+//! | a source that does not go on is refused, now and by the next process: one that was restored from older files, with or without having written past the log's end, that parted from the log, is another cluster, or whose slot was moved or is lost. Nothing of it is taken in, nothing is confirmed to it | after the end |
+//!
+//! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N; `SHOW=1` says
+//! each step.
+
+mod counts;
+mod source;
+mod target;
+mod world;
+
+use counts::Counts;
+use lockstep_apply::fault::Fault;
+use lockstep_intake::fault::IntakeFault;
+use lockstep_lab::for_tests;
+use lockstep_simulation::panic_words;
+use world::{Plant, World};
+
+/// Seeds of a usual run.
+const SEEDS: u64 = 200;
+
+#[test]
+fn nothing_is_lost_nothing_comes_twice_and_a_source_that_was_set_back_is_noticed() {
+    let mut counts = Counts::default();
+    let seeds = for_tests::seeds(SEEDS);
+    for seed in seeds.clone() {
+        let mut run = Counts::default();
+        let words = panic_words(|| run = World::new(seed, None).run());
+        if let Some(words) = words {
+            panic!(
+                "{words}; again with: SEED={seed} SHOW=1 scripts/cargo test -p lockstep-apply \
+                 spool_simulation"
+            );
+        }
+        counts.add_all(&run);
+    }
+    println!("simulation of the spool: seeds {seeds:?} hold: {counts}");
+    if seeds.count() as u64 >= SEEDS {
+        assert_eq!(counts.missing(), Vec::<&str>::new(), "never happened");
+    }
+}
+
+const fn intake(fault: IntakeFault) -> Plant {
+    Plant::In(Fault::Intake(fault))
+}
+
+/// Each planted fault, seeds within which it is found, and what is said then.
+const PLANTS: [(Plant, u64, &str); 12] = [
+    (
+        intake(IntakeFault::ConfirmsReceived),
+        200,
+        "a crash would leave",
+    ),
+    (
+        intake(IntakeFault::AppliedIsFlushed),
+        20,
+        "was said to be applied",
+    ),
+    (intake(IntakeFault::ComparesNothing), 50, "other WAL"),
+    (intake(IntakeFault::CoversInside), 50, "still arriving"),
+    (
+        intake(IntakeFault::FullIsDropped),
+        50,
+        "outside of any transaction",
+    ),
+    (intake(IntakeFault::UnitIsNotCut), 20, "still arriving"),
+    (Plant::In(Fault::SpoolTakesAny), 50, "other WAL"),
+    (Plant::In(Fault::SpoolForgetsCommitted), 200, "begins at"),
+    (Plant::In(Fault::SpoolTimelineNotKept), 20, "timeline"),
+    (Plant::In(Fault::SpoolTimelineKnownFirst), 200, "timeline"),
+    (Plant::In(Fault::SpoolHandsOutParts), 20, "a transaction"),
+    (Plant::HeadersNotCounted, 200, "the spool has"),
+];
+
+#[test]
+fn planted_faults_are_found() {
+    for (plant, seeds, words) in PLANTS {
+        let said = (1..=seeds).find_map(|seed| {
+            let run = || World::new(seed, Some(plant)).run();
+            Some((seed, panic_words(run)?))
+        });
+        let Some((seed, said)) = said else {
+            panic!("{plant:?} is not found in {seeds} seeds");
+        };
+        println!("simulation of the spool: {plant:?} is found with seed {seed}: {said}");
+        assert!(said.contains(words), "{plant:?}: {said}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_run() {
+    let run = || World::new(7, None).run();
+    assert_eq!(run(), run());
+}

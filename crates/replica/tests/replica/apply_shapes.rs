@@ -1,0 +1,118 @@
+//! Tables whose columns differ on both sides, or are none, or very many.
+
+use super::apply_lab::{Pair, rows, sql};
+
+fn run(pair: &Pair, statements: &[&str]) {
+    let mut source = sql(&pair.source);
+    for statement in statements {
+        source.execute(statement).unwrap();
+    }
+}
+
+#[test]
+fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
+    let mut pair = Pair::new(
+        "CREATE DOMAIN price numeric(8, 2); \
+         CREATE TABLE t (id int PRIMARY KEY, f real, n numeric(10, 2), at timestamp(0), of price, a real[], \
+           i int, v varchar(5))",
+    );
+    // What is wider on the target loses nothing.
+    let wider = "ALTER TABLE t ALTER i TYPE int8, ALTER v TYPE text";
+    sql(&pair.target).execute(wider).unwrap();
+    let control = pair.start();
+    let insert = |id| {
+        format!(
+            "INSERT INTO t VALUES ({id}, 0.1234567890123, 1.2345, '2026-01-01 00:00:00.5', 1.25, \
+             '{{0.1234567890123}}', 7, 'abc')"
+        )
+    };
+    run(&pair, &[&insert(1)]);
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    let widen = "ALTER TABLE t ALTER f TYPE float8, ALTER n TYPE numeric(12, 4), ALTER at TYPE timestamp, \
+                 ALTER of TYPE numeric, ALTER a TYPE float8[]";
+    run(&pair, &["DELETE FROM t", widen, &insert(2)]);
+    let words = pair.blocked();
+    for part in [
+        "column \"f\" is real, and double precision on the source",
+        "column \"n\" is numeric(10,2), and numeric(12,4) on the source",
+        "column \"at\" is timestamp(0), and timestamp on the source",
+        "column \"of\" is numeric(8,2), and numeric on the source",
+        "column \"a\" is real[], and double precision[] on the source",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert_eq!(rows(&pair.target, "SELECT FROM t").len(), 0);
+    sql(&pair.target).execute(widen).unwrap();
+    control.resume();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    pair.stop();
+}
+
+#[test]
+fn rows_of_which_no_column_is_sent_are_deleted() {
+    let table = "CREATE TABLE g (a int, g int GENERATED ALWAYS AS (42) STORED); \
+                 ALTER TABLE g DROP COLUMN a; ALTER TABLE g REPLICA IDENTITY FULL; \
+                 INSERT INTO g SELECT FROM generate_series(1, 5)";
+    let mut pair = Pair::new(table);
+    let control = pair.start();
+    run(
+        &pair,
+        &[
+            "INSERT INTO g DEFAULT VALUES",
+            "UPDATE g SET g = DEFAULT",
+            "DELETE FROM g WHERE ctid = (SELECT min(ctid) FROM g)",
+            "BEGIN; DELETE FROM g WHERE ctid = (SELECT min(ctid) FROM g); INSERT INTO g DEFAULT VALUES; \
+             INSERT INTO g DEFAULT VALUES; COMMIT",
+        ],
+    );
+    pair.assert_same("SELECT count(*), sum(g) FROM g");
+    run(&pair, &["DELETE FROM g"]);
+    pair.assert_same("SELECT count(*) FROM g");
+    assert_eq!(control.stats().missing, 0);
+    pair.stop();
+}
+
+#[test]
+fn rows_with_as_many_columns_as_a_table_can_have_are_changed() {
+    let wide = |column: fn(i: u32) -> String| (1..1600).map(column).collect::<Vec<_>>().join(", ");
+    let columns = wide(|i| format!("c{i} {}", if i <= 65 { "text" } else { "int2" }));
+    let external = (1..=65).map(|i| format!("ALTER c{i} SET STORAGE EXTERNAL"));
+    let external = external.collect::<Vec<_>>().join(", ");
+    let identity = wide(|i| format!("c{i} {}", if i == 1 { "text" } else { "int2" }));
+    let mut pair = Pair::new(&format!(
+        "CREATE TABLE w (id int PRIMARY KEY, {columns}); ALTER TABLE w {external}; \
+         CREATE TABLE f (id int, {identity}); ALTER TABLE f REPLICA IDENTITY FULL; \
+         CREATE TABLE always (id int PRIMARY KEY, {columns}, CHECK (id > 0)); \
+         ALTER TABLE always {external}, ALTER c1000 SET NOT NULL, \
+             ALTER c1000 TYPE int, ALTER c1000 ADD GENERATED ALWAYS AS IDENTITY"
+    ));
+    pair.start();
+    let large = (1..=65)
+        .map(|i| format!("c{i}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let values = vec!["repeat('x', 3000)"; 65].join(", ");
+    for table in ["w", "always"] {
+        for statement in [
+            format!(
+                "INSERT INTO {table} (id, {large}) SELECT i, {values} FROM generate_series(1, 3) i"
+            ),
+            format!("UPDATE {table} SET c1500 = 1 WHERE id = 1"),
+            format!("UPDATE {table} SET id = 10, c66 = 2 WHERE id = 2"),
+            format!("UPDATE {table} SET c1 = 'short', c1599 = 3"),
+        ] {
+            run(&pair, &[&statement]);
+            pair.assert_same(&format!("SELECT ROW(t.*)::text FROM {table} t ORDER BY id"));
+        }
+    }
+    run(
+        &pair,
+        &[
+            "INSERT INTO f (id, c1, c1599) VALUES (1, 'a', 1), (1, 'a', 1), (2, 'b', 2)",
+            "UPDATE f SET c1500 = 1 WHERE ctid = (SELECT min(ctid) FROM f)",
+            "DELETE FROM f WHERE id = 2",
+        ],
+    );
+    pair.assert_same("SELECT ROW(t.*)::text FROM f t ORDER BY 1");
+    pair.stop();
+}
