@@ -324,9 +324,9 @@ pub const RULES: &[Rule] = &[
              holds the lock, and has written nothing",
             "let the program that prepared '{gid}' end it: a transaction manager knows whether it was committed \
              elsewhere",
-            "on {server}: COMMIT PREPARED '{gid}'; if the other parts of it were committed",
             "let the transaction of process {writer_pid} on {server} end: it holds the lock",
             "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
+            "on {server}: COMMIT PREPARED '{gid}'; if the other parts of it were committed",
             "on {server}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote is lost",
             "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: \
              what it wrote is lost",
