@@ -321,7 +321,11 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 3] = [
+const IMPLIED: [(Cause, Cause); 7] = [
+    (Cause::SlotTaken, Cause::NotStreaming),
+    (Cause::SlotMissing, Cause::NotStreaming),
+    (Cause::WalRemoved, Cause::NotStreaming),
+    (Cause::UpstreamElsewhere, Cause::NotStreaming),
     (Cause::GiantTransaction, Cause::SpillToDisk),
     (Cause::MissingIndex, Cause::SlowConsumer),
     (Cause::RelayHalted, Cause::SlowConsumer),

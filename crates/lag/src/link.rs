@@ -87,6 +87,11 @@ impl<'a> Link<'a> {
         self.replica.is_some_and(|node| node.role == Role::Relay)
     }
 
+    /// True if the link stands for an archive, from which a standby restores all its WAL.
+    pub fn is_archived(&self) -> bool {
+        self.kind == LinkKind::Physical && self.replica.is_some_and(NodeWindow::restores_only)
+    }
+
     /// The replica that it goes to, in the target's newest answer.
     pub fn replica_state(&self) -> Option<&'a Replica> {
         self.replica_name.as_ref()?;

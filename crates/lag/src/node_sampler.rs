@@ -17,6 +17,7 @@ use crate::questions::{self, Part, Scope};
 use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample};
+use crate::source::{self, Source};
 use crate::tables::{self, Tables};
 use crate::views::{ArchiveQueue, WalFolder};
 use crate::window::Glance;
@@ -72,6 +73,7 @@ pub struct NodeSampler {
     tables: Arc<Tables>,
     wal_folder: Option<WalFolder>,
     archive: Option<ArchiveQueue>,
+    source: Option<Arc<Source>>,
     dead_rows: Option<u64>,
     /// When these three were asked for; None before.
     folder_at: Option<Instant>,
@@ -170,6 +172,7 @@ impl NodeSampler {
             tables: Arc::default(),
             wal_folder: None,
             archive: None,
+            source: None,
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -243,6 +246,7 @@ impl NodeSampler {
             tables: Arc::default(),
             wal_folder: None,
             archive: None,
+            source: None,
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -294,6 +298,7 @@ impl NodeSampler {
                     sample.tables = Arc::clone(&self.tables);
                     sample.wal_folder = self.wal_folder;
                     sample.archive = self.archive;
+                    sample.source.clone_from(&self.source);
                     sample.dead_rows = self.dead_rows;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
@@ -370,10 +375,14 @@ impl NodeSampler {
             return Ok(());
         }
         self.folder_at = Some(Instant::now());
-        self.wal_folder = self.ask_freely("the WAL folder", questions::WAL_FOLDER)?;
+        self.wal_folder = self.ask_freely("the WAL folder", &questions::wal_folder())?;
         self.archive = self.ask_freely("the archiver's queue", questions::ARCHIVE_QUEUE)?;
         if self.node.role == Role::Primary {
             self.dead_rows = self.ask_freely("dead rows", questions::DEAD_ROWS)?;
+        }
+        if self.node.role == Role::Standby {
+            let settings = self.ask_freely("where it gets WAL", source::QUESTION)?;
+            self.source = settings.map(|settings| Arc::new(Source::read(settings)));
         }
         Ok(())
     }

@@ -125,7 +125,9 @@ const SETTINGS: &[&str] = &[
     "port",
     "cluster_name",
     "hot_standby_feedback",
+    "max_standby_archive_delay",
     "max_standby_streaming_delay",
+    "wal_segment_size",
     "recovery_min_apply_delay",
     "recovery_target",
     "recovery_target_action",
@@ -201,8 +203,25 @@ const HAS_PARALLEL_REPLAY: &str = "(SELECT count(*) = 2 FROM pg_extension e \
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
 /// The statement for [`crate::views::WalFolder`]. The server looks at each file.
-pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
-     'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
+pub fn wal_folder() -> String {
+    format!(
+        "SELECT json_build_object('files', count(*), 'bytes', coalesce(sum(size), 0), 'oldest', \
+         min({}) FILTER (WHERE name ~ '{SEGMENT}')) FROM pg_ls_waldir()",
+        begin("name")
+    )
+}
+
+/// Names of segments of WAL.
+const SEGMENT: &str = "^[0-9A-F]{24}$";
+
+/// The position at which a segment of this name begins.
+fn begin(name: &str) -> String {
+    format!(
+        "('0/0'::pg_lsn + (('x' || substr({name}, 9, 8))::bit(32)::bigint * 4294967296 \
+         + ('x' || substr({name}, 17, 8))::bit(32)::bigint \
+         * pg_size_bytes(current_setting('wal_segment_size'))))"
+    )
+}
 
 /// The statement for [`crate::views::ArchiveQueue`]. The server looks at each file.
 pub const ARCHIVE_QUEUE: &str = "SELECT json_build_object('ready', count(*), 'oldest_ms', \
@@ -262,12 +281,15 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM clock_timestamp() - prepared) AS age_ms \
              FROM pg_prepared_xacts ORDER BY prepared LIMIT 20",
         ),
-        Part::Archiver => "(SELECT to_json(r) FROM (SELECT archived_count, failed_count, \
-               last_failed_wal, \
+        Part::Archiver => format!(
+            "(SELECT to_json(r) FROM (SELECT archived_count, failed_count, last_failed_wal, \
+               CASE WHEN last_archived_wal ~ '{SEGMENT}' THEN {} \
+                 + pg_size_bytes(current_setting('wal_segment_size')) END AS archived_end, \
                1000 * extract(epoch FROM clock_timestamp() - last_archived_time) AS archived_age_ms, \
                1000 * extract(epoch FROM clock_timestamp() - last_failed_time) AS failed_age_ms \
-             FROM pg_stat_archiver) r)"
-            .to_owned(),
+             FROM pg_stat_archiver) r)",
+            begin("last_archived_wal")
+        ),
         Part::Conflicts => "(SELECT json_build_object('snapshot', sum(confl_snapshot), \
                'lock', sum(confl_lock), 'bufferpin', sum(confl_bufferpin), \
                'deadlock', sum(confl_deadlock)) FROM pg_stat_database_conflicts)"

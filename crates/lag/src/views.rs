@@ -263,6 +263,9 @@ pub struct Prepared {
 pub struct WalFolder {
     pub files: u64,
     pub bytes: u64,
+    /// Where the oldest segment begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Lsn>,
 }
 
 /// Segments that wait to be archived: `pg_ls_archive_statusdir()`.
@@ -280,6 +283,8 @@ pub struct ArchiveQueue {
 pub struct Archiver {
     pub archived_count: u64,
     pub failed_count: u64,
+    /// Where the segment ends that was archived most recently.
+    pub archived_end: Option<Lsn>,
     /// The segment that could not be archived most recently.
     pub last_failed_wal: Option<String>,
     /// Time since the last segment was archived.

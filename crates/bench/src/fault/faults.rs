@@ -619,11 +619,16 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` beside it.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` and `doctor_unfed.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::TwoPrimaries,
         Cause::NotStreaming,
+        Cause::SlotTaken,
+        Cause::SlotMissing,
+        Cause::WalRemoved,
+        Cause::UpstreamElsewhere,
+        Cause::RestoreFails,
         Cause::InitialSyncFails,
         Cause::NoReplicaIdentity,
         Cause::SpillToDisk,

@@ -17,6 +17,7 @@ mod doctor_relay;
 mod doctor_replica;
 mod doctor_standbys;
 mod doctor_support;
+mod doctor_unfed;
 mod doctor_unnamed;
 mod house;
 mod links;

@@ -50,6 +50,9 @@ mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unfed;
+#[cfg(test)]
+mod unfed_tests;
 #[cfg(test)]
 mod way_tests;
 

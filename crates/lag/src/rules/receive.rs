@@ -37,11 +37,17 @@ pub(super) fn receiver(sample: &Sample) -> Option<&Process> {
 }
 
 pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
+    let links = not_streaming_links(view).into_iter();
+    links.map(|(_, evidence)| evidence).collect()
+}
+
+/// Links to standbys that should stream and do not, each with the evidence for that.
+pub(super) fn not_streaming_links<'v, 'a>(view: &'v View<'a>) -> Vec<(&'v Link<'a>, Evidence)> {
     let mut found = Vec::new();
     for link in view
         .links
         .iter()
-        .filter(|link| link.kind == LinkKind::Physical)
+        .filter(|link| link.kind == LinkKind::Physical && !link.is_archived())
     {
         let Some(node) = link.replica else { continue };
         let streams = |sample: &Sample| {
@@ -61,7 +67,8 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let behind = link.last_bytes() as f64;
-        found.push(
+        found.push((
+            link,
             Evidence::of(link, share)
                 .fact(
                     "not_streaming_share",
@@ -76,7 +83,7 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
                     behind,
                     format!("{} behind {}", bytes(behind), link.upstream.name),
                 ),
-        );
+        ));
     }
     found
 }
