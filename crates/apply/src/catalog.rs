@@ -53,7 +53,11 @@ impl Default for Starts {
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
 /// A table is looked at once, and the server takes that for so much work that it would compile the query
 /// first, which takes longer than a batch.
-const SESSION: &str = "SET lock_timeout = 20000";
+///
+/// A source may change thousands of tables in its first transaction, so each question is planned once, and
+/// reads nothing but the rows of its table.
+const SESSION: &str = "SET lock_timeout = 20000; SET plan_cache_mode = force_generic_plan; \
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
 /// Tables that may be the one that is asked for ([`Copies::home`]): with this OID, or one of two names.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
@@ -115,6 +119,16 @@ const KEYS: &str = "SELECT i.indexrelid, a.attname, \
 const CONSTRAINTS: &str = "SELECT count(*) FROM pg_catalog.pg_index \
     WHERE indrelid = $1::pg_catalog.oid AND indislive AND (indisunique OR indisexclusion)";
 
+/// Names of prepared statements, and what they ask.
+const QUESTIONS: [(&str, &str); 6] = [
+    ("table", TABLE),
+    ("columns", COLUMNS),
+    ("keys", KEYS),
+    ("constraints", CONSTRAINTS),
+    ("facts", FACTS),
+    ("uniques", UNIQUES),
+];
+
 type Row = Vec<Option<String>>;
 
 /// What the target has for a table of the source.
@@ -141,6 +155,10 @@ impl Catalog {
         let mut connection =
             sessions::open(target, Purpose::Sql, application_name).map_err(ApplyError::Target)?;
         connection.execute(SESSION).map_err(ApplyError::Target)?;
+        for question in QUESTIONS {
+            let prepared = connection.prepare(question.0, question.1);
+            prepared.map_err(ApplyError::Target)?;
+        }
         Ok(Self {
             starts: starts(&mut connection)?,
             connection,
@@ -165,8 +183,8 @@ impl Catalog {
         let bound = copied.and_then(|copied| copied.target).unwrap_or(0);
         let before = copied.map_or(name, |copied| &copied.name);
         let (now, before) = ((&name.schema, &name.table), (&before.schema, &before.table));
-        let rows =
-            (self.connection).query_with(TABLE, &[&bound, now.0, now.1, before.0, before.1])?;
+        let rows = (self.connection)
+            .query_prepared("table", &[&bound, now.0, now.1, before.0, before.1])?;
         let candidate = |row: &Row| {
             Ok(Candidate {
                 oid: field(row, 0)?,
@@ -195,7 +213,7 @@ impl Catalog {
         let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
         let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
         let attributes = field(row, 4)?;
-        let columns = connection.query_with(COLUMNS, &[&oid])?;
+        let columns = connection.query_prepared("columns", &[&oid])?;
         let columns = columns.iter().map(|row| {
             let delimiter: String = field(row, 2)?;
             Ok(TargetColumn {
@@ -214,7 +232,7 @@ impl Catalog {
         });
         let columns = columns.collect::<lockstep_client::Result<_>>()?;
         let mut keys: Vec<(u32, TargetKey)> = Vec::new();
-        for row in connection.query_with(KEYS, &[&oid])? {
+        for row in connection.query_prepared("keys", &[&oid])? {
             let index: u32 = field(&row, 0)?;
             let column = (field(&row, 1)?, field(&row, 2)?);
             match keys.last_mut().filter(|(last, _)| *last == index) {
@@ -227,7 +245,7 @@ impl Catalog {
                 )),
             }
         }
-        let constraints = connection.query_with(CONSTRAINTS, &[&oid])?;
+        let constraints = connection.query_prepared("constraints", &[&oid])?;
         let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
         Ok(TargetTable {
             partitioned,
@@ -244,13 +262,13 @@ impl Catalog {
 
 /// What decides how far changes of the table reach.
 fn reach(connection: &mut Connection, oid: u32) -> lockstep_client::Result<TargetReach> {
-    let facts = connection.query_with(FACTS, &[&format!("{{{oid}}}")])?;
+    let facts = connection.query_prepared("facts", &[&format!("{{{oid}}}")])?;
     let facts: String = facts
         .first()
         .map_or(Ok(String::new()), |row| field(row, 0))?;
     let root = facts.split('/').next().and_then(|root| root.parse().ok());
     let mut uniques: Vec<(u32, TargetUnique)> = Vec::new();
-    for row in connection.query_with(UNIQUES, &[&oid])? {
+    for row in connection.query_prepared("uniques", &[&oid])? {
         let index: u32 = field(&row, 0)?;
         let column = UniqueColumn {
             name: field(&row, 3)?,

@@ -82,7 +82,8 @@ impl Conflict {
         }
         match self.sqlstate.as_deref() {
             Some(sqlstate::UNIQUE_VIOLATION | sqlstate::EXCLUSION_VIOLATION) => {
-                "change or delete the target's row with that key; the change is then tried again by itself"
+                "if the source has both rows, its index was dropped there: drop it here, too; else change or \
+                 delete the target's row with that key; the change is then tried again by itself"
             }
             _ => "repair the target; the change is then tried again by itself",
         }

@@ -30,6 +30,8 @@
 //! | [`upstream_slot`] | a group's slot on the primary: how it is made, and whose the slots there are |
 //! | [`group`] | one upstream slot and the log it fills |
 //! | [`receive`] | a group as the host of its stream: what receives it is crate `intake` |
+//! | `token` | SQL as words |
+//! | [`slot_sql`] | what a client's SQL asks of slots, and what the primary gets instead; no I/O |
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
@@ -78,11 +80,13 @@ pub mod send;
 pub mod serve;
 pub mod session;
 pub mod slot_commands;
+pub mod slot_sql;
 pub mod slots;
 pub mod spare;
 pub mod stats;
 pub mod stream_options;
 pub mod synchronous;
 pub mod terms;
+mod token;
 pub mod unguarded;
 pub mod upstream_slot;

@@ -2,7 +2,7 @@
 //!
 //! A session is passed through to the primary byte for byte. Only where it is a session of
 //! replication, and idle, is each simple query shown to the [`SlotCommands`], which says what
-//! becomes of it.
+//! becomes of it; and in all sessions SQL that concerns replication slots is read.
 
 use std::fmt;
 use std::future::Future;
@@ -13,6 +13,7 @@ use lockstep_wire::command::Command;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use crate::slot_sql::{Act, Listed};
 use crate::spare::Scarce;
 
 /// What is known about a session once the primary has let it in.
@@ -177,6 +178,17 @@ pub trait SlotCommands: Send + Sync + 'static {
         command: &Command,
         text: &str,
     ) -> impl Future<Output = Decision<Self::Stream>> + Send;
+
+    /// The relay's slots, for sessions that ask SQL for them.
+    fn listed(&self) -> Vec<Listed> {
+        Vec::new()
+    }
+
+    /// Does what a session's SQL asks of a slot of the relay; the session's role may use slots. The
+    /// future may be dropped like that of [`Self::decide`].
+    fn act(&self, _facts: &Facts, _act: &Act) -> impl Future<Output = Result<(), Report>> + Send {
+        async { Ok(()) }
+    }
 
     /// The primary has refused a session something of which it has too few. True if the relay
     /// has given some up, so that it may be tried again.

@@ -50,12 +50,14 @@ use crate::relay::{Relay, drop_at_primary};
 use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
 use crate::session::{Canceled, Decision, Facts, Needs, SlotCommands, Standing, Terminated};
+use crate::slot_sql::{Act, Listed, exists};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::spare::Scarce;
 use crate::stream_options::{self, StreamOptions};
 
 mod alter;
 mod back;
+mod in_sql;
 
 use alter::{ALTERS_SLOTS, Altered};
 
@@ -182,6 +184,14 @@ impl SlotCommands for Sessions {
             }
             _ => Decision::Pass,
         }
+    }
+
+    fn listed(&self) -> Vec<Listed> {
+        self.listed_slots()
+    }
+
+    async fn act(&self, facts: &Facts, act: &Act) -> Result<(), Report> {
+        self.act_on(facts, act).await
     }
 
     async fn short_of(&self, scarce: Scarce) -> bool {
@@ -360,28 +370,35 @@ impl Sessions {
     }
 
     async fn drop_slot(&self, facts: &Facts, name: &str, wait: bool) -> Decision<Sending> {
+        match self.drop_kept(facts, name, wait).await {
+            None => Decision::Pass,
+            Some(Ok(())) => reply(&[Backend::CommandComplete("DROP_REPLICATION_SLOT")]),
+            Some(Err(report)) => error(report),
+        }
+    }
+
+    /// Drops a slot of the relay; None if there is none of this name.
+    async fn drop_kept(&self, facts: &Facts, name: &str, wait: bool) -> Option<Result<(), Report>> {
         let relay = &self.0;
         let began = tokio::time::Instant::now();
         loop {
-            let Some(slot) = relay.slots().get(name) else {
-                return Decision::Pass;
-            };
+            let slot = relay.slots().get(name)?;
             match adoption::drop_slot(slot.active(), &slot.route(), slot.is_adopting()) {
                 Drop::InUse(pid) if !wait || began.elapsed() >= LONGEST_WAIT => {
-                    return error(in_use(name, pid));
+                    return Some(Err(in_use(name, pid)));
                 }
                 Drop::Adopting if began.elapsed() >= LONGEST_SETTLING => {
-                    return error(adopting(name));
+                    return Some(Err(adopting(name)));
                 }
                 Drop::InUse(_) | Drop::Adopting => tokio::time::sleep(LOOK_EVERY).await,
                 Drop::Remove => match self.remove(facts, &slot) {
                     Ok(false) => {}
-                    removed => return dropped(&slot, removed),
+                    removed => return Some(dropped(&slot, removed)),
                 },
                 Drop::RemoveBoth => match self.drop_both(facts, &slot).await {
-                    Ok(true) => return dropped(&slot, Ok(true)),
+                    Ok(true) => return Some(dropped(&slot, Ok(true))),
                     Ok(false) => {}
-                    Err(report) => return error(report),
+                    Err(report) => return Some(Err(report)),
                 },
             }
         }
@@ -399,13 +416,11 @@ impl Sessions {
     }
 }
 
-fn dropped(slot: &Slot, removed: Result<bool, RelayError>) -> Decision<Sending> {
-    if let Err(failed) = removed {
-        return error(Report::error("58030", failed.to_string()));
-    }
+fn dropped(slot: &Slot, removed: Result<bool, RelayError>) -> Result<(), Report> {
+    removed.map_err(|failed| Report::error("58030", failed.to_string()))?;
     info!(slot = slot.name, "dropped");
     slot.end();
-    reply(&[Backend::CommandComplete("DROP_REPLICATION_SLOT")])
+    Ok(())
 }
 
 /// Why a slot cannot be dropped yet that the relay is taking over.
@@ -417,14 +432,6 @@ fn adopting(slot: &str) -> Report {
         ),
     )
     .hint("Try again once the primary answers the relay.")
-}
-
-fn exists(slot: &str) -> Report {
-    let message = format!("replication slot \"{slot}\" already exists");
-    Report::error("42710", message).hint(
-        "The relay keeps this slot, so pg_replication_slots on the primary does not list it. \
-         SHOW SLOTS in the relay's database lockstep does.",
-    )
 }
 
 /// A server's words, as those that follow.

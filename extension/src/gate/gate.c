@@ -18,6 +18,9 @@
  * W / P turns. Sessions whose clients leave them idle in their turn do not keep
  * others out: gate_limit.c adds places for them.
  *
+ * An express place is for one short query of a user who has nothing inside (line_rule.c), beside
+ * the capacity. A query that turns out to be long counts in running from then on.
+ *
  * What passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, transactions above READ COMMITTED,
  * those that keep a snapshot, those that hold a lock another process waits for, and
@@ -57,6 +60,7 @@
 #include "compat.h"
 #include "controller.h"
 #include "executor_hooks.h"
+#include "gate/express.h"
 #include "gate/gate.h"
 #include "gate/gate_lines.h"
 #include "gate/held_locks.h"
@@ -100,18 +104,19 @@ static void gate_at_xact_end(XactEvent event, void *arg);
 static void gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact,
 								SubTransactionId parent, void *arg);
 static bool gate_try_take_place(void);
-static void gate_hold_place(const QueryDesc *queryDesc);
 static void gate_go_in_unasked(const QueryDesc *queryDesc);
 static void gate_go_inside(const QueryDesc *queryDesc, LsGateState state);
+static pg_atomic_uint32 *gate_count_of(LsGateState state);
 static bool gate_give_back(LsSession *s, LsGateState from);
 static bool gate_take_away(LsSession *s, LsGateState from);
 static void gate_say_would_wait(void);
-static void gate_wait_for_place(QueryDesc *queryDesc);
-static void gate_line_up_and_wait(QueryDesc *queryDesc);
+static void gate_wait_for_place(QueryDesc *queryDesc, LsLine line);
+static void gate_line_up_and_wait(QueryDesc *queryDesc, LsLine line);
 static bool gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks);
-static bool gate_wait_in_line(LsSession *s, bool has_shared_locks);
-static bool gate_line_up(LsSession *s);
+static bool gate_wait_in_line(LsSession *s, LsLine line, bool has_shared_locks);
+static bool gate_line_up(LsSession *s, LsLine line);
 static bool gate_wait_in_queue(LsSession *s, bool has_shared_locks);
+static bool gate_is_granted(LsSession *s);
 static void gate_report_timeout(void);
 static void gate_count_wait(int64 began);
 static void gate_catch_up(QueryDesc *queryDesc);
@@ -128,6 +133,7 @@ ls_gate_init_shared(char *queues)
 	/* until the controller has measured anything, every query passes */
 	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
 	pg_atomic_init_u32(&ls_gate->running, 0);
+	pg_atomic_init_u32(&ls_gate->express, 0);
 	pg_atomic_init_u32(&ls_gate->unasked, 0);
 	pg_atomic_init_u32(&ls_gate->waiting, 0);
 	pg_atomic_init_u64(&ls_gate->waits, 0);
@@ -159,14 +165,21 @@ ls_gate_enter(QueryDesc *queryDesc)
 	if (gate_resume_turn(ls_my_session, queryDesc))
 		return true;
 	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && gate_try_take_place())
-		gate_hold_place(queryDesc);
+		gate_go_inside(queryDesc, LS_GATE_INSIDE);
 	else if (ls_read_throttle == LS_THROTTLE_LOG)
 	{
 		gate_say_would_wait();
 		gate_go_in_unasked(queryDesc);
 	}
 	else
-		gate_wait_for_place(queryDesc);
+	{
+		LsLine		line = ls_line_for(queryDesc, gate_used_us);
+
+		if (line == LS_LINE_EXPRESS && ls_express_line_is_empty() && ls_express_take())
+			gate_go_inside(queryDesc, LS_GATE_EXPRESS);
+		else
+			gate_wait_for_place(queryDesc, line);
+	}
 	return true;
 }
 
@@ -198,8 +211,9 @@ ls_gate_leave(void)
 	gate_inside_query = NULL;
 	now = ls_now_us();
 	gate_used_us += now - gate_began_us;
+	ls_express_judge(now - gate_began_us);
 	/* a turn is for those who have waited for it, or would have */
-	if (gate_give_back(s, LS_GATE_UNASKED))
+	if (gate_give_back(s, LS_GATE_UNASKED) || gate_give_back(s, LS_GATE_EXPRESS))
 		return;
 	if (gate_turn_is_over(s, now))
 	{
@@ -248,7 +262,7 @@ ls_gate_is_mine(const QueryDesc *queryDesc)
  * A place is taken before an entry is, so the queue can turn out to be empty
  * with a place in hand. Then the place is given back and the queue looked at
  * again, or a session that queued in between, and found no place, would not be
- * let in.
+ * let in. Express places come first, as who waits for one may be moved to another line by that.
  */
 void
 ls_gate_drain(void)
@@ -265,6 +279,17 @@ ls_gate_drain(void)
 	 * fill a cell of the queue and set the capacity do not.
 	 */
 	pg_memory_barrier();
+	while (!ls_express_line_is_empty() && ls_express_take())
+	{
+		int			procno = ls_grant_next_express();
+
+		if (procno == LS_NO_PROCNO)
+			pg_atomic_fetch_sub_u32(&ls_gate->express, 1);
+		else
+			SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	}
+	/* entries were moved */
+	pg_memory_barrier();
 	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && gate_try_take_place())
 	{
 		int			procno = ls_grant_next();
@@ -280,11 +305,12 @@ ls_gate_drain(void)
 	}
 }
 
-/* Number of queries inside the gate, with and without a place. */
+/* Number of queries inside the gate, with a place of either kind and without. */
 uint32
 ls_gate_executing(void)
 {
-	return pg_atomic_read_u32(&ls_gate->running) + pg_atomic_read_u32(&ls_gate->unasked);
+	return pg_atomic_read_u32(&ls_gate->running) + pg_atomic_read_u32(&ls_gate->express) +
+		pg_atomic_read_u32(&ls_gate->unasked);
 }
 
 void
@@ -308,16 +334,17 @@ ls_gate_forget(void)
 	gate_inside_query = NULL;
 	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
 		return;
-	if (gate_give_back(s, LS_GATE_KEPT) || gate_give_back(s, LS_GATE_INSIDE) ||
-		gate_give_back(s, LS_GATE_UNASKED))
+	if (gate_give_back(s, LS_GATE_EXPRESS) || gate_give_back(s, LS_GATE_KEPT) ||
+		gate_give_back(s, LS_GATE_INSIDE) || gate_give_back(s, LS_GATE_UNASKED))
 		return;
-	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && ls_leave_line(s))
-		(void) gate_give_back(s, LS_GATE_GRANTED);
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && ls_leave_line(s) &&
+		!gate_give_back(s, LS_GATE_GRANTED))
+		(void) gate_give_back(s, LS_GATE_EXPRESS_GRANTED);
 }
 
 /*
- * Controller, each round: ends turns of clients that did not come back. Others are
- * let in once the controller knows how many places there are now.
+ * Controller, each round: ends turns of clients that did not come back, and takes express places from
+ * long queries. Others are let in once the controller knows how many places there are now.
  */
 void
 ls_gate_end_turns(int64 now)
@@ -328,6 +355,7 @@ ls_gate_end_turns(int64 now)
 
 		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && gate_turn_is_over(s, now))
 			(void) gate_take_away(s, LS_GATE_KEPT);
+		ls_express_count_as_long(s, now);
 	}
 }
 
@@ -444,12 +472,6 @@ gate_try_take_place(void)
 	return false;
 }
 
-static void
-gate_hold_place(const QueryDesc *queryDesc)
-{
-	gate_go_inside(queryDesc, LS_GATE_INSIDE);
-}
-
 /* For a query that may not wait. */
 static void
 gate_go_in_unasked(const QueryDesc *queryDesc)
@@ -457,7 +479,6 @@ gate_go_in_unasked(const QueryDesc *queryDesc)
 	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
 	gate_go_inside(queryDesc, LS_GATE_UNASKED);
 }
-
 /*
  * The clock is set before the state says that it counts: the controller looks
  * at the state first.
@@ -468,6 +489,8 @@ gate_go_inside(const QueryDesc *queryDesc, LsGateState state)
 	gate_inside = true;
 	gate_inside_query = queryDesc;
 	gate_used_us = 0;
+	if (state == LS_GATE_EXPRESS)
+		ls_express_begin();
 	gate_began_us = ls_now_us();
 	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) gate_began_us);
 	pg_write_barrier();
@@ -496,8 +519,19 @@ gate_take_away(LsSession *s, LsGateState from)
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
 	ls_gate_end_exception(s);
-	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
+	pg_atomic_fetch_sub_u32(gate_count_of(from), 1);
 	return true;
+}
+
+/* Where a session with that state is counted. */
+static pg_atomic_uint32 *
+gate_count_of(LsGateState state)
+{
+	if (state == LS_GATE_UNASKED)
+		return &ls_gate->unasked;
+	if (state == LS_GATE_EXPRESS || state == LS_GATE_EXPRESS_GRANTED)
+		return &ls_gate->express;
+	return &ls_gate->running;
 }
 
 /* ---- log mode ---- */
@@ -524,12 +558,12 @@ gate_say_would_wait(void)
 /* ---- waiting ---- */
 
 static void
-gate_wait_for_place(QueryDesc *queryDesc)
+gate_wait_for_place(QueryDesc *queryDesc, LsLine line)
 {
 	ls_watch_plan(queryDesc->plannedstmt);
 	PG_TRY();
 	{
-		gate_line_up_and_wait(queryDesc);
+		gate_line_up_and_wait(queryDesc, line);
 	}
 	PG_FINALLY();
 	{
@@ -539,7 +573,7 @@ gate_wait_for_place(QueryDesc *queryDesc)
 }
 
 static void
-gate_line_up_and_wait(QueryDesc *queryDesc)
+gate_line_up_and_wait(QueryDesc *queryDesc, LsLine line)
 {
 	bool		has_shared_locks = false;
 
@@ -551,8 +585,9 @@ gate_line_up_and_wait(QueryDesc *queryDesc)
 		return;
 	}
 
-	if (gate_wait_in_line(ls_my_session, has_shared_locks))
-		gate_hold_place(queryDesc);
+	if (gate_wait_in_line(ls_my_session, line, has_shared_locks))
+		gate_go_inside(queryDesc, pg_atomic_read_u32(&ls_my_session->gate) == LS_GATE_GRANTED ?
+					   LS_GATE_INSIDE : LS_GATE_EXPRESS);
 	else
 		gate_go_in_unasked(queryDesc);
 	gate_catch_up(queryDesc);
@@ -581,7 +616,7 @@ gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
 
 /* Returns whether the session has a place now. */
 static bool
-gate_wait_in_line(LsSession *s, bool has_shared_locks)
+gate_wait_in_line(LsSession *s, LsLine line, bool has_shared_locks)
 {
 	int64		began = ls_now_us();
 	volatile bool granted = false;
@@ -591,7 +626,7 @@ gate_wait_in_line(LsSession *s, bool has_shared_locks)
 
 	PG_TRY();
 	{
-		granted = gate_line_up(s) && gate_wait_in_queue(s, has_shared_locks);
+		granted = gate_line_up(s, line) && gate_wait_in_queue(s, has_shared_locks);
 	}
 	PG_CATCH();
 	{
@@ -607,9 +642,9 @@ gate_wait_in_line(LsSession *s, bool has_shared_locks)
 
 /* Puts the session into its line; returns what ls_join_line() does. */
 static bool
-gate_line_up(LsSession *s)
+gate_line_up(LsSession *s, LsLine line)
 {
-	if (!ls_join_line(s, ls_line_of(gate_used_us, (int64) ls_read_throttle_turn * 1000)))
+	if (!ls_join_line(s, line))
 		return false;
 	/* a place may have become free since this session looked */
 	ls_gate_drain();
@@ -623,7 +658,7 @@ gate_wait_in_queue(LsSession *s, bool has_shared_locks)
 	int64		began = ls_now_us();
 	bool		first = true;
 
-	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
+	while (!gate_is_granted(s))
 	{
 		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
 
@@ -648,6 +683,14 @@ gate_wait_in_queue(LsSession *s, bool has_shared_locks)
 		ResetLatch(MyLatch);
 	}
 	return true;
+}
+
+static bool
+gate_is_granted(LsSession *s)
+{
+	uint32		state = pg_atomic_read_u32(&s->gate);
+
+	return state == LS_GATE_GRANTED || state == LS_GATE_EXPRESS_GRANTED;
 }
 
 static void

@@ -18,7 +18,11 @@ typedef enum LsGateState
 	LS_GATE_QUEUED,				/* waiting; set by the owner */
 	LS_GATE_GRANTED,			/* has a place and is being woken; set, from
 								 * QUEUED, by the process that grants */
+	LS_GATE_EXPRESS_GRANTED,	/* the same with an express place */
 	LS_GATE_INSIDE,				/* executing, with a place; set by the owner */
+	LS_GATE_EXPRESS,			/* executing with an express place; set by the
+								 * owner, and to INSIDE by the controller if
+								 * the query turns out to be long */
 	LS_GATE_UNASKED,			/* executing without a place; set by the owner */
 	LS_GATE_KEPT				/* between two queries of a turn, the place is
 								 * kept; set by the owner. Taken away by the
@@ -41,6 +45,7 @@ typedef struct LsGateShared
 	pg_atomic_uint32 running;	/* places given; counted up by the process
 								 * that gives one, down by the one that takes
 								 * it back */
+	pg_atomic_uint32 express;	/* express places given, counted likewise */
 	pg_atomic_uint32 unasked;	/* queries that execute without having been
 								 * given a place, because they may not wait;
 								 * the sessions that execute them */

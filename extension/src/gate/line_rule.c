@@ -1,5 +1,5 @@
 /*
- * line_rule.c - which of the gate's two lines the next session comes from.
+ * line_rule.c - in which of the gate's lines a session waits, and from which the next one comes.
  *
  * Decided without I/O; extension/test/unit/line_rule_test.c has the table.
  *
@@ -15,26 +15,52 @@
  * after as many light turns at the latest, however fast light ones come. Entries of
  * sessions that gave up count until they are taken out, within the same bound. A light
  * session waits for one heavy turn in LS_LIGHTS_FIRST light ones at most.
+ *
+ * The express line is for fairness between users. The first queries of 20 new sessions are light, as
+ * nothing is known of them, and a look-up would wait for all of these reports. A few places beside the
+ * others (ls_express_is_open()) are only for short queries of users who have nothing inside the gate. They
+ * take no turn from anybody. What seemed short and is not counts among the others after LS_SHORT_US, and
+ * its user then has something inside. So a user has one such query at a time, and all users
+ * together as many as the limit.
  */
 #include "postgres.h"
 
 #include "gate/line_rule.h"
 
+/* Cost from which the planner expects more than a short query. */
+#define SHORT_COST 1000.0
+/* One express place for this part of the limit, but one at least. */
+#define EXPRESS_PART 4
+
 /*
- * The line for a session that has executed for used_us in its last turn. A quarter of
- * a turn is the bound: a session that comes back as fast as it can still waits for its
- * client and for the CPU in between. With a turn of 0 every query is heavy that is not
- * its session's first.
+ * The line for a session. A quarter of a turn is the bound between light and heavy: a session that
+ * comes back as fast as it can still waits for its client and for the CPU in between. With a turn of 0
+ * every query is heavy that is not its session's first.
  */
 LsLine
-ls_line_of(int64 used_us, int64 turn_us)
+ls_line_of(const LsLineInput *in)
 {
-	return used_us > turn_us / 4 ? LS_LINE_HEAVY : LS_LINE_LIGHT;
+	if (in->cost <= SHORT_COST && !in->was_misjudged && !in->user_is_inside)
+		return LS_LINE_EXPRESS;
+	return in->used_us > in->turn_us / 4 ? LS_LINE_HEAVY : LS_LINE_LIGHT;
 }
 
 /*
- * lights, heavies: how many wait in each line. lights_since: light sessions that were
- * let in since the last heavy one.
+ * Is there a place for one more of the express line? express: how many of these places are taken.
+ * running and capacity: of the others. Long queries that seemed short have made more than the
+ * capacity run.
+ */
+bool
+ls_express_is_open(uint32 express, uint32 running, uint32 capacity, uint32 limit)
+{
+	uint32		over = running > capacity ? running - capacity : 0;
+
+	return express < Max(limit / EXPRESS_PART, 1) && over < Max(limit, 1);
+}
+
+/*
+ * Who gets a place that is not of the express line. lights, heavies: how many wait in each line.
+ * lights_since: light sessions that were let in since the last heavy one.
  */
 LsLine
 ls_line_to_serve(uint32 lights, uint32 heavies, uint32 lights_since)

@@ -144,7 +144,7 @@ static void pipeline_close_queue(LsPipelineState why);
 static bool pipeline_replayed(void);
 static bool pipeline_open_queue(XLogReaderState *reader);
 static void pipeline_fill(XLogReaderState *reader);
-static bool pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record);
+static bool pipeline_may_run_ahead(XLogReaderState *reader, DecodedXLogRecord *record);
 static void pipeline_tell_retired(void);
 static void pipeline_take_own_steps(void);
 static bool pipeline_retire(LsEntry *entry, XLogReaderState *reader);
@@ -461,10 +461,10 @@ pipeline_fill(XLogReaderState *reader)
 
 /* Rule 9: may this record, the next one, run ahead? */
 static bool
-pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
+pipeline_may_run_ahead(XLogReaderState *reader, DecodedXLogRecord *record)
 {
 	if (pipeline.hot)
-		return ls_raise_point(reader, record->next_lsn);
+		return ls_raise_point(reader, record);
 	pipeline.at_limit = record->next_lsn > pipeline.limit;
 	return !pipeline.at_limit;
 }

@@ -10,8 +10,8 @@
  * Before consistency the point stays where it is and limits them, except in a backup.
  *
  * In hot standby the point is raised in the control file. That costs a write with fsync, so
- * it is raised by up to LS_STRIDE at a time, and only while at least
- * lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a record,
+ * it is raised by up to LS_STRIDE at a time, by little at most 20 times in a second, and only while at
+ * least lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a record,
  * since a server whose WAL ends before the point can neither be read nor promoted; and
  * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
  * known to be complete (point_segment_is_complete()). Where a record ends is read from the
@@ -57,10 +57,20 @@
 #include "replay/dispatch.h"
 #include "replay/look_ahead.h"
 #include "replay/recovery_point.h"
+#include "state/clock.h"
 #include "state/settings.h"
 
 /* Most bytes by which the point is raised at a time. */
 #define LS_STRIDE (16 * 1024 * 1024)
+
+/*
+ * Raises by less than LS_LARGE_RAISE are worth at most 20 writes in a second: after a while without any
+ * LS_RAISES_AT_ONCE of them, and then one each LS_RAISE_EVERY_US. The first ones need not wait, since
+ * replay may be about to stand still, and nothing can be dispatched then.
+ */
+#define LS_LARGE_RAISE (512 * 1024)
+#define LS_RAISES_AT_ONCE 5
+#define LS_RAISE_EVERY_US INT64CONST(66667)
 
 /* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
 #define LS_PAGES_BACK 64
@@ -72,6 +82,7 @@ static ControlFileData *point_control = NULL;	/* in shared memory */
 static bool point_in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point_known = InvalidXLogRecPtr;	/* as far as this process knows */
 static XLogRecPtr point_searched = InvalidXLogRecPtr;	/* no later end of a record up to here */
+static int64 point_spaced_until = 0;	/* ls_now_us() from which all LS_RAISES_AT_ONCE are free again */
 
 static bool point_backup_goes_on(void);
 static XLogRecPtr point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline);
@@ -79,6 +90,7 @@ static bool point_segment_is_complete(TimeLineID timeline, XLogSegNo segment);
 static bool point_read_page_header(TimeLineID timeline, XLogRecPtr page, XLogLongPageHeaderData *header);
 static XLogRecPtr point_end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from,
 									  XLogRecPtr until);
+static XLogRecPtr point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record);
 static XLogRecPtr point_last_page(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from,
 								  XLogRecPtr until);
 static bool point_is_there(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr page);
@@ -147,20 +159,26 @@ ls_backlog_is_worth(XLogReaderState *reader)
 }
 
 /*
- * A record that ends at end, which has been read, is to run ahead. True: it may, the point
- * in the control file lies at its end or beyond. Not up to end itself if no later end of a
- * record is found (but in tests): that would be an fsync for each record. Nor while a later
+ * A record that has been read is to run ahead. True: it may, the point in the control file lies at
+ * its end or beyond. If no later end of a record is found in the headers of pages the record does not run
+ * ahead; with a backlog of 0, which tests set, what can be decoded does. Nor does any while a later
  * timeline is known, since this one may go on beyond its fork in the segment that is open.
  */
 bool
-ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
+ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 {
 	TimeLineID	timeline;
+	XLogRecPtr	end = record->next_lsn;
 	XLogRecPtr	until;
+	int64		now;
+	bool		small_is_due;
+	bool		is_small;
 
 	if (end <= point_known || LS_BREAKS(HOT_POINT))
 		return true;
-	if (end <= point_searched && ls_replay_min_backlog > 0)
+	now = ls_now_us();
+	small_is_due = point_spaced_until - now <= (LS_RAISES_AT_ONCE - 1) * LS_RAISE_EVERY_US;
+	if (end <= point_searched && (ls_replay_min_backlog > 0 || !small_is_due))
 		return false;
 	if (point_control == NULL || !ls_backlog_is_worth(reader))
 		return false;
@@ -168,9 +186,15 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 	if (reader->seg.ws_tli != timeline || recoveryTargetTLI != timeline)
 		return false;
 	until = point_end_of_record(reader, timeline, end, Min(until, end + LS_STRIDE));
-	if (until <= end && ls_replay_min_backlog > 0)
+	if (until <= end)
+	{
+		if (ls_replay_min_backlog > 0)
+			return false;
+		until = point_end_of_decoded(reader, record);
+	}
+	is_small = until - end < LS_LARGE_RAISE;
+	if (is_small && !small_is_due)
 		return false;
-	until = Max(until, end);
 	point_lower_at_exit();
 	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
 	if (XLogRecPtrIsInvalid(point_control->minRecoveryPoint) ||
@@ -184,6 +208,8 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 		point_control->minRecoveryPoint = until;
 		point_control->minRecoveryPointTLI = timeline;
 		update_controlfile(DataDir, point_control, true);
+		if (is_small)
+			point_spaced_until = Max(point_spaced_until, now) + LS_RAISE_EVERY_US;
 	}
 	point_known = point_control->minRecoveryPoint;
 	LWLockRelease(ControlFileLock);
@@ -303,6 +329,22 @@ point_end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr fro
 			return end;
 	}
 	return from;
+}
+
+/* The end of the last record after this one that fits into the queue, decoded for that. */
+static XLogRecPtr
+point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record)
+{
+	for (int i = 0; i < LS_AHEAD_MAX; i++)
+	{
+		bool		ours;
+		DecodedXLogRecord *next = ls_next_decoded(reader, record, &ours);
+
+		if (next == NULL)
+			break;
+		record = next;
+	}
+	return record->next_lsn;
 }
 
 /*

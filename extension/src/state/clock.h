@@ -1,5 +1,5 @@
 /*
- * clock.h - the clock of every interval.
+ * clock.h - the clock of every interval, and of CPU time.
  */
 #ifndef LOCKSTEP_CLOCK_H
 #define LOCKSTEP_CLOCK_H
@@ -16,6 +16,16 @@ ls_now_us(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64) t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* CPU time that this process has used. */
+static inline int64
+ls_my_cpu_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return (int64) t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 

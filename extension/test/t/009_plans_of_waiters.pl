@@ -35,13 +35,15 @@ catch_up($on_primary, $admin);
 # A session whose plans are made once, and scan indexes.
 sub app
 {
-	return LockstepSession->new($standby, user => 'app', options => join ' ',
+	my ($user) = @_;
+	return LockstepSession->new($standby, user => $user // 'app', options => join ' ',
 		map { "-c $_" } qw(plan_cache_mode=force_generic_plan enable_seqscan=off));
 }
 
 sub occupy
 {
-	my $session = app();
+	my ($user) = @_;
+	my $session = app($user);
 	$session->send($FOREVER);
 	gate_holds($admin, 1, 0, 'the place is occupied');
 	return $session;
@@ -242,10 +244,12 @@ for my $language ('sql', 'plpgsql')
 
 # ---- Privileges ----
 
+# Its user has the place: a query of another user would not wait.
+
 my $app = LockstepSession->new($standby, user => 'stranger');
 $on_primary->value('GRANT SELECT ON one TO stranger');
 catch_up($on_primary, $admin);
-my $holder = occupy();
+my $holder = occupy('stranger');
 $app->send('SELECT count(*) FROM one');
 waits_at_gate($admin, $app, 'a session that may read waits');
 $on_primary->value('REVOKE SELECT ON one FROM stranger');
@@ -258,7 +262,7 @@ gate_holds($admin, 0, 0, 'nothing is left at the gate');
 $on_primary->value($_) for 'CREATE SCHEMA hidden', 'CREATE TABLE hidden.one (i int)',
   'GRANT USAGE ON SCHEMA hidden TO stranger', 'GRANT SELECT ON hidden.one TO stranger';
 catch_up($on_primary, $admin);
-$holder = occupy();
+$holder = occupy('stranger');
 $app->send('SELECT count(*) FROM hidden.one');
 waits_at_gate($admin, $app, 'a session that may use a schema waits');
 $on_primary->value('REVOKE USAGE ON SCHEMA hidden FROM stranger');
@@ -281,7 +285,7 @@ for my $right (sort keys %taken_away)
 	for my $way (qw(send send_unnamed))
 	{
 		is($app->value('SELECT count(*) FROM secret'), 1, "with $right it sees a row");
-		$holder = occupy();
+		$holder = occupy('stranger');
 		$app->$way('SELECT i FROM secret');
 		waits_at_gate($admin, $app, 'it waits');
 		$on_primary->value($take);

@@ -1,5 +1,5 @@
 /*
- * line_rule_test.c - who is let in next of those that wait at the gate.
+ * line_rule_test.c - where a session waits at the gate, and who is let in next.
  */
 #include "postgres.h"
 
@@ -11,19 +11,48 @@
 typedef struct LineRow
 {
 	const char *name;
-	int64		used_us;
-	int64		turn_us;
+	LsLineInput in;
 	LsLine		line;
 } LineRow;
 
+#define LOOK_UP 8.3				/* what the planner says of a query by primary key */
+
 static const LineRow line_rows[] = {
-	{"no turn so far", 0, TURN_US, LS_LINE_LIGHT},
-	{"a look-up", 100, TURN_US, LS_LINE_LIGHT},
-	{"a quarter of a turn", TURN_US / 4, TURN_US, LS_LINE_LIGHT},
-	{"more than that", TURN_US / 4 + 1, TURN_US, LS_LINE_HEAVY},
-	{"a report", 60000000, TURN_US, LS_LINE_HEAVY},
-	{"without turns a new session", 0, 0, LS_LINE_LIGHT},
-	{"without turns any other", 1, 0, LS_LINE_HEAVY},
+	{"no turn so far", {0, TURN_US, LOOK_UP, false, true}, LS_LINE_LIGHT},
+	{"a look-up", {100, TURN_US, LOOK_UP, false, true}, LS_LINE_LIGHT},
+	{"a quarter of a turn", {TURN_US / 4, TURN_US, LOOK_UP, false, true}, LS_LINE_LIGHT},
+	{"more than that", {TURN_US / 4 + 1, TURN_US, LOOK_UP, false, true}, LS_LINE_HEAVY},
+	{"a report", {60000000, TURN_US, 1e6, false, true}, LS_LINE_HEAVY},
+	{"without turns a new session", {0, 0, LOOK_UP, false, true}, LS_LINE_LIGHT},
+	{"without turns any other", {1, 0, LOOK_UP, false, true}, LS_LINE_HEAVY},
+	{"nothing of the user is inside", {0, TURN_US, LOOK_UP, false, false}, LS_LINE_EXPRESS},
+	{"whatever it did before", {60000000, TURN_US, LOOK_UP, false, false}, LS_LINE_EXPRESS},
+	{"with a first report", {0, TURN_US, 1e6, false, false}, LS_LINE_LIGHT},
+	{"with another one", {60000000, TURN_US, 1e6, false, false}, LS_LINE_HEAVY},
+	{"with what seemed short and was not", {60000000, TURN_US, 0.01, true, false}, LS_LINE_HEAVY},
+};
+
+typedef struct ExpressRow
+{
+	const char *name;
+	uint32		express;
+	uint32		running;
+	uint32		capacity;
+	uint32		limit;
+	bool		open;
+} ExpressRow;
+
+static const ExpressRow express_rows[] = {
+	{"one beside a limit of one", 0, 1, 1, 1, true},
+	{"and no second", 1, 1, 1, 1, false},
+	{"nor one when a query turned out to be long", 0, 2, 1, 1, false},
+	{"which counts less beside many", 0, 9, 8, 8, true},
+	{"a quarter of the limit", 1, 8, 8, 8, true},
+	{"and no more", 2, 8, 8, 8, false},
+	{"as many long ones as the limit", 0, 16, 8, 8, false},
+	{"with places for exceptions", 0, 10, 10, 8, true},
+	{"while the limit falls", 0, 8, 2, 2, false},
+	{"without a limit", 0, 0, 1000, 0, true},
 };
 
 typedef struct ServeRow
@@ -115,7 +144,14 @@ int
 main(void)
 {
 	for (int i = 0; i < lengthof(line_rows); i++)
-		ok(ls_line_of(line_rows[i].used_us, line_rows[i].turn_us) == line_rows[i].line, "%s", line_rows[i].name);
+		ok(ls_line_of(&line_rows[i].in) == line_rows[i].line, "%s", line_rows[i].name);
+	for (int i = 0; i < lengthof(express_rows); i++)
+	{
+		const ExpressRow *row = &express_rows[i];
+
+		ok(ls_express_is_open(row->express, row->running, row->capacity, row->limit) == row->open,
+		   "express: %s", row->name);
+	}
 	for (int i = 0; i < lengthof(serve_rows); i++)
 		ok(ls_line_to_serve(serve_rows[i].lights, serve_rows[i].heavies,
 							serve_rows[i].lights_since) == serve_rows[i].line,

@@ -288,6 +288,12 @@ impl Known {
             }
             notes.extend(source.not_replicated(&self.replica));
             notes.extend(source.lost_words());
+            if source.sequences > 0 {
+                notes.push(format!(
+                    "sequences ({}) are neither replicated nor compared: they have the values of the copy",
+                    source.sequences
+                ));
+            }
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -372,6 +378,7 @@ impl Known {
             "source_flush_lsn": self.source().map(|source| text(source.end)),
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "lost_tables": self.source().map(lost_json),
+            "sequences_not_replicated": self.source().map(|source| source.sequences),
             "unreplicated_tables": self.unreplicated().map(|it| it.tables),
             "source_error": source_error.map(ToString::to_string),
             "slot_invalidation": slot.and_then(|slot| slot.invalidation.clone()),

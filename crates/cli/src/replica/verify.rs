@@ -91,6 +91,12 @@ fn lines(report: &Report) -> Vec<String> {
         lines.extend(table.differences.iter().map(|one| named(table, one)));
     }
     lines.extend(report.publication.clone());
+    if report.sequences > 0 {
+        lines.push(format!(
+            "not compared: sequences ({}), which have the values of the copy",
+            report.sequences
+        ));
+    }
     if report.is_equal() {
         let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
         lines.push(format!(
@@ -162,7 +168,8 @@ fn mismatch(name: &str, report: &Report) -> String {
             (report.publication.as_ref()).map(|_| "its publication was altered".to_owned());
         let open = Some(open).filter(|open| *open > 0);
         let open = open.map(|open| format!("{open} of {all} tables {were} not compared"));
-        let why: Vec<_> = altered.into_iter().chain(open).collect();
+        let nothing = (all == 0).then(|| "there is no table to compare".to_owned());
+        let why: Vec<_> = altered.into_iter().chain(open).chain(nothing).collect();
         return format!(
             "replica {name} cannot be called equal to its source at {}: {}",
             report.lsn,
@@ -217,6 +224,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         "lsn": report.lsn.to_string(),
         "equal": report.is_equal(),
         "publication": report.publication,
+        "sequences_not_compared": report.sequences,
         "tables": tables.collect::<Vec<_>>(),
     })
 }

@@ -26,6 +26,7 @@ mod packaged_metrics;
 mod relay;
 mod relay_back;
 mod relay_cancel;
+mod relay_clients;
 mod relay_console;
 mod relay_limits;
 mod relay_primary;

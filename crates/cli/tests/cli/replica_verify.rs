@@ -3,10 +3,13 @@
 use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
-use crate::replica::{Followed, Running, lockstep, output, sql, text, until, value};
+use crate::replica::{
+    Followed, Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+};
 
 fn verify(followed: &Followed, more: &[&str]) -> Output {
     let mut args = vec!["verify", "r", "--target", &followed.to];
@@ -422,4 +425,34 @@ fn databases_of_different_encodings_are_compared() {
     let followed = Followed::created(tables, &latin, &[], "1");
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(0), "{found:?}");
+}
+
+#[test]
+fn nothing_to_compare_is_no_equality_and_sequences_are_told() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let sequences = "CREATE SEQUENCE s; CREATE SEQUENCE s2";
+    sql(&source).execute(sequences).unwrap();
+    let from = format!("{} dbname=app", conninfo(&source));
+    let to = format!("{} dbname=app", conninfo(&target));
+    let created = output(&create_args(&from, &to));
+    assert!(created.status.success(), "{created:?}");
+    let warned = text(&created.stderr) + &text(&created.stdout);
+    assert!(warned.contains("no table that would be copied"), "{warned}");
+    let verify = |more: &[&str]| output(&[&["verify", "r", "--target", &to], more].concat());
+    let found = verify(&[]);
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let words = text(&found.stderr);
+    assert!(words.contains("there is no table to compare"), "{words}");
+    let printed = text(&found.stdout);
+    assert!(!printed.contains("are equal"), "{printed}");
+    assert!(printed.contains("not compared: sequences (2)"), "{printed}");
+    let found = verify(&["--output", "json"]);
+    let json: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(
+        (&json["equal"], &json["sequences_not_compared"]),
+        (&false.into(), &2.into())
+    );
+    let status = text(&output(&["status", "r", "--target", &to]).stdout);
+    assert!(status.contains("sequences (2) are neither"), "{status}");
 }

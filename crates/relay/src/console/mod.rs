@@ -10,7 +10,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`token`], [`statement`] | from text to statements |
+//! | [`statement`] | from text to statements |
 //! | [`rights`] | who may do what |
 //! | [`listing`] | columns and rows |
 
@@ -19,7 +19,6 @@ mod rights;
 mod statement;
 #[cfg(test)]
 mod tests;
-mod token;
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use lockstep_wire::backend::Report;
 
 use super::listing::STATISTICS_COLUMNS;
 use super::rights::Need;
-use super::token::{self, Spanned, Token};
+use crate::token::{self, Spanned, Token};
 
 /// Longest query, in bytes.
 pub const LONGEST_QUERY: usize = 64 * 1024;

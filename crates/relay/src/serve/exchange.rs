@@ -10,8 +10,9 @@ use lockstep_wire::frame::{self, HEADER};
 
 use super::frames::MOST;
 
-/// Outside of a transaction block.
+/// Outside of a transaction block, and in one that has failed.
 const OUTSIDE: u8 = b'I';
+const FAILED: u8 = b'E';
 
 /// Splits bytes into messages, wherever they are cut.
 #[derive(Debug, Default)]
@@ -132,6 +133,11 @@ impl Exchange {
     /// Nothing is under way and no transaction is open.
     pub fn is_idle(&self) -> bool {
         self.owed == 0 && self.status == OUTSIDE && !self.ignoring && !self.lost
+    }
+
+    /// Nothing is under way, and no transaction has failed.
+    pub fn is_between(&self) -> bool {
+        self.owed == 0 && self.status != FAILED && !self.ignoring && !self.lost
     }
 
     /// The client's message goes to the primary.

@@ -9,6 +9,7 @@
 //! | `login`, `authenticate` | a login, which the primary judges |
 //! | [`pass`] | a session, passed through or streamed |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
+//! | `statements` | SQL of a session that concerns replication slots |
 //! | `standing` | what the primary says about a session |
 //! | `local`, [`console_session`] | sessions that the relay answers itself |
 //! | [`upstream_leg`] | a session's connection to the primary |
@@ -17,8 +18,9 @@
 //!
 //! Limits: sessions ([`listener::SESSIONS`]), connections that are not logged in, time to begin
 //! ([`listener::STARTUP_DEADLINE`]) and to log in ([`listener::LOGIN_DEADLINE`]), start packets (10,000
-//! bytes as a server's), messages during a login (128 kB), queries that the relay looks at (64 kB); what
-//! is passed through has no limit and is not collected: two buffers of 16 kB are a session's memory.
+//! bytes as a server's), messages during a login (128 kB), queries that the relay looks at (64 kB), and
+//! as many of these as are prepared and concern slots (64); what else is passed through has no limit
+//! and is not collected: two buffers of 16 kB are a session's memory.
 //!
 //! The primary sees the relay's address, not the client's: what `pg_hba.conf` says of the
 //! relay holds for all of its clients. An entry for the relay must ask for a password;
@@ -38,6 +40,7 @@ mod places;
 mod pump;
 pub mod rights;
 mod standing;
+mod statements;
 pub mod stop;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,7 @@ use super::local::{Local, answer, query_text};
 use super::places::Purpose;
 use super::pump::{Ends, Event, Pump};
 use super::standing::{self, Learnt};
+use super::statements::{Heard, Statements, in_pipeline};
 use super::stop::Stop;
 use super::transport::{Transport, Writer, after, close_with, message};
 use super::upstream_leg::{Primary, connect};
@@ -41,6 +42,7 @@ use crate::session::{
     After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
     canceled, told,
 };
+use crate::slot_sql::{self, Act};
 use crate::spare::Scarce;
 
 /// How long the primary may take to accept that a session leaves it.
@@ -243,6 +245,7 @@ pub(super) async fn serve<O: SlotCommands>(
     drop((arrival, begun.settings));
     let mut passed = Passed {
         pump: Pump::new(replicates),
+        statements: Statements::default(),
         ends: begun.ends,
     };
     passed.pump.say(answer(Vec::new()));
@@ -254,20 +257,8 @@ pub(super) async fn serve<O: SlotCommands>(
     .await;
 }
 
-/// How waiting for a decision ended.
-enum Decided<S> {
-    Commands(Decision<S>),
-    ClientGone,
-    PrimaryGone,
-    Stopped,
-}
-
-/// How asking the primary ended.
-enum Asked {
-    /// The primary has said where the session stands.
-    Known,
-    /// The primary's error.
-    Refused(Vec<u8>),
+/// Why a session ends while the relay holds a message of its client.
+enum Broken {
     ClientGone,
     PrimaryGone,
     Stopped,
@@ -276,6 +267,7 @@ enum Asked {
 /// A session with a primary behind it.
 struct Passed {
     pump: Pump,
+    statements: Statements,
     ends: Ends,
 }
 
@@ -295,33 +287,124 @@ impl Passed {
                     return None;
                 }
             };
-            match event {
-                Event::Query(query) => match self.decide(open, &query, stop).await {
-                    Decided::Commands(Decision::Pass) => self.pump.pass(query),
-                    Decided::Commands(Decision::Reply(messages)) => self.pump.answer(messages),
-                    Decided::Commands(Decision::Stream(stream)) => {
-                        let client = self.leave_primary().await?;
-                        open.left_primary();
-                        return Some((client, stream));
+            let done = match event {
+                Event::Query(query) => self.query(open, query, stop).await,
+                Event::Statement(message) => match self.statement(open, &message, stop).await {
+                    Ok(true) => Ok(None),
+                    Ok(false) => {
+                        self.pump.pass(message);
+                        Ok(None)
                     }
-                    Decided::ClientGone => return None,
-                    Decided::PrimaryGone => {
-                        self.end(&[]).await;
-                        return None;
-                    }
-                    Decided::Stopped => {
-                        self.end(&message(stop.why())).await;
-                        return None;
-                    }
+                    Err(broken) => Err(broken),
                 },
-                Event::ClientGone => return None,
+                Event::ClientGone => Err(Broken::ClientGone),
                 // All of it is with the client: now its connection ends as well.
                 Event::PrimaryGone | Event::Settled | Event::Answered(_) | Event::Short(_) => {
+                    Err(Broken::PrimaryGone)
+                }
+            };
+            match done {
+                Ok(None) => {}
+                Ok(Some(stream)) => {
+                    let client = self.leave_primary().await?;
+                    open.left_primary();
+                    return Some((client, stream));
+                }
+                Err(Broken::ClientGone) => return None,
+                Err(Broken::PrimaryGone) => {
                     self.end(&[]).await;
+                    return None;
+                }
+                Err(Broken::Stopped) => {
+                    self.end(&message(stop.why())).await;
                     return None;
                 }
             }
         }
+    }
+
+    /// Deals with a query of an idle session of replication; a stream if the relay is to stream.
+    async fn query<O: SlotCommands>(
+        &mut self,
+        open: &mut Open<O>,
+        query: Vec<u8>,
+        stop: &mut Stop,
+    ) -> Result<Option<O::Stream>, Broken> {
+        if slot_sql::mentions(&query) && self.statement(open, &query, stop).await? {
+            return Ok(None);
+        }
+        match self.decide(open, &query, stop).await? {
+            Decision::Pass => self.pump.pass(query),
+            Decision::Reply(messages) => self.pump.answer(messages),
+            Decision::Stream(stream) => return Ok(Some(stream)),
+        }
+        Ok(None)
+    }
+
+    /// Deals with a message that may concern slots. False if it goes on as it is.
+    async fn statement<O: SlotCommands>(
+        &mut self,
+        open: &Open<O>,
+        message: &[u8],
+        stop: &mut Stop,
+    ) -> Result<bool, Broken> {
+        let heard = self.statements.hear(message, &open.commands.listed());
+        self.pump.watch(!self.statements.is_empty());
+        match heard {
+            None => return Ok(false),
+            Some(Heard::Instead(instead)) => self.pump.pass(instead),
+            Some(Heard::Refuse(report)) => self.pump.refuse(message, *report),
+            Some(Heard::Again(messages, message)) => {
+                // In a pipeline it lists the slots as they were when it was prepared last.
+                if self.pump.may_ask() {
+                    self.question(open, (messages, 1), stop).await?;
+                }
+                self.pump.pass(message);
+            }
+            Some(Heard::Act(act, message)) => self.act(open, &act, message, stop).await?,
+            Some(Heard::Needs(act, message)) => {
+                let allowed = match self.pump.may_ask() {
+                    true => {
+                        let question = (standing::slots_question(), 1);
+                        standing::may_use_slots(&self.question(open, question, stop).await?)
+                    }
+                    false => Err(in_pipeline()),
+                };
+                match (act, allowed) {
+                    (None, allowed) => {
+                        self.statements.allow(allowed.map_err(Box::new));
+                        self.pump.pass(message);
+                    }
+                    (Some(act), Ok(())) => self.act(open, &act, message, stop).await?,
+                    (Some(_), Err(report)) => self.pump.refuse(&message, report),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Does something to a slot; then the primary gets the message.
+    async fn act<O: SlotCommands>(
+        &mut self,
+        open: &Open<O>,
+        act: &Act,
+        message: Vec<u8>,
+        stop: &mut Stop,
+    ) -> Result<(), Broken> {
+        let mut cancel = open.canceled();
+        let done = tokio::select! {
+            biased;
+            done = open.commands.act(&open.facts, act) => done,
+            () = told(&mut cancel) => Err(canceled()),
+            // Nothing else can come while the message is held.
+            _ = self.next(open) => return Err(Broken::ClientGone),
+            () = stop.told() => return Err(Broken::Stopped),
+        };
+        match done {
+            Ok(()) => self.pump.pass(message),
+            Err(report) => self.pump.refuse(&message, report),
+        }
+        Ok(())
     }
 
     /// What the pump says next but that the primary is short of something.
@@ -334,24 +417,40 @@ impl Passed {
         }
     }
 
-    /// Asks the primary where the session stands.
-    async fn ask<O: SlotCommands>(&mut self, open: &mut Open<O>, stop: &mut Stop) -> Asked {
-        self.pump.ask(standing::questions(), standing::ANSWERS);
+    /// What the primary answers to messages of the relay, with the number of their answers.
+    async fn question<O: SlotCommands>(
+        &mut self,
+        open: &Open<O>,
+        (messages, answers): (Vec<u8>, usize),
+        stop: &mut Stop,
+    ) -> Result<Vec<u8>, Broken> {
+        self.pump.ask(messages, answers);
         let event = tokio::select! {
             event = self.next(open) => event,
-            () = stop.told() => return Asked::Stopped,
+            () = stop.told() => return Err(Broken::Stopped),
         };
-        open.known = match event {
-            Event::Answered(said) => match standing::learn(&said) {
-                Learnt::Standing(standing) => Known::Standing(standing),
-                Learnt::Elsewhere => Known::Elsewhere,
-                Learnt::Other => Known::Other,
-                Learnt::Refused(error) => return Asked::Refused(error),
-            },
-            Event::PrimaryGone => return Asked::PrimaryGone,
-            _ => return Asked::ClientGone,
+        match event {
+            Event::Answered(said) => Ok(said),
+            Event::PrimaryGone => Err(Broken::PrimaryGone),
+            _ => Err(Broken::ClientGone),
+        }
+    }
+
+    /// Asks the primary where the session stands; the primary's error if it refuses.
+    async fn ask<O: SlotCommands>(
+        &mut self,
+        open: &mut Open<O>,
+        stop: &mut Stop,
+    ) -> Result<Option<Vec<u8>>, Broken> {
+        let questions = (standing::questions(), standing::ANSWERS);
+        let said = self.question(open, questions, stop).await?;
+        open.known = match standing::learn(&said) {
+            Learnt::Standing(standing) => Known::Standing(standing),
+            Learnt::Elsewhere => Known::Elsewhere,
+            Learnt::Other => Known::Other,
+            Learnt::Refused(error) => return Ok(Some(error)),
         };
-        Asked::Known
+        Ok(None)
     }
 
     /// What becomes of a query.
@@ -360,37 +459,31 @@ impl Passed {
         open: &mut Open<O>,
         query: &[u8],
         stop: &mut Stop,
-    ) -> Decided<O::Stream> {
+    ) -> Result<Decision<O::Stream>, Broken> {
         // What the relay does not understand the primary may.
         let Ok(text) = query_text(query) else {
-            return Decided::Commands(Decision::Pass);
+            return Ok(Decision::Pass);
         };
         let Ok(command) = Command::parse(text) else {
-            return Decided::Commands(Decision::Pass);
+            return Ok(Decision::Pass);
         };
         let needs = open.needs(&command, text);
         if needs == Needs::Nothing {
-            return Decided::Commands(Decision::Pass);
+            return Ok(Decision::Pass);
         }
         if open.must_ask(needs) {
-            match self.ask(open, stop).await {
-                Asked::Known => {}
-                Asked::Refused(error) => return Decided::Commands(Decision::Reply(answer(error))),
-                Asked::ClientGone => return Decided::ClientGone,
-                Asked::PrimaryGone => return Decided::PrimaryGone,
-                Asked::Stopped => return Decided::Stopped,
+            if let Some(error) = self.ask(open, stop).await? {
+                return Ok(Decision::Reply(answer(error)));
             }
         }
         let mut cancel = open.canceled();
         tokio::select! {
             biased;
-            decision = open.decide(&command, text) => Decided::Commands(decision),
-            () = told(&mut cancel) => {
-                Decided::Commands(Decision::Reply(answer(message(canceled()))))
-            }
+            decision = open.decide(&command, text) => Ok(decision),
+            () = told(&mut cancel) => Ok(Decision::Reply(answer(message(canceled())))),
             // Nothing else can come while the query is held.
-            _ = self.next(open) => Decided::ClientGone,
-            () = stop.told() => Decided::Stopped,
+            _ = self.next(open) => Err(Broken::ClientGone),
+            () = stop.told() => Err(Broken::Stopped),
         }
     }
 

@@ -1,23 +1,30 @@
 //! Bytes between a client and the primary, both ways, through two small buffers.
 //!
-//! Nothing is changed and nothing is collected, but for one thing: in a session of
-//! replication that is idle, a simple query that is not too long is taken out and
-//! shown to the caller, who passes it on or answers it. What the relay says itself goes
-//! between two messages of the primary. While a query is held the caller may ask the primary
+//! Nothing is changed and nothing is collected, but for messages that are taken out and shown
+//! to the caller, if they are not too long: in a session of replication that is idle each
+//! simple query, in all sessions a query or a statement to be prepared that names a view or
+//! function of replication slots, and then what uses a prepared one. The caller passes the
+//! message on, or another one, or answers it. What the relay says itself goes between two
+//! messages of the primary. While a message is held the caller may ask the primary
 //! something, whose answer the client does not get.
+//!
+//! A statement that the relay refuses is replaced by one that the primary refuses, and the
+//! primary's error by the relay's: so the session is after it where it is after any error.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use lockstep_wire::backend::Backend;
+use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame, HEADER};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::exchange::{Cut, Exchange};
 use super::frames::MOST;
+use super::statements::refused;
 use super::transport::{Reader, Writer};
+use crate::slot_sql;
 use crate::spare::Scarce;
 
 /// Size of each of the two buffers, in bytes.
@@ -26,12 +33,17 @@ pub(super) const BUFFER: usize = 16 * 1024;
 /// Longest query, as a message's body in bytes, that is taken out.
 pub(super) const QUERY_LIMIT: usize = 64 * 1024;
 
+/// Most errors of the primary that wait to be replaced.
+const MOST_REFUSALS: usize = 64;
+
 /// What the caller must know.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A query, the whole message. Until it is passed on or answered nothing more is
     /// taken from the client, except that it has left.
     Query(Vec<u8>),
+    /// A message that concerns replication slots, in any session and at any time; likewise held.
+    Statement(Vec<u8>),
     /// The client has gone.
     ClientGone,
     /// The primary has gone; what it sent is with the client.
@@ -195,8 +207,8 @@ enum Step {
 enum Found {
     /// Something may go on, or a query is being taken out.
     Something,
-    /// A query is whole.
-    Query(Vec<u8>),
+    /// A message that was taken out is whole.
+    Whole(Vec<u8>),
     /// Too little has come.
     Nothing,
 }
@@ -205,6 +217,10 @@ enum Found {
 pub(super) struct Pump {
     /// Queries are taken out.
     replicates: bool,
+    /// What the client sends makes no sense: all of it goes on.
+    blind: bool,
+    /// What uses prepared statements is taken out.
+    watches: bool,
     exchange: Exchange,
     up: Buffer,
     up_first: First,
@@ -223,15 +239,18 @@ pub(super) struct Pump {
     settling: bool,
     /// What the primary has too few of.
     short: Option<Scarce>,
+    refusals: Refusals,
     down_before_up: bool,
 }
 
 impl Pump {
     /// For a session that has just sent its first `ReadyForQuery`. Only in one of replication
-    /// are queries taken out.
+    /// is every query taken out.
     pub fn new(replicates: bool) -> Self {
         Self {
             replicates,
+            blind: false,
+            watches: false,
             exchange: Exchange::begun(),
             up: Buffer::new(),
             up_first: First::default(),
@@ -246,6 +265,7 @@ impl Pump {
             down_cut: Cut::default(),
             settling: false,
             short: None,
+            refusals: Refusals::default(),
             down_before_up: false,
         }
     }
@@ -272,11 +292,29 @@ impl Pump {
         .await
     }
 
-    /// The query that was taken out goes to the primary.
-    pub fn pass(&mut self, query: Vec<u8>) {
+    /// The message that was taken out, or another in its place, goes to the primary.
+    pub fn pass(&mut self, message: Vec<u8>) {
         self.held = false;
-        self.exchange.asked(b'Q');
-        self.up_first.put(query);
+        self.exchange
+            .asked(message.first().copied().unwrap_or_default());
+        self.up_first.put(message);
+    }
+
+    /// Whether what uses prepared statements is wanted from now on.
+    pub fn watch(&mut self, whether: bool) {
+        self.watches = whether;
+    }
+
+    /// The message that was taken out is refused.
+    pub fn refuse(&mut self, message: &[u8], report: Report) {
+        let why = self.refusals.add(report);
+        self.pass(refused(message, &why));
+    }
+
+    /// Whether the relay may [`Self::ask`] now: the session is between two commands, and not in a
+    /// transaction that has failed.
+    pub fn may_ask(&self) -> bool {
+        self.exchange.is_between()
     }
 
     /// The query that was taken out is answered with these messages.
@@ -358,10 +396,16 @@ impl Pump {
             if !self.held {
                 match self.look() {
                     Found::Something => continue,
-                    Found::Query(message) => {
-                        self.held = true;
-                        return Step::Event(Event::Query(message));
-                    }
+                    Found::Whole(message) => match self.concerns(&message) {
+                        None => {
+                            self.pass(message);
+                            continue;
+                        }
+                        Some(event) => {
+                            self.held = true;
+                            return Step::Event(event(message));
+                        }
+                    },
                     Found::Nothing => {}
                 }
             }
@@ -413,7 +457,7 @@ impl Pump {
 
     /// Looks at the client's bytes; only when nothing is there to be written.
     fn look(&mut self) -> Found {
-        if !self.replicates || self.down_cut.is_lost() {
+        if self.blind || self.down_cut.is_lost() {
             if let Some(taking) = self.taking.take() {
                 // The primary's messages were lost track of meanwhile: what there is of the
                 // query goes before the rest of it.
@@ -431,7 +475,7 @@ impl Pump {
             let wanted = taking.length - taking.message.len();
             taking.message.extend_from_slice(self.up.take(wanted));
             return match taking.message.len() == taking.length {
-                true => Found::Query(self.taking.take().map_or_else(Vec::new, |t| t.message)),
+                true => Found::Whole(self.taking.take().map_or_else(Vec::new, |t| t.message)),
                 false => Found::Nothing,
             };
         }
@@ -439,6 +483,17 @@ impl Pump {
         match self.taking.is_some() || !self.up.to_write().is_empty() {
             true => Found::Something,
             false => Found::Nothing,
+        }
+    }
+
+    /// What the caller is to decide about a whole message; None if it goes on.
+    fn concerns(&self, message: &[u8]) -> Option<fn(Vec<u8>) -> Event> {
+        match message.first() {
+            Some(b'Q') if self.replicates && self.exchange.is_idle() => Some(Event::Query),
+            Some(b'B' | b'C') => Some(Event::Statement),
+            // An unnamed statement takes the place of the one before.
+            Some(b'P') if self.watches => Some(Event::Statement),
+            _ => slot_sql::mentions(message).then_some(Event::Statement),
         }
     }
 
@@ -455,12 +510,14 @@ impl Pump {
         };
         let Ok((tag, length)) = frame::header(head, MOST) else {
             // The primary says what is wrong with it.
-            self.replicates = false;
+            self.blind = true;
             self.exchange.lose();
             self.up.look(BUFFER);
             return false;
         };
-        if tag == b'Q' && length <= QUERY_LIMIT && self.exchange.is_idle() {
+        let may_concern =
+            matches!(tag, b'Q' | b'P') || (self.watches && matches!(tag, b'B' | b'C'));
+        if may_concern && length <= QUERY_LIMIT {
             if self.up.to_write().is_empty() {
                 self.taking = Some(Taking {
                     message: Vec::new(),
@@ -475,14 +532,64 @@ impl Pump {
         true
     }
 
-    /// Lets all that has come go on to the client.
+    /// Lets all that has come go on to the client, up to an error that may be one to be replaced.
     fn pass_down(&mut self) {
         self.short = self.short.or_else(|| self.find_short());
+        if !self.refusals.is_empty() {
+            self.replace();
+            return;
+        }
         let exchange = &mut self.exchange;
         self.down_cut.advance(self.down.unseen(), |tag, content| {
             exchange.answered(tag, content)
         });
         self.down.look(BUFFER);
+    }
+
+    /// Lets messages go on to the client, the relay's in the place of errors to be replaced. False
+    /// if more must come before anything can be said.
+    fn replace(&mut self) -> bool {
+        let mut moved = false;
+        while !self.down.unseen().is_empty() {
+            let exchange = &mut self.exchange;
+            let mut seen = |tag, content| exchange.answered(tag, content);
+            let rest = self.down_cut.finish(self.down.unseen(), &mut seen);
+            if rest > 0 {
+                self.down.look(rest);
+                moved = true;
+                continue;
+            }
+            let unseen = self.down.unseen();
+            let length = match frame::first(unseen, MOST) {
+                // What is before it goes first, so that it can be taken out.
+                Ok(Some((Frame { tag: b'E', .. }, _))) if !self.down.to_write().is_empty() => {
+                    return true;
+                }
+                Ok(Some((Frame { tag: b'E', body }, length))) => {
+                    let replaced = self.refusals.find(body);
+                    if let Some(message) = replaced {
+                        self.down_cut
+                            .advance(unseen.get(..length).unwrap_or_default(), seen);
+                        self.down.take(length);
+                        self.down_first.put(message);
+                        return true;
+                    }
+                    length
+                }
+                Ok(Some((_, length))) => length,
+                Ok(None) if unseen.first() == Some(&b'E') && !self.down.is_full() => return moved,
+                // Longer than what has come; or nonsense, which the client may understand.
+                Ok(None) | Err(_) => unseen.len(),
+            };
+            self.down_cut
+                .advance(unseen.get(..length).unwrap_or_default(), seen);
+            self.down.look(length);
+            moved = true;
+        }
+        if self.exchange.is_between() {
+            self.refusals.clear();
+        }
+        moved
     }
 
     /// What an error among the messages that have come whole says of what the primary has too
@@ -594,6 +701,10 @@ impl Pump {
                     false => Step::Event(Event::PrimaryGone),
                 };
             }
+            // What came with an error that was replaced.
+            if self.asking.is_none() && self.replace() {
+                continue;
+            }
             match self.down.poll_fill(cx, &mut ends.primary_reader) {
                 Poll::Pending => return Step::Blocked,
                 Poll::Ready(Ok(0) | Err(_)) => self.down_course.ended = true,
@@ -601,6 +712,47 @@ impl Pump {
                 Poll::Ready(Ok(_)) => self.pass_down(),
             }
         }
+    }
+}
+
+/// Errors of the primary that are replaced.
+#[derive(Default)]
+struct Refusals {
+    /// What each error says, and the relay's message.
+    open: Vec<(String, Vec<u8>)>,
+    /// How many there were in the session.
+    count: u64,
+}
+
+impl Refusals {
+    /// What the error is to say that is replaced by this one.
+    fn add(&mut self, report: Report) -> String {
+        self.count += 1;
+        // The dot ends the number.
+        let why = format!("lockstep relay refuses no. {}.", self.count);
+        let mut message = Vec::new();
+        Backend::ErrorResponse(report).encode(&mut message);
+        // A client that sends more without an answer gets the primary's errors.
+        if self.open.len() < MOST_REFUSALS {
+            self.open.push((why.clone(), message));
+        }
+        why
+    }
+
+    /// The relay's message in the place of an error.
+    fn find(&mut self, error: &[u8]) -> Option<Vec<u8>> {
+        let error = String::from_utf8_lossy(error);
+        let at = self.open.iter().position(|(why, _)| error.contains(why))?;
+        Some(self.open.remove(at).1)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The primary has thrown away what the others were for.
+    fn clear(&mut self) {
+        self.open.clear();
     }
 }
 

@@ -8,7 +8,7 @@
 //! it is called now and whatever role the session has taken since. A session of physical
 //! replication may not run them, which comes last.
 
-use lockstep_wire::backend::Backend;
+use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame;
 use lockstep_wire::frontend::Frontend;
 
@@ -19,6 +19,10 @@ use crate::session::{Standing, Written};
 /// Asks for the OID of the role that has logged in.
 const ROLE_OID: &str = "SELECT a.usesysid \
      FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a";
+
+/// Asks whether the session's role may use replication slots.
+const MAY_USE_SLOTS: &str = "SELECT r.rolsuper OR r.rolreplication FROM pg_catalog.pg_roles AS r \
+     WHERE r.rolname OPERATOR(pg_catalog.=) current_user";
 
 /// What is asked, each by itself.
 const QUESTIONS: [&str; 7] = [
@@ -63,6 +67,28 @@ pub(super) fn questions() -> Vec<u8> {
         Frontend::Query(question).encode(&mut out);
     }
     out
+}
+
+/// The question whether the session's role may use replication slots, as a message.
+pub(super) fn slots_question() -> Vec<u8> {
+    let mut out = Vec::new();
+    Frontend::Query(MAY_USE_SLOTS).encode(&mut out);
+    out
+}
+
+/// Why the session's role may not use replication slots, by what the primary has answered.
+pub(super) fn may_use_slots(messages: &[u8]) -> Result<(), Report> {
+    let mut left = messages;
+    while let Ok(Some((frame, length))) = frame::first(left, messages.len()) {
+        match Backend::parse(frame) {
+            Ok(Backend::DataRow(row)) if row == [Some(&b"t"[..])] => return Ok(()),
+            Ok(Backend::ErrorResponse(report)) => return Err(report),
+            _ => {}
+        }
+        left = left.get(length..).unwrap_or_default();
+    }
+    let report = Report::error("42501", "permission denied to use replication slots");
+    Err(report.detail("Only roles with the REPLICATION attribute may use replication slots."))
 }
 
 /// What the primary's messages say.
@@ -135,8 +161,6 @@ fn is_everywhere_the_same(byte: &u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_wire::backend::Report;
-
     use super::*;
 
     fn message(message: Backend<'_>) -> Vec<u8> {

@@ -28,7 +28,13 @@ SELECT current_setting('server_version_num'), current_database(), pg_is_in_recov
     coalesce(current_setting('max_active_replication_origins', true),
         current_setting('max_replication_slots')),
     has_parameter_privilege('session_replication_role', 'SET'),
-    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only')
+    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only'),
+    current_setting('max_locks_per_transaction'),
+    current_setting('max_locks_per_transaction')::int8 * (1
+        + current_setting('max_connections')::int8 + current_setting('max_worker_processes')::int8
+        + current_setting('max_wal_senders')::int8 + current_setting('max_prepared_transactions')::int8
+        + coalesce(current_setting('autovacuum_worker_slots', true),
+            current_setting('autovacuum_max_workers'))::int8)
 FROM pg_database d, pg_roles r
 WHERE d.datname = current_database() AND r.rolname = current_user";
 
@@ -130,6 +136,14 @@ WHERE c.relkind IN ('r', 'p', 'f', 'm', 'v', 'S') AND c.relpersistence <> 't' AN
     AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_class'::regclass
         AND e.objid = c.oid AND e.deptype = 'e')";
 
+/// Relations that are made before the rows are copied: with a table that has large values come a table for
+/// those, and its index.
+const TO_MAKE: &str = "
+SELECT count(*) + 2 * count(*) FILTER (WHERE c.reltoastrelid <> 0)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f', 'm', 'v', 'S') AND c.relpersistence <> 't' AND {namespaces}
+    AND n.nspname <> ALL (ARRAY(SELECT json_array_elements_text($1::json)))";
+
 /// Functions of replication origins that apply calls.
 const ORIGIN_FUNCTIONS: &str = "
 SELECT f FROM unnest(ARRAY['pg_replication_origin_create(text)',
@@ -173,6 +187,9 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     }
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
+    let schemas = json_array(&facts.excluded.schemas);
+    let to_make = source.query_with(&with_namespaces(TO_MAKE), &[&schemas])?;
+    facts.relations_to_make = field(to_make.first().map_or(&[][..], Vec::as_slice), 0)?;
     Ok(())
 }
 
@@ -321,6 +338,8 @@ fn server(connection: &mut Connection) -> Result<Server, ClientError> {
         origin_functions_denied: Vec::new(),
         sets_replication_role: field(&row, 20)?,
         read_only: field::<String>(&row, 21)? == "on",
+        locks_per_transaction: field(&row, 22)?,
+        lock_room: field(&row, 23)?,
     })
 }
 

@@ -29,6 +29,8 @@ pub struct Facts {
     pub extensions: Vec<Extension>,
     /// Tables, views and sequences of users on the target.
     pub target_relations: u64,
+    /// Relations that are made on the target in one transaction, which locks each of them.
+    pub relations_to_make: u64,
     /// What the user excluded.
     pub excluded: Excluded,
     /// Row filters and column lists that the user asked for.
@@ -72,6 +74,9 @@ pub struct Server {
     pub create: bool,
     /// `wal_level`, from 19 on `effective_wal_level` if that is higher.
     pub wal_level: String,
+    /// Locks for which there is room at once, roughly.
+    pub lock_room: u64,
+    pub locks_per_transaction: u64,
     pub slots: u32,
     pub slots_used: u32,
     pub walsenders: u32,

@@ -19,6 +19,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     versions(facts, &mut found);
     source_limits(&facts.source, &mut found);
     source_rights(facts, &mut found);
+    nothing_to_copy(facts, &mut found);
+    locks(facts, &mut found);
     target_rights(&facts.target, &mut found);
     target_state(facts, &mut found);
     encodings(&facts.source, &facts.target, &mut found);
@@ -180,6 +182,46 @@ fn source_limits(source: &Server, found: &mut Findings) {
     if source.walsenders <= source.walsenders_used {
         let says = format!("all {} WAL senders are in use", source.walsenders);
         found.error("source", says, "raise max_wal_senders and restart it");
+    }
+}
+
+fn nothing_to_copy(facts: &Facts, found: &mut Findings) {
+    if facts.copied().next().is_none() {
+        let says = format!(
+            "database \"{}\" has no table that would be copied, and tables that are made later are not \
+             replicated",
+            facts.source.database
+        );
+        let todo = "name the database that has the tables (dbname), or exclude less";
+        found.warning("source", says, todo);
+    }
+}
+
+/// The source's tables are locked while their definitions are read, and all that is made on the target until
+/// the transaction ends that makes it.
+fn locks(facts: &Facts, found: &mut Findings) {
+    let is_locked =
+        |table: &&Table| matches!(table.kind, TableKind::Ordinary | TableKind::Partitioned);
+    let read = facts.included().filter(is_locked).count() as u64;
+    let sides = [
+        ("source", &facts.source, read, "reads the definitions of"),
+        ("target", &facts.target, facts.relations_to_make, "makes"),
+    ];
+    for (subject, server, wanted, does) in sides {
+        if wanted <= server.lock_room {
+            continue;
+        }
+        let says = format!(
+            "it has room for about {} locks, and one transaction {does} {wanted} tables, indexes, views and \
+             sequences",
+            server.lock_room
+        );
+        let needed = (server.locks_per_transaction * wanted).div_ceil(server.lock_room.max(1));
+        let todo = format!(
+            "set max_locks_per_transaction (now {}) to at least {needed} and restart it",
+            server.locks_per_transaction
+        );
+        found.error(subject, says, todo);
     }
 }
 

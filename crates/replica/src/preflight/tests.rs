@@ -33,6 +33,8 @@ fn server(database: &str) -> Server {
         replication: true,
         create: true,
         wal_level: "logical".to_owned(),
+        lock_room: 7_000,
+        locks_per_transaction: 64,
         slots: 10,
         walsenders: 10,
         origins: 10,
@@ -41,12 +43,12 @@ fn server(database: &str) -> Server {
     }
 }
 
-/// Two servers that fit, with one table.
+/// Two servers that fit, with a table, and one that is always copied.
 fn facts() -> Facts {
     Facts {
         source: server("from"),
         target: server("to"),
-        tables: vec![table("t")],
+        tables: vec![table("t"), table("copied")],
         schemas: ["s".to_owned()].into(),
         ..Facts::default()
     }
@@ -103,6 +105,27 @@ fn servers_are_looked_at() {
             f.target.in_recovery = true;
             f.target.read_only = true
         }),
+        (
+            Warning,
+            "source",
+            "no table that would be copied",
+            "dbname",
+            |f| f.tables.clear(),
+        ),
+        (
+            Error,
+            "target",
+            "room for about 7000 locks",
+            "max_locks_per_transaction (now 64) to at least 129",
+            |f| f.relations_to_make = 14_001,
+        ),
+        (
+            Error,
+            "source",
+            "room for about 0 locks",
+            "max_locks_per_transaction",
+            |f| f.source.lock_room = 0,
+        ),
         (
             Warning,
             "source",
@@ -722,6 +745,7 @@ fn the_worst_comes_first_and_names_are_counted() {
                 ..table(&format!("t{number}"))
             })
             .collect();
+        f.tables.push(table("copied"));
         f.source.in_recovery = true;
     });
     assert_eq!(found[0].0, Error);

@@ -174,3 +174,12 @@ impl Lost {
         }
     }
 }
+
+/// Number of the source's sequences, which keep the values on the target that they had at the copy.
+pub fn sequences(source: &mut Connection, excluded: &Excluded) -> Result<u64, ClientError> {
+    let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+               WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND {namespaces} \
+                 AND n.nspname <> ALL (ARRAY(SELECT json_array_elements_text($1::json)))";
+    let rows = source.query_with(&with_namespaces(sql), &[&json_array(&excluded.schemas)])?;
+    field(rows.first().map_or(&[][..], Vec::as_slice), 0)
+}

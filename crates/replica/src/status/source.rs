@@ -9,7 +9,7 @@ use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
 use crate::state::{APPLICATION, Replica, TableCopy, system_id};
-use crate::status::lost::{Lost, lost, uncopied};
+use crate::status::lost::{Lost, lost, sequences, uncopied};
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
@@ -59,6 +59,8 @@ pub struct Source {
     pub lost: Vec<Lost>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
+    /// Number of its sequences, which are not replicated.
+    pub sequences: u64,
 }
 
 /// Where the source is: as the user says, or as the state knows it.
@@ -154,6 +156,7 @@ impl Source {
                 uncopied.retain(|lost| !unpublished.contains(&lost.table));
                 lost.extend(uncopied);
             }
+            let sequences = sequences(&mut session, &replica.excluded())?;
             let altered = match expected {
                 Some(expected) => expected.words(&expected.differences(&mut session)?),
                 None => None,
@@ -164,6 +167,7 @@ impl Source {
                 unpublished,
                 lost,
                 altered,
+                sequences,
             };
             Ok((system, source))
         };

@@ -13,9 +13,10 @@ use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, UNLISTED
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
-use crate::names::{TableName, quoted};
+use crate::names::{Excluded, TableName, quoted};
 use crate::state::json_array;
-use lockstep_apply::Catalog;
+use crate::status::lost::sequences;
+use lockstep_apply::{Catalog, Others};
 
 /// A range of a table, by the table's place.
 type Piece = (usize, Range);
@@ -40,6 +41,11 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
         let cuts = cuts(&mut source, table, options.range_rows).map_err(VerifyError::Source)?;
         pieces.extend(ranges(cuts).into_iter().map(|range| (place, range)));
     }
+    let excluded = match &options.starts.others {
+        Others::All => Excluded::default(),
+        Others::LaterPartitions(excluded) => excluded.clone(),
+    };
+    let sequences = sequences(&mut source, &excluded).map_err(VerifyError::Source)?;
     drop(source);
     pieces.reverse();
     let found = compare_pieces(options, moment, (&tables, hash), pieces)?;
@@ -55,6 +61,7 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
         lsn: moment.lsn,
         publication: None,
         tables,
+        sequences,
     })
 }
 

@@ -117,12 +117,16 @@ pub struct Report {
     pub publication: Option<String>,
     /// Tables in the order of their names.
     pub tables: Vec<TableReport>,
+    /// Sequences of the source, which are not compared.
+    pub sequences: u64,
 }
 
 impl Report {
-    /// Each table was compared, and no difference found.
+    /// Each table was compared, and no difference found. Where there is no table, nothing is equal.
     pub fn is_equal(&self) -> bool {
-        self.publication.is_none() && self.tables.iter().all(|table| table.differences.is_empty())
+        self.publication.is_none()
+            && !self.tables.is_empty()
+            && self.tables.iter().all(|table| table.differences.is_empty())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tables whose columns differ on both sides, or are none, or very many.
 
+use lockstep_lab::server::Server;
+
 use super::apply_lab::{Pair, rows, sql};
 
 fn run(pair: &Pair, statements: &[&str]) {
@@ -114,5 +116,50 @@ fn rows_with_as_many_columns_as_a_table_can_have_are_changed() {
         ],
     );
     pair.assert_same("SELECT ROW(t.*)::text FROM f t ORDER BY 1");
+    pair.stop();
+}
+
+/// Rows of columns that were read without an index.
+const READ: &str = "SELECT seq_tup_read FROM pg_stat_sys_tables WHERE relname = 'pg_attribute'";
+
+#[test]
+fn the_catalog_is_not_read_whole_for_each_table() {
+    let tables =
+        (1..=80).map(|it| format!("CREATE TABLE t{it} (id int PRIMARY KEY, v text UNIQUE)"));
+    let mut pair = Pair::new(&tables.collect::<Vec<_>>().join("; "));
+    let number = |target: &Server, query: &str| {
+        let found = rows(target, query);
+        found[0][0].as_ref().unwrap().parse::<u64>().unwrap()
+    };
+    let columns = number(&pair.target, "SELECT count(*) FROM pg_attribute");
+    let before = number(&pair.target, READ);
+    let inserts = (1..=80).map(|it| format!("INSERT INTO t{it} VALUES (1, 'v')"));
+    let inserts = inserts.collect::<Vec<_>>().join("; ");
+    run(&pair, &[&format!("BEGIN; {inserts}; COMMIT")]);
+    pair.start();
+    pair.assert_same("SELECT * FROM t80");
+    // Its sessions have told what they have read when they end.
+    pair.stop();
+    let read = number(&pair.target, READ) - before;
+    assert!(read < 20 * columns, "{read} of {columns}");
+}
+
+#[test]
+fn a_unique_index_that_only_the_target_has_is_named_as_the_cause() {
+    let mut pair = Pair::apart(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "CREATE TABLE t (id int PRIMARY KEY, v int UNIQUE)",
+    );
+    let control = pair.start();
+    run(&pair, &["INSERT INTO t VALUES (1, 1), (2, 1)"]);
+    let words = pair.blocked();
+    assert!(words.contains("t_v_key"), "{words}");
+    let advice = "if the source has both rows, its index was dropped there: drop it here, too";
+    assert!(words.contains(advice), "{words}");
+    sql(&pair.target)
+        .execute("ALTER TABLE t DROP CONSTRAINT t_v_key")
+        .unwrap();
+    control.resume();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.stop();
 }

@@ -4,6 +4,7 @@ mod alone;
 mod logins;
 mod passing;
 mod random;
+mod slots;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +29,7 @@ use super::upstream_leg::{Primary, PrimaryAddress};
 use crate::session::{
     After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
+use crate::slot_sql::Listed;
 use crate::spare::Scarce;
 
 /// Bytes that a pipe holds.
@@ -45,11 +47,21 @@ struct Scripted {
     given_up: Arc<AtomicBool>,
     /// Something can be given up for a client.
     gives: AtomicBool,
+    /// Slots of the relay.
+    listed: Mutex<Vec<Listed>>,
 }
 
 impl Scripted {
     fn note(&self, what: impl Into<String>) {
         self.seen.lock().unwrap().push(what.into());
+    }
+
+    /// The relay has a slot of this name.
+    fn kept(&self, name: &str) {
+        self.listed.lock().unwrap().push(Listed {
+            name: name.to_owned(),
+            ..Listed::default()
+        });
     }
 
     fn seen(&self) -> Vec<String> {
@@ -96,6 +108,10 @@ impl SlotCommands for Scripted {
             true => Decision::Stream(Echo),
             false => Decision::Pass,
         }
+    }
+
+    fn listed(&self) -> Vec<Listed> {
+        self.listed.lock().unwrap().clone()
     }
 
     async fn short_of(&self, scarce: Scarce) -> bool {

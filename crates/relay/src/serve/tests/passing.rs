@@ -3,7 +3,7 @@
 use super::*;
 
 /// Sizes of pieces that a conversation is cut into; 1 cuts at every byte.
-const PIECES: [usize; 7] = [1, 2, 3, 5, 7, 64, PIPE];
+pub(super) const PIECES: [usize; 7] = [1, 2, 3, 5, 7, 64, PIPE];
 
 #[tokio::test]
 async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {

@@ -1,12 +1,12 @@
-//! A query as words: as much of SQL's lexical rules as is needed to find where statements
-//! end and to read the console's own.
+//! SQL as words: as much of its lexical rules as is needed to find where statements end, and to
+//! read the console's own and those that concern replication slots.
 
 use std::iter::Peekable;
 use std::ops::Range;
 use std::str::CharIndices;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Token {
+pub(crate) enum Token {
     /// A name or keyword without quotes, in lower case.
     Word(String),
     /// A name in double quotes.
@@ -20,11 +20,11 @@ pub(super) enum Token {
 }
 
 /// A token and the bytes of the query that it takes.
-pub(super) type Spanned = (Token, Range<usize>);
+pub(crate) type Spanned = (Token, Range<usize>);
 
 /// What is wrong with the words of a query, as PostgreSQL names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     /// A text, name or comment is still open at the query's end.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
@@ -50,7 +50,7 @@ impl Malformed {
 }
 
 /// Splits a query into tokens. Never more than there are bytes.
-pub(super) fn tokens(query: &str) -> Result<Vec<Spanned>, Malformed> {
+pub(crate) fn tokens(query: &str) -> Result<Vec<Spanned>, Malformed> {
     let mut lexer = Lexer {
         query,
         left: query.char_indices().peekable(),
