@@ -247,8 +247,8 @@ fn reached(
 /// ends in the next, which comes with the next question.
 const SEGMENTS: f64 = 2.0;
 
-/// Of a standby that restores from an archive: what is archived is there for it. None if nothing says how far
-/// that is.
+/// The point of a standby that restores from an archive: what is archived is there for it. None if nothing
+/// says how far that is.
 fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let end_of = |above: &Sample| above.archiver.archived_end;
     let above = link.upstream.sample_at(sample.at);

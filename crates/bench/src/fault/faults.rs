@@ -619,7 +619,8 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` and `doctor_unfed.rs` beside it.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` and
+    /// `doctor_unfed.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::TwoPrimaries,

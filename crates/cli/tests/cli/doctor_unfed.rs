@@ -138,7 +138,10 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     let pair = Pair::start(&lab);
     pair.set("restore_command", &format!("cp {}/%f %p", pair.archive));
     pair.set("primary_conninfo", "");
+    pair.set("primary_slot_name", "");
     pair.await_receivers("0");
+    let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+    pair.primary.execute(slots).unwrap();
     pair.archive(3);
     let rows = "SELECT count(*)::text FROM t WHERE id = 0";
     until_answer(&pair.standby, rows, "3");

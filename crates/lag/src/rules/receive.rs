@@ -41,6 +41,18 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
     links.map(|(_, evidence)| evidence).collect()
 }
 
+/// The newest walreceiver was there at the look before as well. One that cannot begin calls itself streaming,
+/// too, and ends at once.
+fn stays(node: &NodeWindow) -> bool {
+    let pid = |sample: &Sample| {
+        let row = sample.receiver.as_ref().map(|row| row.pid);
+        row.or_else(|| Some(receiver(sample)?.pid))
+    };
+    let mut newest = node.samples.iter().rev().map(pid);
+    let last = newest.next();
+    newest.next().is_none_or(|before| Some(before) == last)
+}
+
 /// Links to standbys that should stream and do not, each with the evidence for that.
 pub(super) fn not_streaming_links<'v, 'a>(view: &'v View<'a>) -> Vec<(&'v Link<'a>, Evidence)> {
     let mut found = Vec::new();
@@ -63,7 +75,8 @@ pub(super) fn not_streaming_links<'v, 'a>(view: &'v View<'a>) -> Vec<(&'v Link<'
             }
         };
         let share = 1.0 - node.share(streams);
-        if share < 0.5 || node.last().is_some_and(streams) || ended(view, link.upstream) {
+        let is_back = node.last().is_some_and(streams) && stays(node);
+        if share < 0.5 || is_back || ended(view, link.upstream) {
             continue;
         }
         let behind = link.last_bytes() as f64;

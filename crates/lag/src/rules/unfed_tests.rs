@@ -8,7 +8,7 @@ use crate::diagnosis::checks::Answer;
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::source::Source;
 use crate::states::BackendType;
-use crate::views::WalFolder;
+use crate::views::{Receiver, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 /// Causes that have a case here.
@@ -79,6 +79,27 @@ fn why_a_standby_gets_no_wal_is_told() {
         scene.primary.address = "db1:5432/app".to_owned();
         let diagnosis = scene.diagnose();
         assert_eq!(causes(&diagnosis), expected, "{settings:?}");
+    }
+}
+
+/// Each walreceiver that cannot begin is seen once, as one that streams.
+#[test]
+fn a_walreceiver_that_fails_again_and_again_does_not_stream() {
+    for fails in [true, false] {
+        let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));
+        let last = scene.standby.samples.len() - 1;
+        for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
+            if index == last || (!fails && index + 1 == last) {
+                sample.receiver = Some(Receiver {
+                    pid: 40,
+                    status: Some("streaming".into()),
+                    ..Receiver::default()
+                });
+            }
+        }
+        let found = causes(&scene.diagnose());
+        assert_eq!(found.contains(&Cause::SlotMissing), fails, "{found:?}");
+        assert!(!found.contains(&Cause::NotStreaming), "{found:?}");
     }
 }
 
