@@ -91,6 +91,7 @@ fn node(name: &str, role: Role) -> NodeState {
         wal_folder: (role != Role::Relay).then_some(WalFolder {
             files: 5,
             bytes: 5 << 24,
+            oldest: None,
         }),
         cluster_name: None,
         slots: Vec::new(),
