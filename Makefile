@@ -54,7 +54,7 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/n
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
 
-test-bed: check-pg ## the long tests of benchmarks, player and page oracle (T=part_of_a_name)
+test-bed: check-pg ## the long tests of benchmarks, player, page oracle, replica and relay (T=part_of_a_name)
 	@scripts/test --only bed $(T)
 
 test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)

@@ -15,6 +15,15 @@ const SETTINGS: &str = "SET statement_timeout = 0; SET jit = off; \
       WHERE name IN ('lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
         'idle_session_timeout')";
 
+/// Keeps event triggers of users from firing for the statements of this session, as far as its role may: one
+/// that logs DDL would write rows, one that forbids DDL would end what we do. `event_triggers` is there from
+/// 17 on and stops those, too, that are `ENABLE ALWAYS`. Triggers of tables and foreign keys do not act
+/// either.
+pub const SILENT: &str = "SELECT pg_catalog.set_config(s.name, CASE s.name WHEN 'event_triggers' THEN 'off' \
+      ELSE 'replica' END, false) \
+    FROM pg_catalog.pg_settings AS s WHERE s.name IN ('event_triggers', 'session_replication_role') \
+      AND pg_catalog.has_parameter_privilege(s.name, 'SET')";
+
 const SESSIONS: &str = "
 SELECT p.pid, a.usename, a.application_name, date_trunc('second', a.backend_start),
     date_trunc('second', a.xact_start)

@@ -17,6 +17,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -33,6 +35,10 @@ const USUAL_MAJOR: &str = "15";
 
 /// Megabytes that a test's lab needs, unless it says so itself.
 const USUAL_SPACE_MB: u64 = 1000;
+
+/// Time between two looks at what a test waits for. Most looks start a session, which takes the servers some
+/// milliseconds of CPU.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// The test that [`reaper_entry!`](crate::reaper_entry) makes, run alone.
 const REAPER_ARGS: [&str; 3] = ["--exact", "reaper_entry", "--nocapture"];
@@ -190,6 +196,11 @@ pub fn seeds(usual: u64) -> RangeInclusive<u64> {
         true => 1..=usual,
         false => number(from)..=number(to),
     }
+}
+
+/// Waits until what a test waits for is worth another look.
+pub fn pause() {
+    thread::sleep(BETWEEN_LOOKS);
 }
 
 /// Asserts that a text is what the file holds; `UPDATE_SNAPSHOTS` records it.

@@ -524,9 +524,7 @@ fn passing(sqlstate: &str) -> bool {
 }
 
 fn report(sqlstate: &str, group: &str, why: &RelayError) -> Report {
-    let report = Report::error(
-        sqlstate,
-        format!("the relay's group \"{group}\" cannot go on"),
-    );
-    report.detail(why.to_string())
+    // Many clients show the message and nothing else.
+    let message = format!("the relay's group \"{group}\" cannot go on: {why}");
+    Report::error(sqlstate, message)
 }

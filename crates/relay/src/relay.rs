@@ -232,7 +232,7 @@ impl Relay {
         groups
     }
 
-    fn all_groups(&self) -> Vec<Arc<Group>> {
+    pub(crate) fn all_groups(&self) -> Vec<Arc<Group>> {
         let groups = lock(&self.groups);
         groups
             .values()

@@ -190,6 +190,12 @@ pub trait SlotCommands: Send + Sync + 'static {
         async { Ok(()) }
     }
 
+    /// Messages of the answer to `IDENTIFY_SYSTEM` in a session whose connection to the primary was
+    /// closed; None if the relay does not know it.
+    fn identify(&self, _standing: &Standing) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The primary has refused a session something of which it has too few. True if the relay
     /// has given some up, so that it may be tried again.
     fn short_of(&self, _scarce: Scarce) -> impl Future<Output = bool> + Send {

@@ -94,9 +94,11 @@ impl From<RelayError> for Refusal {
             RelayError::Upstream(_) => "08006",
             _ => "58000",
         };
-        Report::error(sqlstate, "the relay cannot serve this slot")
-            .detail(error.to_string())
-            .into()
+        Report::error(
+            sqlstate,
+            format!("the relay cannot serve this slot: {error}"),
+        )
+        .into()
     }
 }
 
@@ -184,6 +186,10 @@ impl SlotCommands for Sessions {
             }
             _ => Decision::Pass,
         }
+    }
+
+    fn identify(&self, standing: &Standing) -> Option<Vec<u8>> {
+        self.identity_of(standing)
     }
 
     fn listed(&self) -> Vec<Listed> {
@@ -634,11 +640,10 @@ impl Relay {
                 return Report::error(
                     "58030",
                     format!(
-                        "group \"{name}\" of replication slot \"{}\" cannot go on",
+                        "group \"{name}\" of replication slot \"{}\" cannot go on: {damaged}",
                         slot.name
                     ),
-                )
-                .detail(damaged);
+                );
             }
             Report::error(
                 "55000",

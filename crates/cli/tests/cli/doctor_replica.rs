@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -300,7 +301,9 @@ fn a_replica_whose_slot_is_gone_is_quoted_and_not_called_well() {
     followed.kill();
     status_is(&followed, "apply", "not running");
     let free = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
-    while value(&followed.source, free) != "0" {}
+    while value(&followed.source, free) != "0" {
+        pause();
+    }
     let gone = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     sql(&followed.source).query(gone).unwrap();
     followed.running = Followed::run(&followed.to, &followed.log, "1");
@@ -360,7 +363,9 @@ fn a_copy_is_no_lag_until_it_ends_too_early() {
     copy.0.kill().unwrap();
     copy.0.wait().unwrap();
     let working = "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory'";
-    while value(&target, working) != "0" {}
+    while value(&target, working) != "0" {
+        pause();
+    }
     sql(&source).execute("INSERT INTO big VALUES (0)").unwrap();
     let (code, json) = ask(&from, Some(&to));
     assert_eq!(code, 6, "{}", brief(&json));

@@ -335,6 +335,34 @@ fn sequin_makes_its_slot_once_and_sees_it_move() {
     assert_eq!(checks(&mut client), 1);
 }
 
+/// What clients do with a session whose copy has ended.
+#[test]
+fn a_session_goes_on_after_its_copy() {
+    let stage = Stage::new();
+    let mut client = stage.replication();
+    assert_eq!(
+        client.refusal("CREATE_REPLICATION_SLOT s LOGICAL pgoutput"),
+        None
+    );
+    let before = rows(client.query("IDENTIFY_SYSTEM")).unwrap();
+    let start = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')";
+    for _ in 0..2 {
+        assert_eq!(client.query(start).last().unwrap().0, b'W');
+        client.send(&message(b'c', &[]));
+        let answer = client.answer();
+        assert_eq!(answer.last().unwrap().0, b'Z', "{answer:?}");
+        let after = rows(client.query("IDENTIFY_SYSTEM")).unwrap();
+        for column in ["systemid", "timeline", "dbname"] {
+            assert_eq!(value(&after[0], column), value(&before[0], column));
+        }
+        let position: Lsn = value(&after[0], "xlogpos").unwrap().parse().unwrap();
+        assert!(position >= value(&stage.slot("s"), CONFIRMED).unwrap().parse().unwrap());
+    }
+    // SQL needs a connection to the primary, which only a login gets.
+    assert_eq!(client.refusal("SELECT 1").unwrap().sqlstate, "55000");
+    assert_eq!(client.refusal("DROP_REPLICATION_SLOT s"), None);
+}
+
 /// A session that is refused something is where a server would have it.
 #[test]
 fn refusals_are_errors_as_a_servers_are() {

@@ -418,6 +418,13 @@ fn a_missing_publication_is_said_once() {
     scene.insert("orders");
     let row = scene.until_group(&relay, &automatic(&scene, &relay), "|failed|");
     assert!(row.contains("\"elsewhere\" does not exist"), "{row}");
+    // The subscriber's log has the cause in the message, as a client shows it that shows no detail.
+    until("its subscriber is told why", || {
+        let log = fs::read_to_string(scene.subscriber.log()).unwrap();
+        let mut told = log.lines().filter(|line| line.contains("cannot go on: "));
+        told.any(|line| line.contains("publication \"elsewhere\" does not exist"))
+            .then_some(())
+    });
     let port = at.rsplit(':').next().unwrap().parse().unwrap();
     let health = page(port, "/healthz");
     assert!(health.starts_with("HTTP/1.1 200 "), "{health}");

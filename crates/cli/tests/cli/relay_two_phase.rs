@@ -254,10 +254,20 @@ fn commit_prepared(primary: &Server) {
 }
 
 /// What dies while a slot goes back.
-const VICTIMS: [&str; 4] = ["primary", "relay", "subscriber", "none"];
+const VICTIMS: [&str; 5] = ["primary", "relay", "subscriber", "none", "primary"];
 
 #[test]
+fn a_kill_on_the_way_back_loses_no_prepared_transaction() {
+    killed_on_the_way_back(&["primary"]);
+}
+
+#[test]
+#[ignore = "long: make test-bed"]
 fn kills_on_the_way_back_lose_no_prepared_transaction() {
+    killed_on_the_way_back(&VICTIMS);
+}
+
+fn killed_on_the_way_back(victims: &[&str]) {
     let lab = TestLab::with_extension().start().unwrap();
     let (mut primary, mut subscriber) = servers(&lab);
     primary.execute("CREATE SEQUENCE ids").unwrap();
@@ -266,9 +276,7 @@ fn kills_on_the_way_back_lose_no_prepared_transaction() {
     let script = lab.folder().join("load.sql");
     std::fs::write(&script, SCRIPT).unwrap();
     let load = ["--client=4", "--file", script.to_str().unwrap()];
-    let rounds = std::env::var("ROUNDS").map_or(5, |rounds| rounds.parse().unwrap());
-    for round in 0..rounds {
-        let victim = VICTIMS[round % VICTIMS.len()];
+    for (round, victim) in victims.iter().enumerate() {
         subscribe(&subscriber, &relay.conninfo(), options);
         let load = Load::on(&lab, &primary, &load);
         let more = |subscriber: &Server| {
@@ -290,7 +298,7 @@ fn kills_on_the_way_back_lose_no_prepared_transaction() {
         for kill in 0..3 {
             let pause = (round * 137 + kill * 89) % 400;
             std::thread::sleep(Duration::from_millis(pause.try_into().unwrap()));
-            match victim {
+            match *victim {
                 "relay" => relay.restart(),
                 "subscriber" => {
                     subscriber.kill().unwrap();

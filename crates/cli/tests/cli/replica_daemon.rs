@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::Server;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -122,7 +123,7 @@ impl Several {
         while !reached() {
             let log = || std::fs::read_to_string(&self.log).unwrap_or_default();
             assert!(started.elapsed() < LONG, "{what}: {}", log());
-            std::thread::yield_now();
+            pause();
         }
     }
 

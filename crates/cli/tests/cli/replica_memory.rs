@@ -4,7 +4,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
 use crate::replica::{
-    Running, conninfo, create_args, lockstep, output, server, sql, status, until,
+    BETWEEN_STATUS, Running, conninfo, create_args, lockstep, output, server, sql, status, until,
 };
 
 /// Limit of the process's memory, and size of a row.
@@ -70,6 +70,7 @@ impl Applying {
         }
         while status(&self.to)["replicas"][0]["error"].is_null() {
             assert_eq!(self.running.0.try_wait().unwrap(), None, "{}", self.log());
+            std::thread::sleep(BETWEEN_STATUS);
         }
         drop(lock);
         let rows = ROWS.to_string();

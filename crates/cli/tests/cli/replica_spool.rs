@@ -4,6 +4,7 @@ use std::process::Child;
 
 use lockstep_client::{Connection, SlotState};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 
 use crate::replica::{Running, conninfo, create_args, lockstep, output, server, sql, text, value};
@@ -11,9 +12,13 @@ use crate::replica::{Running, conninfo, create_args, lockstep, output, server, s
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Transactions that are spooled, and rows of each.
-const TRANSACTIONS: u32 = 400;
+/// Transactions that are spooled between two kills, and rows of each.
+const BETWEEN_KILLS: u32 = 80;
 const ROWS: u32 = 100;
+
+/// Kills while transactions are spooled, also in the long test.
+const KILLS: u32 = 3;
+const MANY_KILLS: u32 = 10;
 
 struct Spooling {
     source: Server,
@@ -60,7 +65,7 @@ impl Spooling {
             let log = std::fs::read_to_string(self.lab.folder().join("log")).unwrap_or_default();
             assert!(started.elapsed() < LONG, "{what}: {log}");
             assert_eq!(child.try_wait().unwrap(), None, "{what}: {log}");
-            std::thread::yield_now();
+            pause();
         }
     }
 
@@ -85,8 +90,21 @@ fn write(source: &mut Connection, transaction: u32) {
     source.execute(&insert).unwrap();
 }
 
+/// The failpoints of crate `replica` and the simulation of the spool say where a process may die; here the
+/// program does, wherever it is.
 #[test]
 fn a_process_that_is_killed_keeps_what_it_has_spooled() {
+    killed(KILLS);
+}
+
+#[test]
+#[ignore = "long: make test-bed"]
+fn a_process_that_is_killed_again_and_again_keeps_what_it_has_spooled() {
+    killed(MANY_KILLS);
+}
+
+fn killed(kills_spooling: u32) {
+    let transactions = kills_spooling * BETWEEN_KILLS;
     let mut spooling = Spooling::new();
     let mut process = spooling.run();
     sql(&spooling.source)
@@ -97,9 +115,9 @@ fn a_process_that_is_killed_keeps_what_it_has_spooled() {
     spooling.target.stop(Stop::Immediate).unwrap();
     // Killed while transactions come, at whatever it does then.
     let mut source = sql(&spooling.source);
-    for transaction in 0..TRANSACTIONS {
+    for transaction in 0..transactions {
         write(&mut source, transaction);
-        if transaction % 80 == 79 {
+        if (transaction + 1) % BETWEEN_KILLS == 0 {
             let before = spooling.slot().confirmed;
             spooling.until("that it spools", &mut process.0, || {
                 spooling.slot().confirmed > before
@@ -119,7 +137,7 @@ fn a_process_that_is_killed_keeps_what_it_has_spooled() {
     // What is applied now comes from the spool alone.
     spooling.source.stop(Stop::Fast).unwrap();
     spooling.target.start().unwrap();
-    let all = 1 + TRANSACTIONS * ROWS + TRANSACTIONS / 80 * 20;
+    let all = 1 + transactions * ROWS + kills_spooling * 20;
     let (mut kills, mut seen) = (0, 1);
     while seen < all {
         let mut process = spooling.run();
@@ -137,7 +155,7 @@ fn a_process_that_is_killed_keeps_what_it_has_spooled() {
     let mut locker = sql(&spooling.target);
     locker.execute("BEGIN; LOCK TABLE t").unwrap();
     let mut process = spooling.run();
-    write(&mut sql(&spooling.source), TRANSACTIONS);
+    write(&mut sql(&spooling.source), transactions);
     let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
     spooling.until("that it waits for the lock", &mut process.0, || {
         value(&spooling.target, waits) == "t"

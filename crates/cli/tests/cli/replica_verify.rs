@@ -4,6 +4,7 @@ use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
@@ -50,7 +51,9 @@ fn insert_and_send(source: &Server, id: i32) {
     let sent = format!(
         "SELECT bool_or(sent_lsn >= '{end}')::text FROM pg_stat_replication WHERE application_name = 'r'"
     );
-    while value(source, &sent) != "true" {}
+    while value(source, &sent) != "true" {
+        pause();
+    }
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
             "{}",
             logged()
         );
-        std::thread::yield_now();
+        pause();
     }
 }
 

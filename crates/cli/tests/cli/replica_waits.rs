@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -22,7 +23,7 @@ fn wait_for(server: &lockstep_lab::server::Server, query: &str, wanted: &str) {
             started.elapsed() < std::time::Duration::from_secs(90),
             "{query}"
         );
-        std::thread::yield_now();
+        pause();
     }
 }
 

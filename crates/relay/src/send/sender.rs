@@ -586,19 +586,23 @@ impl Sender {
         let report = match error {
             LogError::Gone { .. } => Report::error(
                 "55000",
-                format!("replication slot \"{slot}\" cannot go on at {}", self.from),
+                format!(
+                    "replication slot \"{slot}\" cannot go on at {}: {error}",
+                    self.from
+                ),
             ),
             LogError::Corrupt { .. } => Report::error(
                 "XX001",
-                format!("the relay's spool is damaged where replication slot \"{slot}\" reads"),
+                format!(
+                    "the relay's spool is damaged where replication slot \"{slot}\" reads: {error}"
+                ),
             ),
             _ => Report::error(
                 "58030",
-                format!("replication slot \"{slot}\" cannot be read"),
+                format!("replication slot \"{slot}\" cannot be read: {error}"),
             ),
         };
         report
-            .detail(error.to_string())
             .hint("If this does not pass, drop the subscription and create it again with its initial copy.")
     }
 

@@ -10,8 +10,8 @@
 //!
 //! While the relay streams, the session's own connection to the primary is closed, so
 //! that a subscriber costs the primary no walsender. A session that has stopped streaming
-//! is alone: the relay may still answer its replication commands, anything else
-//! gets an error. It stands where the primary said it did when it began to stream.
+//! is alone: the relay may still answer its replication commands and `IDENTIFY_SYSTEM`, anything
+//! else gets an error. It stands where the primary said it did when it began to stream.
 //!
 //! Before the relay does anything about a command it asks the primary, in the session itself,
 //! where the session stands ([`super::standing`]): what the client claims decides nothing.
@@ -181,6 +181,14 @@ impl<O: SlotCommands> Open<O> {
             commands.short_of(scarce).await;
             giving.store(false, Ordering::Release);
         });
+    }
+
+    /// The answer to `IDENTIFY_SYSTEM` without the primary.
+    fn identify(&self) -> Option<Vec<u8>> {
+        match &self.known {
+            Known::Standing(standing) => self.commands.identify(standing),
+            Known::Nothing | Known::Elsewhere | Known::Other => None,
+        }
     }
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
@@ -590,6 +598,10 @@ async fn alone<O: SlotCommands>(
                 continue;
             }
         };
+        if let (Command::IdentifySystem, Some(messages)) = (&command, open.identify()) {
+            local.reply(&answer(messages)).await.ok()?;
+            continue;
+        }
         if open.needs(&command, &text) == Needs::Nothing {
             local.refuse(alone_report()).await.ok()?;
             continue;

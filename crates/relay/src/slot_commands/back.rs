@@ -134,10 +134,10 @@ impl Relay {
         let failed = |error: ClientError| {
             let sqlstate = error.report().map_or("08006", |report| &report.sqlstate);
             let what = format!(
-                "the primary did not drop its copy of replication slot \"{}\"",
+                "the primary did not drop its copy of replication slot \"{}\": {error}",
                 slot.name
             );
-            Report::error(sqlstate, what).detail(error.to_string())
+            Report::error(sqlstate, what)
         };
         let mut upstream = self
             .primary()

@@ -1,11 +1,15 @@
-//! The relay's slots in SQL: how they are listed, and what functions of slots do to them.
+//! The relay's slots in SQL: how they are listed, and what functions of slots do to them; and what
+//! the relay says of the primary to a session that has left it.
+
+use std::sync::Arc;
 
 use lockstep_wire::Lsn;
-use lockstep_wire::backend::Report;
+use lockstep_wire::backend::{Backend, Column, INT8, Report, TEXT};
 use tracing::info;
 
 use super::{Sessions, in_use};
-use crate::session::Facts;
+use crate::group::Group;
+use crate::session::{Facts, Standing};
 use crate::slot_sql::{Act, Listed};
 
 impl Sessions {
@@ -25,6 +29,37 @@ impl Sessions {
             }
         });
         listed.collect()
+    }
+
+    /// `IDENTIFY_SYSTEM`, as far as the relay has received the database's WAL: a stream that begins
+    /// there misses nothing.
+    pub(super) fn identity_of(&self, standing: &Standing) -> Option<Vec<u8>> {
+        let groups = self.0.all_groups();
+        let here = |group: &&Arc<Group>| group.database_oid() == Some(standing.database_oid);
+        let followed = groups.iter().find(here)?.followed();
+        let columns = [
+            ("systemid", TEXT),
+            ("timeline", INT8),
+            ("xlogpos", TEXT),
+            ("dbname", TEXT),
+        ];
+        let columns = columns.map(|(name, kind)| Column { name, kind });
+        let values = [
+            followed.system?,
+            followed.timeline?.to_string(),
+            followed.received.to_string(),
+            standing.database.clone(),
+        ];
+        let values = values.iter().map(|value| Some(value.as_bytes())).collect();
+        let mut out = Vec::new();
+        for message in [
+            Backend::RowDescription(columns.into()),
+            Backend::DataRow(values),
+            Backend::CommandComplete("IDENTIFY_SYSTEM"),
+        ] {
+            message.encode(&mut out);
+        }
+        Some(out)
     }
 
     /// Does what a statement asks of a slot.

@@ -37,6 +37,7 @@ use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::state::failpoint;
 use crate::state::system_id;
 use crate::state::{Phase, Progress, Replica, ReplicaState, TableState};
+use lockstep_apply::sessions::SILENT;
 
 /// What the user asks for.
 #[derive(Debug, Clone)]
@@ -340,6 +341,7 @@ impl Run<'_> {
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
         };
         bound_wait(&mut source)?;
+        source.execute(SILENT).map_err(ReplicaError::Source)?;
         let name = identifier("publication", &self.replica.publication);
         let published = name.and_then(|name| {
             // A statement with parameters is one statement, whatever the filters are.
@@ -526,9 +528,8 @@ impl Run<'_> {
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
         if again {
             end_restores(&mut target)?;
-            target
-                .execute(UNDO_POST_DATA)
-                .map_err(ReplicaError::Target)?;
+            let undone = (target.execute(SILENT)).and_then(|()| target.execute(UNDO_POST_DATA));
+            undone.map_err(ReplicaError::Target)?;
         }
         let file = self.dump(None)?;
         let spaces = self.has_tablespaces(&mut target)?;
@@ -542,6 +543,7 @@ impl Run<'_> {
     fn finish(&mut self) -> Result<()> {
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let mut target = target_session(&self.options.target)?;
+        target.execute(SILENT).map_err(ReplicaError::Target)?;
         let publication = &self.replica.publication;
         finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
         failpoint::CREATE_SEQUENCES.reach();

@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
     let removed = || -> Result<(), ClientError> {
         let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
+        session.execute(sessions::SILENT)?;
         if let Some(slot) = session.slot(&replica.slot)? {
             if let (Phase::Preparing, Some(maker)) = (replica.phase, slot.active_pid) {
                 // A creation that was killed: the slot's session waits for open transactions, perhaps

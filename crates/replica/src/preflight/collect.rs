@@ -187,6 +187,8 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     }
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
+    let acting = "SELECT evtname FROM pg_event_trigger WHERE evtenabled IN ('A', 'R')";
+    facts.event_triggers = texts(source, acting)?.into_iter().collect();
     let schemas = json_array(&facts.excluded.schemas);
     let to_make = source.query_with(&with_namespaces(TO_MAKE), &[&schemas])?;
     facts.relations_to_make = field(to_make.first().map_or(&[][..], Vec::as_slice), 0)?;

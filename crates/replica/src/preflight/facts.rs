@@ -29,6 +29,8 @@ pub struct Facts {
     pub extensions: Vec<Extension>,
     /// Tables, views and sequences of users on the target.
     pub target_relations: u64,
+    /// Event triggers that are `ENABLE ALWAYS` or `REPLICA`.
+    pub event_triggers: Vec<String>,
     /// Relations that are made on the target in one transaction, which locks each of them.
     pub relations_to_make: u64,
     /// What the user excluded.

@@ -635,6 +635,16 @@ fn acting(facts: &Facts, found: &mut Findings) {
          what is applied",
         "ALTER TABLE ... ENABLE RULE, which lets them act on the source only, or exclude it",
     );
+    // From 17 on event_triggers keeps them silent for who may set it.
+    if !facts.event_triggers.is_empty() && facts.target.version < 170_000 {
+        let says = format!(
+            "event triggers that are ENABLE ALWAYS or ENABLE REPLICA would fire on the target for statements \
+             of the replica: {}",
+            listed(&facts.event_triggers)
+        );
+        let todo = "ALTER EVENT TRIGGER ... ENABLE on the source, or disable them on the target after the copy";
+        found.warning("source", says, todo);
+    }
     if facts.target.superuser {
         let calling = facts.copied().filter(|table| table.calls_functions);
         let says = format!(

@@ -637,6 +637,13 @@ fn what_acts_or_is_left_out_is_looked_at() {
             "--skip-large-objects",
             |f| f.large_objects = 7,
         ),
+        (
+            Warning,
+            "source",
+            "event triggers that are ENABLE ALWAYS or ENABLE REPLICA would fire",
+            "ALTER EVENT TRIGGER",
+            |f| f.event_triggers = vec!["et".to_owned()],
+        ),
         (Warning, "source", "7 large objects", "left out", |f| {
             f.large_objects = 7;
             f.skip_large_objects = true;

@@ -9,6 +9,7 @@ use super::ReplicaState;
 use super::locks::LOCK_PATIENCE;
 use super::trust::Use;
 use crate::error::{ReplicaError, Result};
+use lockstep_apply::sessions;
 
 /// SQLSTATEs of something that another session has made meanwhile.
 const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
@@ -214,6 +215,8 @@ impl ReplicaState {
             LOCK_PATIENCE.as_millis()
         );
         self.connection.execute(&begin).map_err(target)?;
+        let silent = sessions::SILENT.replace(", false)", ", true)");
+        self.connection.execute(&silent).map_err(target)?;
         self.connection.execute(lock).map_err(target)?;
         // It may be another schema than the one that was looked at before.
         self.check_trust(Use::Write)?;

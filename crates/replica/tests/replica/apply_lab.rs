@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lockstep_apply::{self as apply, Control, Phase, Starts};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_replica::state::{Replica, ReplicaState};
 
@@ -164,6 +165,6 @@ pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
         assert!(started.elapsed() < LONG, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+        pause();
     }
 }

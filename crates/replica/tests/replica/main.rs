@@ -17,6 +17,7 @@ mod apply_shapes;
 mod apply_standby;
 mod apply_writers;
 mod create;
+mod event_triggers;
 mod exporter;
 mod failpoints;
 mod gaps;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockstep_apply::target_state::ADD_MISSING;
 use lockstep_apply::{SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
 use lockstep_replica::publication::Published;
@@ -256,7 +257,7 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     drop(verify);
     let mut next = session();
     while apply.wanted_hold("r").unwrap().is_some() {
-        std::thread::yield_now();
+        pause();
     }
     assert!(next.begin_hold("r", lsn, hour).unwrap());
     assert_eq!(apply.wanted_hold("r").unwrap(), Some(lsn));

@@ -36,6 +36,9 @@ const WHILE: &str = "LOCKSTEP_TEST_FAILPOINT_WHILE";
 /// Before it tries again, as `replica run` does after longer.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Looks at a process between two provocations: what is provoked while it starts only has to be applied.
+const PROVOKED_AFTER: u32 = 5;
+
 /// What a process says last.
 const DIES: &str = "dies at ";
 
@@ -143,10 +146,16 @@ impl Process {
         true
     }
 
-    /// Waits until it has died there; `provoke` happens meanwhile.
+    /// Waits until it has died there; `provoke` happens meanwhile, some times a second.
     pub fn dies_at(&mut self, at: Failpoint, mut provoke: impl FnMut()) {
+        let mut looks = 0..;
         until(&format!("that it dies at {}", at.name()), || {
-            provoke();
+            if looks
+                .next()
+                .is_some_and(|look: u32| look % PROVOKED_AFTER == 0)
+            {
+                provoke();
+            }
             self.has_died()
         });
         assert_eq!(self.died_at(), at.name(), "{}", said(&self.log));
