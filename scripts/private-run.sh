@@ -28,6 +28,7 @@ fi
 # Socket paths are limited to 107 bytes, so a long TMPDIR is not used. Neither is
 # one that the user cannot enter.
 run=
+# shellcheck disable=SC2154 # of the sourcing script
 for parent in "$("$clone/scripts/scratch-folder")" /tmp; do
     [ ${#parent} -le 40 ] || continue
     run=$(mktemp -d "$parent/lockstep-test.XXXXXX") || continue

@@ -5,8 +5,8 @@
 //! `make test` sets both. Tests with a source and a target have a source of another major if
 //! `LOCKSTEP_SOURCE_PG` names one; `make test-majors` does.
 //!
-//! Their servers have fsync off unless a test turns it on, and jit off: LLVM took 6 % of the CPU time of
-//! the tests of `lockstep doctor`, `serve` and `replica`. Their data folders are copies of templates: initdb
+//! Their servers have fsync off unless a test turns it on, and jit off, since LLVM would
+//! compile queries that run once. Their data folders are copies of templates: initdb
 //! runs once, and once more for each further cluster that some lab has. The templates are in the folder
 //! `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a run, or in a folder of this
 //! process alone.

@@ -278,7 +278,7 @@ fn jsonb(value: &str) -> String {
 }
 
 /// A text as any setting of the session reads it.
-fn literal(text: &str) -> String {
+pub fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     match quoted.contains('\\') {
         true => format!(" E'{}'", quoted.replace('\\', "\\\\")),

@@ -241,12 +241,12 @@ ls_sched_is_asked_to_end(int pid)
 	char		path[MAXPGPATH];
 	char		text[4096];
 	char	   *pending;
-	uint64		signals;
+	unsigned long long signals;
 
 	snprintf(path, sizeof(path), "%s/%d/status", ls_proc_root, pid);
 	if (ls_read_small_file(path, text, sizeof(text)) <= 0 ||
 		(pending = strstr(text, "\nShdPnd:")) == NULL ||
-		sscanf(pending + strlen("\nShdPnd:"), "%" INT64_MODIFIER "x", &signals) != 1)
+		sscanf(pending + strlen("\nShdPnd:"), "%llx", &signals) != 1)
 		return false;
 	return (signals & (SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGTERM) |
 					   SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGALRM))) != 0;

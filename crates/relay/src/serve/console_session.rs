@@ -19,6 +19,7 @@ use super::rights::{ConsoleService, Rights};
 use super::stop::Stop;
 use super::transport::{Reader, Transport};
 use crate::session::{Client, Facts, SlotCommands};
+use crate::slot_sql;
 
 /// The console's database.
 pub const DATABASE: &str = "lockstep";
@@ -185,7 +186,7 @@ fn question(admin_role: Option<&str>) -> String {
         Some(role) => format!(
             "coalesce((SELECT pg_catalog.pg_has_role(r.oid, a.oid, 'MEMBER') FROM pg_catalog.pg_roles a \
              WHERE a.rolname OPERATOR(pg_catalog.=) {}::pg_catalog.name), false)",
-            literal(role)
+            slot_sql::literal(role)
         ),
         None => "false".to_owned(),
     };
@@ -193,12 +194,6 @@ fn question(admin_role: Option<&str>) -> String {
         "SELECT r.rolsuper, pg_catalog.pg_has_role(r.oid, 'pg_monitor', 'USAGE'), {admin}, r.rolname \
          FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) current_user"
     )
-}
-
-/// Text in a query, whatever `standard_conforming_strings` says.
-fn literal(text: &str) -> String {
-    let text = text.replace('\\', "\\\\").replace('\'', "''");
-    format!(" E'{text}'")
 }
 
 /// Asks the primary for the role's rights, and leaves it.

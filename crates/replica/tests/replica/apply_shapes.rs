@@ -1,5 +1,6 @@
 //! Tables whose columns differ on both sides, or are none, or very many.
 
+use lockstep_lab::for_tests::source_major;
 use lockstep_lab::server::Server;
 
 use super::apply_lab::{Pair, rows, sql};
@@ -52,6 +53,11 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
 
 #[test]
 fn rows_of_which_no_column_is_sent_are_deleted() {
+    // From 18 on a publisher refuses to change rows whose replica identity has a column that is not sent.
+    if source_major().unwrap().get() >= 18 {
+        println!("ELSEWHERE: a source before 18 changes rows of which no column is sent");
+        return;
+    }
     let table = "CREATE TABLE g (a int, g int GENERATED ALWAYS AS (42) STORED); \
                  ALTER TABLE g DROP COLUMN a; ALTER TABLE g REPLICA IDENTITY FULL; \
                  INSERT INTO g SELECT FROM generate_series(1, 5)";
