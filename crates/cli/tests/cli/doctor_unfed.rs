@@ -56,9 +56,9 @@ impl Pair {
         self.standby.reload().unwrap();
     }
 
-    /// Waits until a walreceiver streams, or none.
+    /// Waits until a walreceiver has got WAL, or none has. One that is refused calls itself streaming, too.
     fn await_receivers(&self, number: &str) {
-        let sql = "SELECT count(*)::text FROM pg_stat_wal_receiver WHERE status = 'streaming'";
+        let sql = "SELECT count(written_lsn)::text FROM pg_stat_wal_receiver";
         until_answer(&self.standby, sql, number);
     }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Cause;
-use super::scene::{START, Scene, lsn, process};
+use super::scene::{START, Scene, lsn, process, sender};
 use crate::diagnosis::checks::Answer;
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::source::Source;
-use crate::states::BackendType;
-use crate::views::{Receiver, WalFolder};
+use crate::states::{BackendType, ReceiverStatus, SenderState};
+use crate::views::{Receiver, Sender, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 /// Causes that have a case here.
@@ -82,25 +82,40 @@ fn why_a_standby_gets_no_wal_is_told() {
     }
 }
 
-/// Each walreceiver that cannot begin is seen once, as one that streams.
+/// Walreceivers and walsenders of which none gets beyond its start, each seen in this number of samples.
+fn trying(of: u32) -> Scene {
+    let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));
+    let both = scene
+        .standby
+        .samples
+        .iter_mut()
+        .zip(&mut scene.primary.samples);
+    for (index, (below, above)) in (0..).zip(both) {
+        below.receiver = Some(Receiver {
+            pid: 40 + index / of,
+            status: Some(ReceiverStatus::Streaming),
+            ..Receiver::default()
+        });
+        above.senders.push(Sender {
+            state: Some(SenderState::Startup),
+            ..sender(140 + index / of, "standby", START)
+        });
+    }
+    scene
+}
+
 #[test]
 fn a_walreceiver_that_fails_again_and_again_does_not_stream() {
-    for fails in [true, false] {
-        let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));
-        let last = scene.standby.samples.len() - 1;
-        for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
-            if index == last || (!fails && index + 1 == last) {
-                sample.receiver = Some(Receiver {
-                    pid: 40,
-                    status: Some("streaming".into()),
-                    ..Receiver::default()
-                });
-            }
-        }
-        let found = causes(&scene.diagnose());
-        assert_eq!(found.contains(&Cause::SlotMissing), fails, "{found:?}");
-        assert!(!found.contains(&Cause::NotStreaming), "{found:?}");
+    for of in [1, 2, 7, 20] {
+        assert_eq!(causes(&trying(of).diagnose()), [Cause::SlotMissing], "{of}");
     }
+    // One that gets something streams, also if it has just begun.
+    let mut scene = trying(7);
+    let last = scene.standby.samples.last_mut().unwrap();
+    last.receiver.as_mut().unwrap().written_lsn = lsn(START);
+    assert_eq!(causes(&scene.diagnose()), []);
+    // So does one that stays: there may be nothing to get.
+    assert_eq!(causes(&trying(30).diagnose()), []);
 }
 
 #[test]
