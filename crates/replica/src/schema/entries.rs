@@ -1,7 +1,7 @@
 //! The entries of a dump, each as SQL.
 //!
-//! If several jobs of pg_restore meet errors, they print no error code, and not whose errors they are. So what
-//! could not be made is found out with each entry's own SQL.
+//! If several jobs of pg_restore meet errors, they print no error code, and not whose errors they are.
+//! So what could not be made is found out with each entry's own SQL.
 
 /// pg_restore's last words if it has gone on after errors.
 const WENT_ON: &str = "errors ignored on restore: ";
@@ -12,7 +12,7 @@ const RESTRICT: &str = "\\restrict ";
 /// An entry of a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// As pg_dump calls it, such as `FK CONSTRAINT`.
+    /// The kind in words of pg_dump, such as `FK CONSTRAINT`.
     pub kind: String,
     /// `-` for what has no schema.
     pub schema: String,
@@ -20,7 +20,7 @@ pub struct Entry {
     pub tag: String,
     /// All that makes it, settings first.
     pub script: String,
-    /// The same without settings, for people.
+    /// The script without settings, for people.
     pub command: String,
 }
 

@@ -18,11 +18,11 @@ const MOST_NAMED: usize = 5;
 /// An object that the source has and the target lacks, since the target refused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmade {
-    /// As pg_dump calls it, or [`VIEW`] or [`ANALYZE`].
+    /// The kind in words of pg_dump, or [`VIEW`] or [`ANALYZE`].
     pub kind: String,
     /// `-` if it has none.
     pub schema: String,
-    /// Of what belongs to a table: the table's name, a space, and its own.
+    /// The name; before that of what belongs to a table the table's name and a space.
     pub object: String,
     /// SQL that makes it.
     pub command: String,
@@ -51,7 +51,7 @@ impl Unmade {
     }
 }
 
-/// All of it in one sentence; None if there is nothing.
+/// One sentence about all of them; None if there are none.
 pub fn words(unmade: &[Unmade], replica: &str) -> Option<String> {
     let mut named: Vec<_> = (unmade.iter().take(MOST_NAMED))
         .map(|one| format!("{} ({})", one.name(), one.error))
