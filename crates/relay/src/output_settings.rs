@@ -88,7 +88,7 @@ impl OutputSettings {
         })
     }
 
-    /// Those of a session of the relay's role that sets what a group's configuration names. What
+    /// Settings of a session of the relay's role that sets what a group's configuration names. What
     /// it does not name is as for any other session of that role, but for the search path.
     pub fn configured(
         upstream: &mut Connection,
