@@ -42,6 +42,7 @@ mod relay_survives;
 mod relay_synchronous;
 mod relay_terminate;
 mod relay_two_phase;
+mod relay_writes_alike;
 mod replica;
 mod replica_daemon;
 mod replica_failover;
