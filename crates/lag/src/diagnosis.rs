@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::link::{LAG_MS, Link};
+use crate::link::{BehindPrimary, LAG_MS, Link};
 use crate::node::{Role, Trouble};
 use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
@@ -70,20 +70,11 @@ pub struct LinkReport {
     pub lag_max_ms: f64,
     /// The median over time.
     pub lag_bytes: f64,
-    /// How far it is behind the primary, if its upstream is another standby.
+    /// How far it is behind the primary, if its upstream is another replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_primary: Option<BehindPrimary>,
     /// Bytes between the positions that begin and end each stage, on average.
     pub stage_bytes: BTreeMap<&'static str, f64>,
-}
-
-/// Lag from end to end of a cascade.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct BehindPrimary {
-    /// Milliseconds behind, at least: the median over time.
-    pub lag_ms: f64,
-    /// The median over time.
-    pub lag_bytes: f64,
 }
 
 /// A cause, and the node or link that it was found at.
@@ -192,7 +183,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
     let links: Vec<LinkReport> = view
         .links
         .iter()
-        .map(|link| report(link, window.primary(), &findings))
+        .map(|link| report(link, &view.links, window.primary(), &findings))
         .collect();
     let nodes: Vec<NodeReport> = window
         .nodes
@@ -330,7 +321,11 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 3] = [
+const IMPLIED: [(Cause, Cause); 7] = [
+    (Cause::SlotTaken, Cause::NotStreaming),
+    (Cause::SlotMissing, Cause::NotStreaming),
+    (Cause::WalRemoved, Cause::NotStreaming),
+    (Cause::UpstreamElsewhere, Cause::NotStreaming),
     (Cause::GiantTransaction, Cause::SpillToDisk),
     (Cause::MissingIndex, Cause::SlowConsumer),
     (Cause::RelayHalted, Cause::SlowConsumer),
@@ -348,7 +343,12 @@ fn hide_implied(findings: &mut Vec<Finding>) {
     }
 }
 
-fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -> LinkReport {
+fn report(
+    link: &Link<'_>,
+    links: &[Link<'_>],
+    primary: Option<&NodeWindow>,
+    findings: &[Finding],
+) -> LinkReport {
     let false_lag = findings
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
@@ -367,8 +367,7 @@ fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -
         lag_max_ms,
         lag_bytes: link.bytes(),
         behind_primary: primary
-            .and_then(|primary| link.behind_primary(primary))
-            .map(|(lag_ms, lag_bytes)| BehindPrimary { lag_ms, lag_bytes }),
+            .and_then(|primary| link.behind_primary(primary, links, &link.points)),
         stage_bytes: Stage::ALL
             .map(|stage| (stage.name(link.kind), link.stage_bytes(stage)))
             .into(),

@@ -252,6 +252,7 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
         }),
         Part::Totals => json!({
             "wal_bytes": age(rng), "page_images": count(rng), "checkpoints": count(rng),
+            "index_builds": count(rng),
             "subtransaction_lookups": count(rng),
             "io": list(rng, |rng| json!({
                 "backend_type": word(rng).as_str().unwrap_or("startup"),

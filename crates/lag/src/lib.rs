@@ -17,6 +17,7 @@
 //! | [`error`] | what can go wrong |
 //! | [`process_cpu`] | CPU of server processes on this machine |
 //! | [`tables`] | which tables are published, and which are followed |
+//! | [`source`] | where a standby is meant to get WAL |
 //! | [`views`] | rows of a server's views |
 //! | [`relay`] | what a relay's console says |
 //! | [`parallel_replay`] | what a standby says of replay by several processes |
@@ -70,6 +71,7 @@ pub mod relay;
 pub mod replica;
 pub mod rules;
 pub mod sample;
+pub mod source;
 pub mod states;
 pub mod tables;
 pub mod views;

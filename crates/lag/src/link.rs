@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
+use serde::Serialize;
 
 use crate::figures::{median, median_over_time, ratio};
 use crate::node::Role;
@@ -49,6 +50,32 @@ pub struct Link<'a> {
     pub points: Vec<Point>,
 }
 
+/// How old a replica's data is, from end to end: its lag to the primary, whatever stands between.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BehindPrimary {
+    /// The data is as old as a replica that lags.
+    pub behind: bool,
+    /// Milliseconds behind: the median over time.
+    pub lag_ms: f64,
+    /// The lag began before anybody watched.
+    pub lag_is_least: bool,
+    /// The most that it can be then, where commits tell that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_most_ms: Option<f64>,
+    /// The median over time.
+    pub lag_bytes: f64,
+}
+
+impl BehindPrimary {
+    /// The lag's sign, as in [`Bound::sign`].
+    pub fn sign(self) -> &'static str {
+        match self.lag_is_least {
+            true => Bound::LEAST.sign(),
+            false => "",
+        }
+    }
+}
+
 impl<'a> Link<'a> {
     /// True if the link comes from a relay.
     pub fn is_relayed(&self) -> bool {
@@ -58,6 +85,11 @@ impl<'a> Link<'a> {
     /// True if the link goes to a relay.
     pub fn is_to_relay(&self) -> bool {
         self.replica.is_some_and(|node| node.role == Role::Relay)
+    }
+
+    /// True if the link stands for an archive, from which a standby restores all its WAL.
+    pub fn is_archived(&self) -> bool {
+        self.kind == LinkKind::Physical && self.replica.is_some_and(NodeWindow::restores_only)
     }
 
     /// The replica that it goes to, in the target's newest answer.
@@ -234,21 +266,54 @@ impl<'a> Link<'a> {
         Some(most.as_secs_f64() * 1000.0)
     }
 
-    /// How far the replica is behind the primary, if its upstream is another standby:
-    /// milliseconds, at least, and bytes, as medians.
-    pub fn behind_primary(&self, primary: &NodeWindow) -> Option<(f64, f64)> {
-        let is_cascaded = self.kind == LinkKind::Physical && self.upstream.role == Role::Standby;
-        let ends = self.points.iter().filter(|_| is_cascaded);
-        let all = ends.filter_map(|point| {
-            let end = primary.end_at(None, point.at)?;
-            let bytes = end.bytes_since(point.replay);
+    /// How far the replica's data is behind the primary at these points, if its upstream is none. Of a
+    /// logical link only while what feeds the upstream is behind: WAL that is not for it would count.
+    pub fn behind_primary<'p>(
+        &self,
+        primary: &NodeWindow,
+        links: &[Link<'_>],
+        points: impl IntoIterator<Item = &'p Point>,
+    ) -> Option<BehindPrimary> {
+        let feeds = |other: &&Link<'_>| {
+            let is_upstream = other
+                .replica
+                .is_some_and(|it| it.name == self.upstream.name);
+            is_upstream
+                && self
+                    .group
+                    .as_ref()
+                    .is_none_or(|_| other.group == self.group)
+        };
+        let is_fed_late = || links.iter().find(feeds).is_some_and(Link::is_behind);
+        if self.upstream.role == Role::Primary || self.kind == LinkKind::Logical && !is_fed_late() {
+            return None;
+        }
+        let (mut ages, mut bytes) = (Vec::new(), Vec::new());
+        let (mut lag_is_least, mut most) = (false, None);
+        for point in points {
+            let behind = primary.end_at(None, point.at)?.bytes_since(point.replay);
+            let since = primary.beyond_since(None, point.replay);
             let age = primary.age_beyond(None, point.replay, point.at);
-            let ms = age.max(point.age).as_secs_f64() * 1000.0;
-            let ms = if bytes == 0 { 0.0 } else { ms };
-            Some(((point.at, ms), (point.at, bytes as f64)))
-        });
-        let (ages, bytes): (Vec<_>, Vec<_>) = all.unzip();
-        (!ages.is_empty()).then(|| (median_over_time(&ages), median_over_time(&bytes)))
+            let age = if behind == 0 {
+                Duration::ZERO
+            } else {
+                age.max(point.age)
+            };
+            // The primary had it before anybody watched.
+            lag_is_least = behind > 0 && since.is_some() && since == primary.first_answer(None);
+            most = point.age_most;
+            ages.push((point.at, age.as_secs_f64() * 1000.0));
+            bytes.push((point.at, behind as f64));
+        }
+        let lag_ms = median_over_time(&ages);
+        let most = most.filter(|_| lag_is_least);
+        (!ages.is_empty()).then(|| BehindPrimary {
+            behind: lag_ms >= LAG_MS,
+            lag_ms,
+            lag_is_least,
+            lag_most_ms: most.map(|most| most.as_secs_f64() * 1000.0),
+            lag_bytes: median_over_time(&bytes),
+        })
     }
 
     /// Bytes behind: the median over time.

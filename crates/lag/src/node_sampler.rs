@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockstep_client::connection::Rows;
 use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use lockstep_service::clock::unix_us;
 use lockstep_service::postgres::SUPPORTED;
@@ -12,17 +13,19 @@ use serde::de::DeserializeOwned;
 
 use crate::node::{Node, Role, Trouble};
 use crate::process_cpu;
-use crate::questions::{self, Part};
+use crate::questions::{self, Part, Scope};
 use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample};
+use crate::source::{self, Source};
 use crate::tables::{self, Tables};
 use crate::views::{ArchiveQueue, WalFolder};
 use crate::window::Glance;
 use crate::{LagError, Result};
 
 /// The session's prepared statements. Planning takes the server several times as long as the
-/// answer, so it is done once.
+/// answer, so it is done once. A pooler gives a session to others, so there everything is planned each
+/// time, and nothing is left behind.
 const SAMPLE: &str = "lockstep_sample";
 const GLANCE: &str = "lockstep_glance";
 
@@ -62,12 +65,15 @@ const MOST_WORDS: usize = 200;
 pub struct NodeSampler {
     node: Node,
     server: Connection,
+    /// A pooler stands between, which may send each message to another session.
+    is_pooled: bool,
     facts: Facts,
     asked: Asked,
     gaps: Vec<Trouble>,
     tables: Arc<Tables>,
     wal_folder: Option<WalFolder>,
     archive: Option<ArchiveQueue>,
+    source: Option<Arc<Source>>,
     dead_rows: Option<u64>,
     /// When these three were asked for; None before.
     folder_at: Option<Instant>,
@@ -111,8 +117,7 @@ impl NodeSampler {
         if !SUPPORTED.contains(&major) {
             return Err(LagError::Version(major));
         }
-        let prepared = server.query(questions::PREPARE);
-        let facts = prepared.and_then(|_| server.query(&questions::facts()));
+        let facts = server.query(&in_one_message(&questions::facts()));
         if facts.as_ref().is_err_and(|error| error.refusal().is_some())
             && relay_version(&mut server)?.is_some()
         {
@@ -121,8 +126,12 @@ impl NodeSampler {
             ));
         }
         let mut facts: Facts = json("settings", single(facts?))?;
+        let is_pooled = facts.backend != server.backend_pid();
+        if !is_pooled {
+            server.query(&questions::prepare(Scope::Session))?;
+        }
         let mut gaps = Vec::new();
-        match server.query(questions::SYSTEM) {
+        match server.query(&in_one_message(questions::SYSTEM)) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
                 gaps.push(gap("the system identifier", error.words(), false));
@@ -149,17 +158,21 @@ impl NodeSampler {
                 .flatten()
                 .collect();
         }
-        let local = facts.hosts.iter().any(|host| host.starts_with('/'));
-        server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
+        let local = !is_pooled && facts.hosts.iter().any(|host| host.starts_with('/'));
+        if !is_pooled {
+            server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
+        }
         let mut sampler = Self {
             node: node.clone(),
             server,
+            is_pooled,
             facts,
             asked: Asked::Parts(parts),
             gaps,
             tables: Arc::default(),
             wal_folder: None,
             archive: None,
+            source: None,
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -170,15 +183,45 @@ impl NodeSampler {
         Ok(sampler)
     }
 
+    /// Asks a server something.
+    fn query(&mut self, sql: &str) -> lockstep_client::Result<Rows> {
+        match self.is_pooled {
+            true => self.server.query(&in_one_message(sql)),
+            false => self.server.query(sql),
+        }
+    }
+
+    /// The question of a sample.
+    fn question(&self) -> String {
+        match &self.asked {
+            Asked::Parts(parts) if self.is_pooled => in_one_message(&select(parts)),
+            Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
+            Asked::Relay => relay::QUESTIONS.to_owned(),
+            Asked::Nothing => relay::VERSION.to_owned(),
+        }
+    }
+
     /// Prepares the sample's statement, without parts that the server refuses to plan.
     fn prepare(&mut self) -> Result<()> {
         while let Asked::Parts(parts) = &self.asked {
+            if self.is_pooled {
+                break;
+            }
             let statement = format!("PREPARE {SAMPLE} AS {}", select(parts));
             match self.server.query(&statement) {
                 Ok(_) => break,
                 Err(error) if error.refusal().is_some() => self.leave_out_refused(&error)?,
                 Err(error) => return Err(error.into()),
             }
+        }
+        Ok(())
+    }
+
+    /// Prepares the sample's statement after its parts have changed.
+    fn prepare_again(&mut self) -> Result<()> {
+        if matches!(self.asked, Asked::Parts(_)) && !self.is_pooled {
+            self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+            self.prepare()?;
         }
         Ok(())
     }
@@ -192,6 +235,7 @@ impl NodeSampler {
         Ok(Self {
             node: node.clone(),
             server,
+            is_pooled: false,
             facts: Facts {
                 relay: Some(version),
                 monitor: true,
@@ -202,6 +246,7 @@ impl NodeSampler {
             tables: Arc::default(),
             wal_folder: None,
             archive: None,
+            source: None,
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -243,11 +288,7 @@ impl NodeSampler {
         self.find_replicas()?;
         let mut broken_off = 0;
         loop {
-            let question = match &self.asked {
-                Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
-                Asked::Relay => relay::QUESTIONS.to_owned(),
-                Asked::Nothing => relay::VERSION.to_owned(),
-            };
+            let question = self.question();
             let asked = Instant::now();
             match self.server.tables(&question) {
                 Ok(answers) => {
@@ -257,6 +298,7 @@ impl NodeSampler {
                     sample.tables = Arc::clone(&self.tables);
                     sample.wal_folder = self.wal_folder;
                     sample.archive = self.archive;
+                    sample.source.clone_from(&self.source);
                     sample.dead_rows = self.dead_rows;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
@@ -267,10 +309,7 @@ impl NodeSampler {
                 }
                 Err(error) if error.refusal().is_some() => {
                     self.leave_out_refused(&error)?;
-                    if matches!(self.asked, Asked::Parts(_)) {
-                        self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
-                        self.prepare()?;
-                    }
+                    self.prepare_again()?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -289,7 +328,7 @@ impl NodeSampler {
         }
         let first = self.tables_at.is_none();
         self.tables_at = Some(Instant::now());
-        match self.server.query(&tables::question()) {
+        match self.query(&tables::question()) {
             Ok(rows) => {
                 let text = single(rows);
                 within_limit(text.as_deref().map_or(0, str::len))?;
@@ -318,13 +357,12 @@ impl NodeSampler {
         }
         self.replicas_at = Instant::now();
         let question = format!("SELECT to_json({}::text)", replica::kept());
-        self.facts.replicas = json("replicas", single(self.server.query(&question)?))?;
+        self.facts.replicas = json("replicas", single(self.query(&question)?))?;
         if let (Kept::Readable, Asked::Parts(parts)) = (self.facts.replicas, &mut self.asked) {
             parts.push((Part::Replicas, questions::replicas()));
             let unread = [Kept::Older, Kept::Untrusted].map(unread);
             self.gaps.retain(|gap| !unread.contains(&Some(gap.clone())));
-            self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
-            self.prepare()?;
+            self.prepare_again()?;
         }
         Ok(())
     }
@@ -337,17 +375,21 @@ impl NodeSampler {
             return Ok(());
         }
         self.folder_at = Some(Instant::now());
-        self.wal_folder = self.ask_freely("the WAL folder", questions::WAL_FOLDER)?;
+        self.wal_folder = self.ask_freely("the WAL folder", &questions::wal_folder())?;
         self.archive = self.ask_freely("the archiver's queue", questions::ARCHIVE_QUEUE)?;
         if self.node.role == Role::Primary {
             self.dead_rows = self.ask_freely("dead rows", questions::DEAD_ROWS)?;
+        }
+        if self.node.role == Role::Standby {
+            let settings = self.ask_freely("where it gets WAL", source::QUESTION)?;
+            self.source = settings.map(|settings| Arc::new(Source::read(settings)));
         }
         Ok(())
     }
 
     /// Asks for something that the server may refuse: then it is None.
     fn ask_freely<T: DeserializeOwned>(&mut self, what: &str, sql: &str) -> Result<Option<T>> {
-        match self.server.query(sql) {
+        match self.query(sql) {
             Ok(rows) => Ok(Some(json(what, single(rows))?)),
             Err(error) if error.refusal().is_some() => Ok(None),
             Err(error) => Err(error.into()),
@@ -358,6 +400,7 @@ impl NodeSampler {
     /// names. Empty if there is no end yet, or if it may not be read.
     pub fn glance(&mut self, began: Instant) -> Result<Vec<(Option<String>, Glance)>> {
         let question = match &self.asked {
+            Asked::Parts(_) if self.is_pooled => in_one_message(questions::END),
             Asked::Parts(_) => format!("EXECUTE {GLANCE}"),
             Asked::Relay => relay::UPSTREAM.to_owned(),
             Asked::Nothing => return Ok(Vec::new()),
@@ -373,7 +416,7 @@ impl NodeSampler {
         let glance = |group, end| (group, Glance { at, end });
         Ok(match &self.asked {
             Asked::Parts(_) => {
-                let rows = answers.into_iter().next().unwrap_or_default().rows;
+                let rows = answers.into_iter().next_back().unwrap_or_default().rows;
                 let end = single(rows).and_then(|text| text.parse().ok());
                 end.map(|end| glance(None, end)).into_iter().collect()
             }
@@ -399,7 +442,7 @@ impl NodeSampler {
         let before = parts.len();
         let mut kept = Vec::new();
         for (part, sql) in parts {
-            match self.server.query(&format!("SELECT {sql}")) {
+            match self.query(&format!("SELECT {sql}")) {
                 Ok(_) => kept.push((part, sql)),
                 Err(error) => match error.refusal() {
                     // Without clock and role a sample is worth nothing.
@@ -428,7 +471,7 @@ impl NodeSampler {
     fn read(&self, answers: Vec<Table>, clock_us: i64) -> Result<Sample> {
         let mut sample = match &self.asked {
             Asked::Parts(parts) => {
-                let row = answers.into_iter().next().unwrap_or_default().rows;
+                let row = answers.into_iter().next_back().unwrap_or_default().rows;
                 let columns = row.into_iter().next().unwrap_or_default();
                 read_parts(parts.iter().map(|(part, _)| *part), columns, clock_us)?
             }
@@ -627,8 +670,14 @@ pub fn role_mismatch(role: Role, sample: &Sample) -> Option<Trouble> {
     })
 }
 
-fn single(rows: Vec<Vec<Option<String>>>) -> Option<String> {
-    rows.into_iter().next()?.into_iter().next()?
+/// The first value of the last row: settings that are made in the same message may give a row, too.
+fn single(rows: Rows) -> Option<String> {
+    rows.into_iter().next_back()?.into_iter().next()?
+}
+
+/// A question with its settings, in one message.
+fn in_one_message(sql: &str) -> String {
+    format!("{}; {sql}", questions::prepare(Scope::Message))
 }
 
 /// Reads a list, of which at most [`MOST_ROWS`] rows are kept.
@@ -700,6 +749,7 @@ mod tests {
                 sqlstate: sqlstate.to_owned(),
                 message: "refused".to_owned(),
                 detail: None,
+                context: None,
                 table: None,
                 hint: None,
             };

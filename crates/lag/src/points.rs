@@ -31,7 +31,9 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
     ages.resize(samples.len(), CommitAges::default());
     let pairs = samples.iter().zip(ages);
     let mut points: Vec<Point> = pairs
-        .filter_map(|(sample, ages)| Some(with_ages(point(link, sample)?, sample, ages)))
+        .filter_map(|(sample, ages)| {
+            archived(link, sample).or_else(|| Some(with_ages(point(link, sample)?, sample, ages)))
+        })
         .collect();
     if link.kind == LinkKind::Logical {
         add_doubts(link, &mut points);
@@ -238,6 +240,41 @@ fn reached(
         flush,
         replay,
         told,
+    })
+}
+
+/// Segments that a standby may not have replayed yet although it has asked for all: the last record of one
+/// ends in the next, which comes with the next question.
+const SEGMENTS: f64 = 2.0;
+
+/// The point of a standby that restores from an archive: what is archived is there for it. None if nothing
+/// says how far that is.
+fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
+    let end_of = |above: &Sample| above.archiver.archived_end;
+    let above = link.upstream.sample_at(sample.at);
+    let end = above.filter(|_| link.is_archived()).and_then(end_of)?;
+    let own = sample.wal.replay?;
+    let open = SEGMENTS * link.upstream.facts.number("wal_segment_size")?;
+    let has_all = sample.asks_for_wal() && end.bytes_since(own) as f64 <= open;
+    let end = end.max(own);
+    let replay = if has_all { end } else { own };
+    let mut samples = link.upstream.samples.iter();
+    let since = samples.position(|above| end_of(above) > Some(replay));
+    let at = since.and_then(|index| Some(link.upstream.samples.get(index)?.at));
+    Some(Point {
+        at: sample.at,
+        end,
+        sent: end,
+        write: end,
+        flush: end,
+        replay,
+        told: replay,
+        age: at.map_or(Duration::ZERO, |at| sample.at.saturating_sub(at)),
+        doubt: Duration::ZERO,
+        capped: end > replay && since == Some(0),
+        age_most: None,
+        pushed: false,
+        busy: false,
     })
 }
 

@@ -91,13 +91,31 @@ impl Part {
     }
 }
 
-/// Every session begins with this, so that nothing here writes, waits for long, or calls
+/// Where settings are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// For all that the session asks.
+    Session,
+    /// For the statements that follow in the message. They are one transaction, so nothing stays on a
+    /// connection that a pooler gives to somebody else.
+    Message,
+}
+
+/// The settings with which everything is asked, so that nothing here writes, waits for long, or calls
 /// functions that somebody else created. Names in a database of SQL_ASCII may be any bytes: the
 /// server refuses an answer that is not of the client's encoding, unless that is the same.
-pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction_read_only = on; \
-     SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'; \
-     SELECT set_config('client_encoding', 'SQL_ASCII', false) \
-     WHERE current_setting('server_encoding') = 'SQL_ASCII'";
+pub fn prepare(scope: Scope) -> String {
+    let (set, read_only, is_local) = match scope {
+        Scope::Session => ("SET", "default_transaction_read_only", false),
+        Scope::Message => ("SET LOCAL", "transaction_read_only", true),
+    };
+    format!(
+        "{set} search_path = pg_catalog; {set} {read_only} = on; {set} statement_timeout = '10s'; \
+         {set} lock_timeout = '1s'; {set} jit = off; {set} datestyle = 'ISO'; \
+         SELECT set_config('client_encoding', 'SQL_ASCII', {is_local}) \
+         WHERE current_setting('server_encoding') = 'SQL_ASCII'"
+    )
+}
 
 /// Settings that causes or remedies depend on.
 const SETTINGS: &[&str] = &[
@@ -107,7 +125,9 @@ const SETTINGS: &[&str] = &[
     "port",
     "cluster_name",
     "hot_standby_feedback",
+    "max_standby_archive_delay",
     "max_standby_streaming_delay",
+    "wal_segment_size",
     "recovery_min_apply_delay",
     "recovery_target",
     "recovery_target_action",
@@ -156,6 +176,7 @@ pub fn facts() -> String {
            'started_us', (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
            'database', current_database(), \
            'role', quote_ident(current_user), \
+           'backend', pg_backend_pid(), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'replicas', {}, \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
@@ -182,8 +203,25 @@ const HAS_PARALLEL_REPLAY: &str = "(SELECT count(*) = 2 FROM pg_extension e \
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
 /// The statement for [`crate::views::WalFolder`]. The server looks at each file.
-pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
-     'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
+pub fn wal_folder() -> String {
+    format!(
+        "SELECT json_build_object('files', count(*), 'bytes', coalesce(sum(size), 0), 'oldest', \
+         min({}) FILTER (WHERE name ~ '{SEGMENT}')) FROM pg_ls_waldir()",
+        begin("name")
+    )
+}
+
+/// Names of segments of WAL.
+const SEGMENT: &str = "^[0-9A-F]{24}$";
+
+/// The position at which a segment of this name begins.
+fn begin(name: &str) -> String {
+    format!(
+        "('0/0'::pg_lsn + (('x' || substr({name}, 9, 8))::bit(32)::bigint * 4294967296 \
+         + ('x' || substr({name}, 17, 8))::bit(32)::bigint \
+         * pg_size_bytes(current_setting('wal_segment_size'))))"
+    )
+}
 
 /// The statement for [`crate::views::ArchiveQueue`]. The server looks at each file.
 pub const ARCHIVE_QUEUE: &str = "SELECT json_build_object('ready', count(*), 'oldest_ms', \
@@ -243,12 +281,15 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM clock_timestamp() - prepared) AS age_ms \
              FROM pg_prepared_xacts ORDER BY prepared LIMIT 20",
         ),
-        Part::Archiver => "(SELECT to_json(r) FROM (SELECT archived_count, failed_count, \
-               last_failed_wal, \
+        Part::Archiver => format!(
+            "(SELECT to_json(r) FROM (SELECT archived_count, failed_count, last_failed_wal, \
+               CASE WHEN last_archived_wal ~ '{SEGMENT}' THEN {} \
+                 + pg_size_bytes(current_setting('wal_segment_size')) END AS archived_end, \
                1000 * extract(epoch FROM clock_timestamp() - last_archived_time) AS archived_age_ms, \
                1000 * extract(epoch FROM clock_timestamp() - last_failed_time) AS failed_age_ms \
-             FROM pg_stat_archiver) r)"
-            .to_owned(),
+             FROM pg_stat_archiver) r)",
+            begin("last_archived_wal")
+        ),
         Part::Conflicts => "(SELECT json_build_object('snapshot', sum(confl_snapshot), \
                'lock', sum(confl_lock), 'bufferpin', sum(confl_bufferpin), \
                'deadlock', sum(confl_deadlock)) FROM pg_stat_database_conflicts)"
@@ -325,7 +366,7 @@ fn subscriptions(major: u32) -> String {
 }
 
 /// pg_blocking_pids does not know what the startup process waits for, so its locks are looked
-/// up.
+/// up. It calls each prepared transaction 0.
 const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait_type, \
        a.wait_event AS wait, \
        CASE WHEN a.wait_event_type <> 'Lock' OR a.wait_event_type IS NULL THEN '[]'::json \
@@ -336,7 +377,17 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
                     AND h.relation IS NOT DISTINCT FROM w.relation \
                     AND h.virtualxid IS NOT DISTINCT FROM w.virtualxid \
                     AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
-                  WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by \
+                  WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by, \
+       CASE WHEN a.wait_event_type = 'Lock' AND 0 = ANY (pg_blocking_pids(a.pid)) \
+            THEN (SELECT json_agg(DISTINCT x.gid) FROM pg_locks w \
+                  JOIN pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype \
+                    AND h.database IS NOT DISTINCT FROM w.database \
+                    AND h.relation IS NOT DISTINCT FROM w.relation \
+                    AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
+                  JOIN pg_locks t ON t.locktype = 'transactionid' AND t.granted AND t.pid IS NULL \
+                    AND t.virtualtransaction = h.virtualtransaction \
+                  JOIN pg_prepared_xacts x ON x.transaction = t.transactionid \
+                  WHERE w.pid = a.pid AND NOT w.granted) END AS prepared \
      FROM pg_stat_activity a WHERE a.backend_type IN ('startup', 'walreceiver', 'walsender', \
        'walwriter', 'logical replication worker', 'logical replication apply worker', \
        'logical replication parallel worker', 'logical replication tablesync worker')";
@@ -377,6 +428,7 @@ fn totals(major: u32) -> String {
         "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
            'page_images', (SELECT wal_fpi FROM pg_stat_wal), \
            'checkpoints', (SELECT {checkpoints}), \
+           'index_builds', (SELECT count(*) FROM pg_stat_progress_create_index), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
               FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \
            'io', {io})"

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::parallel_replay::ParallelReplay;
 use crate::relay::Relay;
 use crate::replica::{Kept, Replica};
+use crate::source::Source;
 use crate::states::{BackendType, ReplayPause, SenderState, SlotType};
 use crate::tables::Tables;
 use crate::views::{
@@ -33,6 +34,8 @@ pub struct Facts {
     pub relay: Option<String>,
     /// The connection's role, quoted where SQL needs it.
     pub role: String,
+    /// The server's process that answered.
+    pub backend: u32,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
     /// Settings by name, with the values of `pg_settings.setting`, which have that view's
@@ -103,6 +106,8 @@ pub struct Sample {
     pub archive: Option<ArchiveQueue>,
     /// Dead rows of the connection's database in tables that are due for a vacuum, on a primary.
     pub dead_rows: Option<u64>,
+    /// Where a standby is meant to get WAL, asked for as seldom.
+    pub source: Option<Arc<Source>>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
@@ -158,6 +163,15 @@ impl Sample {
             }));
         }
         self.relay = Some(relay);
+    }
+
+    /// True if the startup process has replayed all that it got, and asks for more.
+    pub fn asks_for_wal(&self) -> bool {
+        let startup = self.process(&BackendType::Startup);
+        startup.is_some_and(|startup| {
+            let mut events = ["RestoreCommand", "RecoveryRetrieveRetryInterval"].iter();
+            events.any(|event| startup.waits_for(event))
+        })
     }
 
     /// The end of WAL that others can get from this node. On a primary: what is flushed. On a

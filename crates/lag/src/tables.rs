@@ -20,7 +20,7 @@ pub struct Tables {
     pub subscriptions: BTreeMap<String, Followed>,
     /// Published tables without a replica identity, by a publication that has their updates or deletes,
     /// which the server refuses. A primary key that is deferrable is none, nor is an index that was
-    /// dropped. Partitions that are published only through their root are not looked at.
+    /// dropped. Of a partitioned table that is published as such, its partitions count.
     pub unidentified: BTreeMap<String, BTreeSet<String>>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
@@ -51,10 +51,14 @@ pub fn question() -> String {
                  JOIN pg_namespace n ON n.oid = c.relnamespace))), '{{}}') FROM pg_subscription s \
               WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())), \
            'unidentified', (SELECT coalesce(json_object_agg(pubname, tables), '{{}}') FROM (\
-              SELECT p.pubname, json_agg(format('%I.%I', t.schemaname, t.tablename)) AS tables \
+              SELECT p.pubname, json_agg(DISTINCT format('%I.%I', s.nspname, c.relname)) AS tables \
               FROM pg_publication p JOIN (SELECT * FROM pg_publication_tables LIMIT {most}) t \
                 USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname \
-                JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
+                JOIN pg_class r ON r.relnamespace = n.oid AND r.relname = t.tablename \
+                JOIN LATERAL (WITH RECURSIVE parts AS (SELECT r.oid UNION SELECT i.inhrelid \
+                  FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid AND r.relkind = 'p') \
+                  SELECT oid FROM parts LIMIT {most}) l ON true JOIN pg_class c ON c.oid = l.oid \
+                JOIN pg_namespace s ON s.oid = c.relnamespace \
               WHERE (p.pubupdate OR p.pubdelete) AND c.relkind = 'r' AND c.relreplident <> 'f' \
                 AND NOT EXISTS (SELECT FROM pg_index i \
                   WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \

@@ -175,6 +175,8 @@ pub struct Process {
     pub wait: Option<String>,
     /// Processes that hold the lock that it waits for.
     pub blocked_by: Vec<u32>,
+    /// Prepared transactions that hold it, by gid, if some do.
+    pub prepared: Option<Vec<String>>,
     /// CPU of the process, if it runs on this machine.
     #[serde(skip)]
     pub cpu: Option<Cpu>,
@@ -261,6 +263,9 @@ pub struct Prepared {
 pub struct WalFolder {
     pub files: u64,
     pub bytes: u64,
+    /// Where the oldest segment begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Lsn>,
 }
 
 /// Segments that wait to be archived: `pg_ls_archive_statusdir()`.
@@ -278,6 +283,8 @@ pub struct ArchiveQueue {
 pub struct Archiver {
     pub archived_count: u64,
     pub failed_count: u64,
+    /// Where the segment ends that was archived most recently.
+    pub archived_end: Option<Lsn>,
     /// The segment that could not be archived most recently.
     pub last_failed_wal: Option<String>,
     /// Time since the last segment was archived.
@@ -304,6 +311,8 @@ pub struct Totals {
     /// Whole pages in that WAL.
     pub page_images: u64,
     pub checkpoints: u64,
+    /// Indexes that are being built.
+    pub index_builds: u64,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
     /// From 16 on.

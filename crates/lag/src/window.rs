@@ -9,6 +9,7 @@ use crate::figures::ratio;
 use crate::node::{Node, Role, Trouble};
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Sample};
+use crate::source::Source;
 use crate::states::BackendType;
 use crate::views::{Io, Process};
 
@@ -84,6 +85,13 @@ impl NodeWindow {
     /// True if the node answered, and is what it was said to be.
     pub fn is_usable(&self) -> bool {
         !self.samples.is_empty() && !self.troubles.iter().any(Trouble::is_blind)
+    }
+
+    /// True for a standby that gets WAL from an archive only, by its settings.
+    pub fn restores_only(&self) -> bool {
+        let last = self.last().filter(|last| last.receiver.is_none());
+        let source = last.and_then(|last| last.source.as_deref());
+        source.is_some_and(Source::restores_only)
     }
 
     pub fn last(&self) -> Option<&Sample> {

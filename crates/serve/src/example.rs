@@ -91,6 +91,7 @@ fn node(name: &str, role: Role) -> NodeState {
         wal_folder: (role != Role::Relay).then_some(WalFolder {
             files: 5,
             bytes: 5 << 24,
+            oldest: None,
         }),
         cluster_name: None,
         slots: Vec::new(),
@@ -180,6 +181,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         bound: Bound::default(),
         lag_max_ms: 30.0,
         lag_bytes: 60,
+        behind_primary: None,
         stages: [0, 1, 2, 3].map(|index| StageState {
             name: names[index],
             bytes: 10 * index as u64,

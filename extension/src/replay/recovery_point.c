@@ -10,9 +10,9 @@
  * Before consistency the point stays where it is and limits them, except in a backup.
  *
  * In hot standby the point is raised in the control file. That costs a write with fsync, so
- * it is raised by up to LS_STRIDE at a time, by little at most 20 times in a second, and only while at
- * least lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a record,
- * since a server whose WAL ends before the point can neither be read nor promoted; and
+ * it is raised by up to LS_STRIDE at a time, by little at most 20 times in a second (raise_rule.c), and
+ * only while at least lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a
+ * record, since a server whose WAL ends before the point can neither be read nor promoted; and
  * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
  * known to be complete (point_segment_is_complete()). Where a record ends is read from the
  * headers of WAL pages (point_end_of_record()), so nothing is decoded for it.
@@ -56,21 +56,13 @@
 #include "replay/broken_rule.h"
 #include "replay/dispatch.h"
 #include "replay/look_ahead.h"
+#include "replay/raise_rule.h"
 #include "replay/recovery_point.h"
 #include "state/clock.h"
 #include "state/settings.h"
 
 /* Most bytes by which the point is raised at a time. */
 #define LS_STRIDE (16 * 1024 * 1024)
-
-/*
- * Raises by less than LS_LARGE_RAISE are worth at most 20 writes in a second: after a while without any
- * LS_RAISES_AT_ONCE of them, and then one each LS_RAISE_EVERY_US. The first ones need not wait, since
- * replay may be about to stand still, and nothing can be dispatched then.
- */
-#define LS_LARGE_RAISE (512 * 1024)
-#define LS_RAISES_AT_ONCE 5
-#define LS_RAISE_EVERY_US INT64CONST(66667)
 
 /* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
 #define LS_PAGES_BACK 64
@@ -82,7 +74,7 @@ static ControlFileData *point_control = NULL;	/* in shared memory */
 static bool point_in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point_known = InvalidXLogRecPtr;	/* as far as this process knows */
 static XLogRecPtr point_searched = InvalidXLogRecPtr;	/* no later end of a record up to here */
-static int64 point_spaced_until = 0;	/* ls_now_us() from which all LS_RAISES_AT_ONCE are free again */
+static LsRaiseState point_raises = {0}; /* how many raises were made of late */
 
 static bool point_backup_goes_on(void);
 static XLogRecPtr point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline);
@@ -171,14 +163,11 @@ ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 	XLogRecPtr	end = record->next_lsn;
 	XLogRecPtr	until;
 	int64		now;
-	bool		small_is_due;
-	bool		is_small;
 
 	if (end <= point_known || LS_BREAKS(HOT_POINT))
 		return true;
 	now = ls_now_us();
-	small_is_due = point_spaced_until - now <= (LS_RAISES_AT_ONCE - 1) * LS_RAISE_EVERY_US;
-	if (end <= point_searched && (ls_replay_min_backlog > 0 || !small_is_due))
+	if (end <= point_searched && (ls_replay_min_backlog > 0 || !ls_raise_is_due(&point_raises, 0, now)))
 		return false;
 	if (point_control == NULL || !ls_backlog_is_worth(reader))
 		return false;
@@ -192,8 +181,7 @@ ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 			return false;
 		until = point_end_of_decoded(reader, record);
 	}
-	is_small = until - end < LS_LARGE_RAISE;
-	if (is_small && !small_is_due)
+	if (!ls_raise_is_due(&point_raises, until - end, now))
 		return false;
 	point_lower_at_exit();
 	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
@@ -208,8 +196,7 @@ ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 		point_control->minRecoveryPoint = until;
 		point_control->minRecoveryPointTLI = timeline;
 		update_controlfile(DataDir, point_control, true);
-		if (is_small)
-			point_spaced_until = Max(point_spaced_until, now) + LS_RAISE_EVERY_US;
+		ls_raise_made(&point_raises, until - end, now);
 	}
 	point_known = point_control->minRecoveryPoint;
 	LWLockRelease(ControlFileLock);

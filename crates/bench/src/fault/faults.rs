@@ -92,6 +92,9 @@ const fn risky(mut fault: Fault) -> Fault {
 /// The slow network that is to the first subscriber; the other is to the standby.
 pub const SUBSCRIBER_NETWORK: &str = "network slow to a subscriber";
 
+/// The lock that no session holds.
+pub const PREPARED_LOCK: &str = "apply blocked by a prepared transaction";
+
 /// The slow consumer that gets its changes through a relay.
 pub const BEHIND_RELAY: &str = "slow worker behind a relay";
 
@@ -142,6 +145,11 @@ pub const FAULTS: &[Fault] = &[
         "apply blocked by a lock",
         Cause::ApplyBlocked,
         apply_blocked,
+    ),
+    fault(
+        PREPARED_LOCK,
+        Cause::ApplyBlocked,
+        unseen::blocked_by_prepared,
     ),
     risky(fault(
         "retained WAL near its limit",
@@ -611,11 +619,17 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` beside it.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` and
+    /// `doctor_unfed.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::TwoPrimaries,
         Cause::NotStreaming,
+        Cause::SlotTaken,
+        Cause::SlotMissing,
+        Cause::WalRemoved,
+        Cause::UpstreamElsewhere,
+        Cause::RestoreFails,
         Cause::InitialSyncFails,
         Cause::NoReplicaIdentity,
         Cause::SpillToDisk,

@@ -91,6 +91,7 @@ fn small(logical: bool) -> Settings {
         ("max_connections", "100"),
         ("max_wal_senders", "20"),
         ("max_replication_slots", "20"),
+        ("max_prepared_transactions", "5"),
         ("autovacuum", "off"),
         ("max_wal_size", "4GB"),
         ("checkpoint_timeout", "1h"),
@@ -103,7 +104,6 @@ fn small(logical: bool) -> Settings {
     if logical {
         for (name, value) in [
             ("wal_level", "logical"),
-            ("max_prepared_transactions", "5"),
             ("archive_mode", "on"),
             ("archive_command", "/bin/true"),
             // For those who measure lag by commits.

@@ -240,6 +240,24 @@ pub(super) fn prepared(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     Ok(injected)
 }
 
+/// A prepared transaction of the second subscriber holds a lock that its worker needs.
+pub(super) fn blocked_by_prepared(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let mode = strength.choose("SHARE", "ACCESS EXCLUSIVE");
+    stage.second.execute(&format!(
+        "BEGIN; LOCK t IN {mode} MODE; PREPARE TRANSACTION 'stuck'"
+    ))?;
+    injected
+        .undo
+        .push((Which::Second, "ROLLBACK PREPARED 'stuck'".to_owned()));
+    write(stage, &mut injected, PUBLISHED, 20)?;
+    Ok(injected)
+}
+
 pub(super) fn old_transaction(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     let begin = "BEGIN; INSERT INTO victim VALUES (0, 'open')";

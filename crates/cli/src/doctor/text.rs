@@ -5,7 +5,6 @@ use std::fmt::Write;
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::checks::{Answer, CHECKS};
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
-use lockstep_lag::link::LAG_MS;
 use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
@@ -159,10 +158,16 @@ fn lag(link: &LinkReport) -> String {
 fn more_of(link: &LinkReport) -> Option<String> {
     let replica = link.lockstep_replica.as_ref();
     let mut words: Vec<String> = replica.map(ReplicaReport::words).into_iter().collect();
-    if let Some(all) = link.behind_primary.filter(|all| all.lag_ms >= LAG_MS) {
+    if let Some(all) = link.behind_primary.filter(|all| all.behind) {
+        let sign = all.sign();
         let (time, size) = (seconds(all.lag_ms), bytes(all.lag_bytes));
+        let most = all.lag_most_ms.map_or(String::new(), |most| {
+            format!(" (at most {})", seconds(most))
+        });
+        let time = format!("{sign} {time}{most}");
         words.push(format!(
-            "from end to end {time} and {size} behind the primary"
+            "from end to end {} and {size} behind the primary",
+            time.trim_start()
         ));
     }
     if link.bound.lag_is_least {

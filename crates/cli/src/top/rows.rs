@@ -232,10 +232,9 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
         .first()
         .and_then(|index| state.diagnosis.findings.get(*index));
     let node = row.node.and_then(|index| state.nodes.get(index));
-    let behind = row
-        .link
-        .and_then(|index| state.links.get(index))
-        .is_some_and(|link| link.behind);
+    let link = row.link.and_then(|index| state.links.get(index));
+    let behind = link.is_some_and(|link| link.behind);
+    let is_old = link.is_some_and(|link| link.behind_primary.is_some_and(|all| all.behind));
     let trouble = node.and_then(|node| node.troubles.first());
     let silent = node.and_then(|node| silent_for(state, node));
     let (status, cause, label) = match (node, first, trouble) {
@@ -257,14 +256,21 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
             (Status::Warning, found.title.clone(), Some(found.cause))
         }
         (_, _, Some(trouble)) => (Status::Warning, trouble.clone(), None),
-        (_, Some(found), _) => (Status::Fine, found.title.clone(), Some(found.cause)),
+        (_, Some(found), _) if !is_old => (Status::Fine, found.title.clone(), Some(found.cause)),
         _ if row.is_primary => (Status::Fine, "ok".to_owned(), None),
         _ if row.link.is_none() => (
             Status::Warning,
             "nothing that answers here is its upstream".to_owned(),
             None,
         ),
-        _ => (Status::Fine, "keeps up".to_owned(), None),
+        _ => match link.and_then(|link| Some((link, link.behind_primary?))) {
+            Some((link, all)) if all.behind => {
+                let age = format!("{}{}", all.sign(), time(all.lag_ms));
+                let words = format!("its data is {age} old: keeps up with {}", link.upstream);
+                (Status::Warning, words, None)
+            }
+            _ => (Status::Fine, "keeps up".to_owned(), None),
+        },
     };
     row.status = status;
     // Of a node that keeps up, the stage with most bytes changes all the time.

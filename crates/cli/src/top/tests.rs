@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lockstep_lag::link::BehindPrimary;
 use lockstep_lag::monitor::MonitorState;
 use lockstep_lag::point::Bound;
 use lockstep_lag::point::LinkKind;
@@ -88,6 +89,33 @@ fn a_lag_of_which_only_a_bound_is_known_says_so() {
         let says = details.any(|text| text.contains("--subscriber"));
         assert_eq!(says, bound == Bound::MOST);
     }
+}
+
+#[test]
+fn a_cascade_that_keeps_up_shows_how_old_its_data_is() {
+    let mut state = calm();
+    let link = &mut state.links[1];
+    link.upstream = "standby1".to_owned();
+    link.behind_primary = Some(BehindPrimary {
+        behind: true,
+        lag_ms: 82_000.0,
+        lag_is_least: true,
+        lag_most_ms: None,
+        lag_bytes: 1e6,
+    });
+    let mut model = model(state);
+    let text = screen(&mut model, 120, 24);
+    let words = "its data is ≥82 s old: keeps up with standby1";
+    assert!(text.contains(words), "{text}");
+    model.act(Action::Open);
+    let mut details = String::new();
+    for action in [Action::Previous, Action::Next] {
+        for _ in 0..model.rows.len() {
+            model.act(action);
+            details.push_str(&screen(&mut model, 120, 40));
+        }
+    }
+    assert!(details.contains("≥82 s behind the primary"), "{details}");
 }
 
 #[test]

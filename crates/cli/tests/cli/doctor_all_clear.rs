@@ -203,18 +203,23 @@ fn copy_that_fails(servers: &Servers) {
 }
 
 /// Tables whose updates are refused: without a key, with one that is deferrable, with the index of the
-/// replica identity dropped.
+/// replica identity dropped; a partition of a partition that is published as its root.
 fn identity(servers: &Servers) {
     let primary = &servers.primary;
     for sql in [
         "CREATE TABLE log_deferred (v text PRIMARY KEY DEFERRABLE)",
         "CREATE TABLE log_dropped (v text NOT NULL); CREATE UNIQUE INDEX one ON log_dropped (v); \
          ALTER TABLE log_dropped REPLICA IDENTITY USING INDEX one; DROP INDEX one",
-        "CREATE PUBLICATION q FOR TABLE log, log_deferred, log_dropped",
+        "CREATE SCHEMA \"In\"; \
+         CREATE TABLE root (v text) PARTITION BY LIST (v); \
+         CREATE TABLE \"In\".middle PARTITION OF root DEFAULT PARTITION BY LIST (v); \
+         CREATE TABLE \"In\".leaf PARTITION OF \"In\".middle DEFAULT",
+        "CREATE PUBLICATION q FOR TABLE log, log_deferred, log_dropped, root \
+         WITH (publish_via_partition_root = true)",
     ] {
         primary.execute(sql).unwrap();
     }
-    let tables = ["log", "log_deferred", "log_dropped"];
+    let tables = ["log", "log_deferred", "log_dropped", "\"In\".leaf"];
     for table in tables {
         let insert = format!("INSERT INTO {table} VALUES ('x')");
         primary.execute(&insert).unwrap();
@@ -224,7 +229,7 @@ fn identity(servers: &Servers) {
     let json = servers.assert_found("no_replica_identity", 0, "replica_identity");
     assert_eq!(
         json["findings"][0]["names"]["tables"],
-        "public.log, public.log_deferred, public.log_dropped",
+        "\"In\".leaf, public.log, public.log_deferred, public.log_dropped",
         "{}",
         brief(&json)
     );

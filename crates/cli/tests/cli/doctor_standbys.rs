@@ -238,6 +238,21 @@ fn upstream_away(cascade: &mut Cascade) {
         "{}",
         brief(&json)
     );
+    // What the second one's readers see is as old, although it keeps up.
+    assert_eq!(link(&json, SECOND)["behind_primary"]["behind"], true);
+    let monitor = monitor(&[
+        (Role::Primary, &cascade.primary),
+        (Role::Standby, &cascade.first),
+        (Role::Standby, &cascade.second),
+    ]);
+    let _writer = cascade.write();
+    until("the monitor knows how old its data is", || {
+        let state = monitor.state();
+        let mut links = state.links.iter();
+        let link = links.find(|link| link.upstream != "primary")?;
+        let all = link.behind_primary?;
+        (all.behind && !link.behind && all.lag_bytes > 0.0).then_some(())
+    });
     set_upstream(&cascade.first, &conninfo);
     cascade.caught_up();
 }

@@ -281,7 +281,10 @@ fn streams(place: &Place<'_, '_>) -> Result<String, String> {
     match receiver.and_then(|receiver| receiver.status.as_ref()) {
         Some(ReceiverStatus::Streaming) => Ok(format!("it streams from {upstream}")),
         Some(other) => Err(format!("its walreceiver is {other}")),
-        // It may restore from an archive, or has just lost its walreceiver.
+        None if link.is_archived() && !report.behind => {
+            Ok("it restores from an archive, and gets on".to_owned())
+        }
+        // It may restore from an archive besides, or has just lost its walreceiver.
         None if !report.behind && link.last_bytes() == 0 => Ok("it has all WAL".to_owned()),
         None => Err("it has no walreceiver now".to_owned()),
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, LinkReport, kind_words};
-use crate::link::Link;
+use crate::link::{BehindPrimary, Link};
 use crate::links::links as find_links;
 use crate::node::{Node, Role};
 use crate::parallel_report::ParallelReport;
@@ -131,6 +131,9 @@ pub struct LinkState {
     pub lag_max_ms: f64,
     /// Bytes behind at the last sample.
     pub lag_bytes: u64,
+    /// How old its data is now, from end to end, if its upstream is another replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_primary: Option<BehindPrimary>,
     /// Where those bytes are. The last stage of a logical link comes after visibility, so its
     /// bytes are counted besides.
     pub stages: [StageState; 4],
@@ -253,10 +256,15 @@ pub(super) fn links(
     diagnosis: &Diagnosis,
     beats: &BTreeMap<String, Option<f64>>,
 ) -> Vec<LinkState> {
-    find_links(window)
-        .iter()
-        .zip(&diagnosis.links)
-        .map(|(link, report)| link_state(link, report, diagnosis, beats))
+    let links = find_links(window);
+    let with_reports = links.iter().zip(&diagnosis.links);
+    with_reports
+        .map(|(link, report)| LinkState {
+            behind_primary: window
+                .primary()
+                .and_then(|primary| link.behind_primary(primary, &links, link.points.last())),
+            ..link_state(link, report, diagnosis, beats)
+        })
         .collect()
 }
 
@@ -287,6 +295,7 @@ fn link_state(
         bound,
         lag_max_ms: report.lag_max_ms,
         lag_bytes: bytes,
+        behind_primary: None,
         stages: Stage::ALL.map(|stage| StageState {
             name: stage.name(link.kind),
             bytes: last.map_or(0, |point| point.stage(link.kind, stage)),
@@ -317,6 +326,7 @@ impl LinkState {
             bound: Bound::default(),
             lag_max_ms: 1.0,
             lag_bytes: 1,
+            behind_primary: None,
             stages: Stage::ALL.map(|stage| StageState {
                 name: stage.name(LinkKind::Physical),
                 bytes: 0,

@@ -54,6 +54,16 @@ causes! {
     WalsendersEnded = "walsenders_ended",
     /// A standby does not stream.
     NotStreaming = "not_streaming",
+    /// A standby's slot is in use by another standby.
+    SlotTaken = "slot_taken",
+    /// A standby's slot is not there on its upstream.
+    SlotMissing = "slot_missing",
+    /// An upstream has removed WAL that a standby needs.
+    WalRemoved = "wal_removed",
+    /// `primary_conninfo` leads to none of the servers, or to one that cannot be the upstream.
+    UpstreamElsewhere = "upstream_elsewhere",
+    /// `restore_command` does not get WAL that is archived.
+    RestoreFails = "restore_fails",
     /// The walreceiver is connected and takes nothing.
     ReceiverHalted = "receiver_halted",
     /// The walreceiver writes and flushes slowly.
@@ -112,7 +122,7 @@ causes! {
     ReplicaHeld = "replica_held",
     /// A replica of Lockstep had not all rows that its source had.
     ReplicaRowsMissing = "replica_rows_missing",
-    /// A replica of Lockstep has not all tables of its source as they are there.
+    /// A replica of Lockstep lacks tables of its source as they are there, or objects.
     ReplicaIncomplete = "replica_incomplete",
     /// A replica of Lockstep is not a copy yet.
     ReplicaCopying = "replica_copying",

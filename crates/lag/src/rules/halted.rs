@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
 use crate::relay::APPLICATION;
-use crate::states::BackendType;
+use crate::states::{BackendType, SenderState};
 use crate::views::Process;
 use crate::window::NodeWindow;
 
@@ -195,11 +195,16 @@ pub(super) fn replay(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The number of walsenders that a link has had in the window.
+/// The number of walsenders that a link has had in the window. One that has not begun to send does not
+/// count: a replica whose request is refused, for want of a slot, say, comes back for another.
 fn walsenders_of(link: &Link<'_>) -> usize {
     let samples = link.upstream.samples.iter();
-    let pids = samples.filter_map(|sample| Some(link.sender(sample)?.pid));
-    pids.collect::<BTreeSet<u32>>().len()
+    let senders = samples.filter_map(|sample| link.sender(sample));
+    let senders = senders.filter(|sender| sender.state != Some(SenderState::Startup));
+    senders
+        .map(|sender| sender.pid)
+        .collect::<BTreeSet<u32>>()
+        .len()
 }
 
 /// Links of a server whose walsenders have been replaced. An apply worker that fails at a

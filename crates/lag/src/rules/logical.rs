@@ -3,6 +3,7 @@
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::halted::{ended, moves};
+use super::published::some;
 use super::{Evidence, Severity, View, all_slots};
 use crate::figures::{median, ratio};
 use crate::link::Link;
@@ -267,20 +268,36 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
             .map(|replica| replica.samples.as_slice())
             .unwrap_or_default();
         let holder = samples.iter().rev().find_map(|sample| {
-            let worker = sample.process_of(link.subscribed(sample)?.pid?)?;
-            let holder = worker.blocked_by.first()?;
-            sample
-                .clients
-                .oldest
-                .iter()
-                .find(|session| session.pid == *holder)
+            let holder = link.worker(Some(sample))?.blocked_by.first()?;
+            let mut sessions = sample.clients.oldest.iter();
+            sessions.find(|session| session.pid == *holder)
         });
         if let Some(session) = holder {
             evidence = evidence.session(session);
         }
+        let prepared = samples.iter().rev().find_map(|sample| {
+            let worker = link.worker(Some(sample))?;
+            worker.prepared.as_deref().filter(|gids| !gids.is_empty())
+        });
+        if let Some(gids) = prepared {
+            evidence = of_prepared(evidence, gids);
+        }
         found.push(evidence);
     }
     found
+}
+
+/// Adds the prepared transactions that hold a lock. Of several, nobody knows which one is to be ended.
+fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
+    let evidence = evidence.fact(
+        "prepared_transactions",
+        gids.len() as f64,
+        format!("the lock is held by a prepared transaction: {}", some(gids)),
+    );
+    match gids {
+        [gid] => evidence.name("gid", gid),
+        _ => evidence,
+    }
 }
 
 /// The shares of samples in which the link's walsender runs, reads or writes, and in which it

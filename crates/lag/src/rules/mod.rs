@@ -24,6 +24,7 @@ mod bound_tests;
 mod cause;
 mod halted;
 mod horizon;
+mod identifier;
 mod logical;
 #[cfg(test)]
 mod overlooked_tests;
@@ -49,8 +50,14 @@ mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unfed;
+#[cfg(test)]
+mod unfed_tests;
+#[cfg(test)]
+mod way_tests;
 
 pub use cause::Cause;
+pub use identifier::identifier;
 pub(crate) use published::difference_known;
 pub(crate) use server::archives;
 pub(crate) use synchronised::{Copying, copying};
@@ -297,17 +304,6 @@ pub(crate) fn in_database(node: &NodeWindow, database: &str) -> String {
     match database.is_empty() {
         true => node.name.clone(),
         false => format!("{}, in database {database}", node.name),
-    }
-}
-
-/// A name as SQL takes it: quoted only if necessary.
-fn identifier(name: &str) -> String {
-    let plain = |(at, c): (usize, char)| {
-        c == '_' || c.is_ascii_lowercase() || (at > 0 && c.is_ascii_digit())
-    };
-    match !name.is_empty() && name.chars().enumerate().all(plain) {
-        true => name.to_owned(),
-        false => format!("\"{}\"", name.replace('"', "\"\"")),
     }
 }
 

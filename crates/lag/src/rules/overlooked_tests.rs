@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::scene::{START, STEP, Scene, lsn, process, received, sender, session, slot};
+use super::scene::{START, STEP, Scene, lsn, process, received, session, slot};
 use super::{Cause, Severity};
-use crate::diagnosis::{Diagnosis, Finding, LinkReport, diagnose};
+use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::node::Trouble;
 use crate::process_cpu::Cpu;
 use crate::tables::{Followed, Tables};
 use crate::views::{Archiver, Extension, Prepared, Sender, Session, Slot};
-use crate::window::Window;
 
 /// What is known of a process that a signal has stopped.
 const STOPPED: Cpu = Cpu {
@@ -20,7 +19,7 @@ const STOPPED: Cpu = Cpu {
 };
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 10] = [
+pub(super) const CAUSES: [Cause; 9] = [
     Cause::ReceiverHalted,
     Cause::ReplayHalted,
     Cause::WalsendersEnded,
@@ -29,7 +28,6 @@ pub(super) const CAUSES: [Cause; 10] = [
     Cause::PreparedTransaction,
     Cause::OldTransaction,
     Cause::ArchiverFailing,
-    Cause::FullPageImages,
     Cause::QueriesCancelled,
 ];
 
@@ -459,31 +457,6 @@ fn cancelled_queries_are_a_risk() {
 }
 
 #[test]
-fn whole_pages_are_to_blame_if_the_replica_would_keep_up_without_them() {
-    for (images_each, taken_each, cause) in [
-        (11, STEP / 3, Cause::FullPageImages),
-        // Even without them there is more than gets through.
-        (7, STEP / 20, Cause::SlowNetwork),
-        (2, STEP / 3, Cause::SlowNetwork),
-    ] {
-        let mut scene = Scene::healthy();
-        scene.stuck_receive("Activity", "WalReceiverMain");
-        for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
-            let index = index as u64;
-            sample.totals.wal_bytes = Some((index * STEP) as f64);
-            sample.totals.page_images = index * images_each;
-            sample.senders[0] = sender(10, "standby", START + index * taken_each);
-        }
-        for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
-            let end = lsn(START + index as u64 * taken_each);
-            (sample.wal.receive, sample.wal.replay) = (end, end);
-            sample.receiver.as_mut().unwrap().written_lsn = end;
-        }
-        assert_eq!(scene.diagnose().first(), Some(cause), "{images_each}");
-    }
-}
-
-#[test]
 fn the_watch_does_not_limit_the_lag() {
     // A standby that was behind before the watch: does replay go on, the age of the last
     // replayed commit in the first sample, how far its clock is ahead, what the extension says;
@@ -518,33 +491,6 @@ fn the_watch_does_not_limit_the_lag() {
         assert!(link.lag_most_ms.zip(most_ms).is_none_or(close), "{case}");
         assert_eq!(link.lag_most_ms.is_some(), most_ms.is_some(), "{case}");
     }
-}
-
-#[test]
-fn a_cascade_is_as_far_behind_the_primary_as_all_of_its_way() {
-    let mut scene = Scene::healthy();
-    scene.stuck_receive("Activity", "WalReceiverMain");
-    // A cascaded standby has all that the first one has.
-    let mut cascaded = scene.standby.clone();
-    cascaded.name = "cascaded".to_owned();
-    for sample in &mut cascaded.samples {
-        sample.receiver.as_mut().unwrap().slot_name = Some("cascade".to_owned());
-        sample.wal.replayed_commit_age_ms = Some(9_000.0);
-    }
-    for sample in &mut scene.standby.samples {
-        sample.senders = vec![sender(40, "cascaded", START)];
-        sample.slots = vec![slot("cascade", "physical", 40, START)];
-    }
-    let window = Window::new(vec![scene.primary, scene.standby, cascaded]);
-    let diagnosis = diagnose(&window);
-    let link = link(&diagnosis, "cascaded");
-    assert_eq!((link.upstream.as_str(), link.behind), ("standby", false));
-    let all = link.behind_primary.unwrap();
-    assert!((all.lag_ms - 2_400.0).abs() < 200.0, "{all:?}");
-    assert!(all.lag_bytes > 1e6);
-    // The primary does write.
-    let idle = |found: &Finding| found.cause == Cause::IdlePrimary;
-    assert!(!diagnosis.findings.iter().any(idle));
 }
 
 /// Makes each walsender of a link live for ten samples; is there progress?

@@ -20,6 +20,9 @@ const FLUSH_SHARE: f64 = 0.4;
 /// its own.
 const IDLE_SHARE: f64 = 0.5;
 
+/// Share of samples with one walreceiver from which it counts as one that stays.
+const STAYS: f64 = 0.5;
+
 /// The part of the lag that the stages before the receiver must hold.
 const SEND_STAGES: f64 = 0.5;
 
@@ -37,31 +40,45 @@ pub(super) fn receiver(sample: &Sample) -> Option<&Process> {
 }
 
 pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
+    let links = not_streaming_links(view).into_iter();
+    links.map(|(_, evidence)| evidence).collect()
+}
+
+/// True if a walreceiver gets WAL at this moment. One calls itself streaming before it has sent a single
+/// request, and ends at once if that is refused. What it asks for begins with a segment, so it gets something
+/// at once if there is any WAL in that one. Otherwise, or if the role may not see that, it is believed if it
+/// stays.
+fn streams(node: &NodeWindow, sample: &Sample) -> bool {
+    let Some(receiver) = sample.receiver.as_ref() else {
+        return false;
+    };
+    let is_told = receiver.status.as_ref();
+    let has_some = receiver.written_lsn.is_some();
+    let stays = || {
+        let same = |other: &Sample| other.receiver.as_ref().map(|it| it.pid) == Some(receiver.pid);
+        node.share(same) >= STAYS
+    };
+    is_told.is_none_or(|status| *status == ReceiverStatus::Streaming) && (has_some || stays())
+}
+
+/// Links to standbys that should stream and do not, each with the evidence for that.
+pub(super) fn not_streaming_links<'v, 'a>(view: &'v View<'a>) -> Vec<(&'v Link<'a>, Evidence)> {
     let mut found = Vec::new();
     for link in view
         .links
         .iter()
-        .filter(|link| link.kind == LinkKind::Physical)
+        .filter(|link| link.kind == LinkKind::Physical && !link.is_archived())
     {
         let Some(node) = link.replica else { continue };
-        let streams = |sample: &Sample| {
-            let status = sample
-                .receiver
-                .as_ref()
-                .and_then(|receiver| receiver.status.as_ref());
-            // The role may not see the status; then a walreceiver that exists counts as
-            // streaming.
-            match status {
-                Some(status) => *status == ReceiverStatus::Streaming,
-                None => sample.receiver.is_some() || receiver(sample).is_some(),
-            }
-        };
+        let streams = |sample: &Sample| streams(node, sample);
         let share = 1.0 - node.share(streams);
-        if share < 0.5 || node.last().is_some_and(streams) || ended(view, link.upstream) {
+        let is_back = node.last().is_some_and(streams);
+        if share < 0.5 || is_back || ended(view, link.upstream) {
             continue;
         }
         let behind = link.last_bytes() as f64;
-        found.push(
+        found.push((
+            link,
             Evidence::of(link, share)
                 .fact(
                     "not_streaming_share",
@@ -76,7 +93,7 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
                     behind,
                     format!("{} behind {}", bytes(behind), link.upstream.name),
                 ),
-        );
+        ));
     }
     found
 }

@@ -55,7 +55,10 @@ pub(super) fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link
         .map(|(link, node)| {
             (
                 link,
-                node.span(|sample| sample.wal.receive > sample.wal.replay),
+                node.span(|sample| {
+                    let has_more = link.is_archived() && !sample.asks_for_wal();
+                    has_more || sample.wal.receive > sample.wal.replay
+                }),
             )
         })
 }
@@ -79,6 +82,18 @@ pub(super) fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
             ms,
             format!("extension lockstep there says {}", seconds(ms)),
         ),
+        None => evidence,
+    }
+}
+
+/// Adds for how long replay waits for queries: of WAL from an archive another setting says it.
+pub(super) fn with_delay(evidence: Evidence, node: &NodeWindow) -> Evidence {
+    let name = match node.restores_only() {
+        true => "max_standby_archive_delay",
+        false => "max_standby_streaming_delay",
+    };
+    match node.facts.setting(name) {
+        Some(value) => evidence.name("delay_setting", name).name("delay", value),
         None => evidence,
     }
 }
@@ -197,7 +212,7 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
         if let Some(session) = culprit(sample) {
             evidence = evidence.session(session);
         }
-        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
+        found.push(unreplayed(with_delay(evidence, &node), link));
     }
     found
 }
@@ -242,7 +257,7 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
         if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
             evidence = evidence.session(session);
         }
-        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
+        found.push(unreplayed(with_delay(evidence, &node), link));
     }
     found
 }

@@ -3,6 +3,7 @@
 
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
+use super::replay::with_delay;
 use super::{Evidence, Severity, View};
 use crate::figures::ratio;
 use crate::link::Link;
@@ -149,18 +150,18 @@ pub(super) fn queries_cancelled(view: &View<'_>) -> Vec<Evidence> {
             .iter()
             .filter_map(|(number, why)| number.map(|number| format!("{number:.0} {why}")))
             .collect();
-        let mut evidence = Evidence::on(node, Severity::Risk)
-            .fact(
-                "cancelled_queries",
-                number,
-                format!("replay cancelled {number:.0} queries: {}", kinds.join(", ")),
-            )
-            .setting(node, "max_standby_streaming_delay");
+        let mut evidence = Evidence::on(node, Severity::Risk).fact(
+            "cancelled_queries",
+            number,
+            format!("replay cancelled {number:.0} queries: {}", kinds.join(", ")),
+        );
+        evidence = with_delay(evidence, node);
         let lacks_feedback = node.facts.setting("hot_standby_feedback") == Some("off");
         if of(|c| c.snapshot).is_some() && lacks_feedback {
             evidence = evidence.name("without_feedback", &node.name);
         }
-        let delay = node.facts.number("max_standby_streaming_delay");
+        let delay = evidence.names.get("delay");
+        let delay = delay.and_then(|delay| delay.parse::<f64>().ok());
         if let Some(delay) = delay.filter(|delay| *delay >= 0.0) {
             let longer = (2.0 * delay).max(SOME_DELAY_MS);
             evidence = evidence.name("longer", format!("{longer:.0}"));
@@ -201,7 +202,10 @@ pub(super) fn page_images(view: &View<'_>) -> Vec<Evidence> {
         return found;
     };
     let share = images_share(primary);
-    if share < MUCH_IMAGES {
+    // Pages are also written whole when they are new, as those of an index that is built.
+    let checkpoints = primary.growth(|sample| Some(sample.totals.checkpoints as f64));
+    let builds = primary.share(|sample| sample.totals.index_builds > 0);
+    if share < MUCH_IMAGES || checkpoints == 0.0 || builds > 0.0 {
         return found;
     }
     let physical = view.links.iter();
@@ -213,7 +217,6 @@ pub(super) fn page_images(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let images = primary.growth(|sample| Some(sample.totals.page_images as f64));
-        let checkpoints = primary.growth(|sample| Some(sample.totals.checkpoints as f64));
         let written = primary.growth(|sample| sample.totals.wal_bytes);
         let mut evidence = Evidence::of(link, stages)
             .fact(

@@ -2,7 +2,7 @@
 
 use super::{
     Cause, Rule, halted, horizon, logical, paused, primaries, published, receive, relay, replay,
-    replica, server, standing, synchronised, synchronous,
+    replica, server, standing, synchronised, synchronous, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -68,7 +68,7 @@ pub const RULES: &[Rule] = &[
         signal: replay::conflict,
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
-            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
+            "on {node}: lower {delay_setting} (now {delay} ms, -1 is \
              forever): queries that hold replay up for longer are then cancelled",
             "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts \
              over old rows, at the price of dead rows on the primary",
@@ -81,7 +81,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended; it has the oldest \
              transaction, so most likely an open cursor or scan on that page",
-            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
+            "on {node}: lower {delay_setting} (now {delay} ms, -1 is \
              forever)",
             "close cursors early: a cursor that is not read further keeps its page pinned",
         ],
@@ -164,6 +164,53 @@ pub const RULES: &[Rule] = &[
              (now {wal_sender_timeout} ms), a crash, too little memory",
             "if it says nothing: look for what cuts connections between the servers: a proxy, a firewall, \
              an idle limit (tcp_keepalives_idle)",
+        ],
+    },
+    Rule {
+        cause: Cause::SlotTaken,
+        title: "the standby's slot is in use by {other}: it may be a clone",
+        signal: unfed::slot_taken,
+        remedies: &[
+            "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); it then streams \
+             without a slot. A slot of its own, with another name, keeps WAL for it",
+        ],
+    },
+    Rule {
+        cause: Cause::SlotMissing,
+        title: "the standby's slot is not there on {upstream}",
+        signal: unfed::slot_missing,
+        remedies: &[
+            "on {upstream}: SELECT pg_create_physical_replication_slot('{slot}', true); {node} then streams, \
+             if {upstream} still has the WAL that it needs",
+            "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); if it needs no slot",
+        ],
+    },
+    Rule {
+        cause: Cause::WalRemoved,
+        title: "{upstream} has removed WAL that the standby needs",
+        signal: unfed::wal_removed,
+        remedies: &[
+            "on {node}: a restore_command for the archive that has it, if there is one, and reload",
+            "build {node} anew (pg_basebackup), with a slot, so that {upstream} keeps what it needs",
+        ],
+    },
+    Rule {
+        cause: Cause::UpstreamElsewhere,
+        title: "primary_conninfo leads to {address}",
+        signal: unfed::elsewhere,
+        remedies: &[
+            "on {node}: correct host and port in primary_conninfo, and reload; its log says what that \
+             address answers",
+            "name the server at {address} here, if it is the right one",
+        ],
+    },
+    Rule {
+        cause: Cause::RestoreFails,
+        title: "restore_command does not get WAL that is archived",
+        signal: unfed::restore_fails,
+        remedies: &[
+            "look at the log of {node} for what restore_command says, and run it by hand as the server's \
+             user: the archive, a path, a right, a password",
         ],
     },
     Rule {
@@ -322,8 +369,12 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {server}: SELECT pg_terminate_backend({reader_pid}); if that transaction may be ended: it \
              holds the lock, and has written nothing",
+            "let the program that prepared '{gid}' end it: a transaction manager knows whether it was committed \
+             elsewhere",
             "let the transaction of process {writer_pid} on {server} end: it holds the lock",
             "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
+            "on {server}: COMMIT PREPARED '{gid}'; if the other parts of it were committed",
+            "on {server}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote is lost",
             "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: \
              what it wrote is lost",
         ],
@@ -502,11 +553,12 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::ReplicaIncomplete,
-        title: "the replica has not all tables of its source as they are there",
+        title: "the replica lacks tables or objects of its source",
         signal: replica::incomplete,
         remedies: &[
-            "do what the evidence names; for other tables: lockstep replica drop {replica}, and create it \
-             again, so that it copies them",
+            "do what the evidence names (lockstep replica status {replica} prints the commands for what the \
+             copy could not make); for other tables: lockstep replica drop {replica}, and create it again, so \
+             that it copies them",
         ],
     },
     Rule {
@@ -568,8 +620,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {without_feedback}: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); the \
              primary then keeps the rows that queries need, which costs dead rows there",
-            "on {node}: ALTER SYSTEM SET max_standby_streaming_delay = '{longer}ms'; SELECT \
-             pg_reload_conf(); (now {max_standby_streaming_delay} ms): replay then waits for \
+            "on {node}: ALTER SYSTEM SET {delay_setting} = '{longer}ms'; SELECT \
+             pg_reload_conf(); (now {delay} ms): replay then waits for \
              queries, so the standby lags",
             "let long queries run on a standby of their own",
         ],

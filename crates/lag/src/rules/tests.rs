@@ -414,6 +414,8 @@ fn every_cause_has_one_rule_and_a_case() {
     let elsewhere = super::relay_tests::CAUSES.into_iter();
     let elsewhere = elsewhere.chain([Cause::SynchronousStandbyMissing, Cause::MissingIndex]);
     let elsewhere = elsewhere.chain(super::overlooked_tests::CAUSES);
+    let elsewhere = elsewhere.chain(super::way_tests::CAUSES);
+    let elsewhere = elsewhere.chain(super::unfed_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::remedy_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::all_clear_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::replica_tests::CAUSES);

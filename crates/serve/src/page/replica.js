@@ -1,7 +1,7 @@
 // One card for each replica: how far behind, over time, and where.
 
 import { Chart } from "./chart.js";
-import { between, bytes, el, lag, mark, pairs, put, seconds, show, sync } from "./write.js";
+import { age, between, bytes, el, lag, mark, pairs, put, seconds, show, sync } from "./write.js";
 
 // Ends of the parts of the way, in their order.
 const POSITIONS = {
@@ -30,13 +30,15 @@ function update(card, link, state) {
   mark(card.root, "data-level", link.behind ? "lag" : "ok");
   card.root.classList.toggle("calm", !link.behind);
   const why = link.suspect ? `: ${link.suspect.title}` : "";
-  const follows = replica?.doing === "copying" ? "△ is not a copy yet" : "✓ follows";
+  const old = age(link);
+  const follows = replica?.doing === "copying" ? "△ is not a copy yet" : old ? `△ ${old}` : "✓ follows";
   put(card.status, link.behind ? `▲ lags${why}` : `${follows}${why}`);
   put(card.most, link.behind ? "" : `at most ${seconds(link.lag_max_ms)} in ${state.window_s} s`);
   pairs(card.figures, [
     ["lag now", lag(link)],
     [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
     ["behind", bytes(link.lag_bytes)],
+    ["behind the primary", link.behind_primary ? lag(link.behind_primary) : null],
     ["does", replica?.doing?.replaceAll("_", " ") ?? null],
     ["copied", replica?.copied_share == null ? null : `${Math.round(100 * replica.copied_share)} %`],
     ["commit to visible", link.visible_ms === null ? null : seconds(link.visible_ms)],

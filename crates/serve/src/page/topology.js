@@ -1,7 +1,7 @@
 // The topology as a picture: boxes for nodes, and an edge with its lag from each upstream to each
 // replica. Where there is room it grows to the right, and else downwards.
 
-import { el, lag, mark, put, show, sync } from "./write.js";
+import { age, el, lag, mark, put, show, sync } from "./write.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 // Below this width the picture grows downwards, in pixels.
@@ -66,6 +66,7 @@ function level(place) {
   if (place.node && !place.node.usable) return "blind";
   if (place.link?.behind || place.node?.suspect?.severity === "lag") return "lag";
   if (place.link?.suspect?.severity === "risk" || place.node?.suspect?.severity === "risk") return "risk";
+  if (place.link && age(place.link)) return "risk";
   if (!place.link && place.role !== "primary" && place.role !== "relay") return "blind";
   return "ok";
 }
@@ -74,6 +75,8 @@ function why(place, is) {
   if (is === "ok") return "";
   if (place.node && !place.node.usable) return place.node.troubles[0] ?? "has not answered yet";
   const suspect = place.link?.suspect ?? place.node?.suspect;
+  if (suspect && suspect.severity !== "note") return suspect.title;
+  if (place.link && age(place.link)) return age(place.link);
   if (suspect) return suspect.title;
   return is === "lag" ? "the cause is not known yet" : "its upstream is not known";
 }

@@ -80,6 +80,12 @@ export function lag(link) {
   return `${sign}${seconds(link.lag_ms)}`;
 }
 
+// What a replica's readers see, if that is old although it keeps up with its upstream.
+export function age(link) {
+  const all = link.behind_primary;
+  return all?.behind && !link.behind ? `its data is ${lag(all)} old: keeps up with ${link.upstream}` : "";
+}
+
 export function bytes(count) {
   const sign = count < 0 ? "-" : "";
   let value = Math.abs(count);

@@ -94,6 +94,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         bound: Bound::default(),
         lag_max_ms: lag_ms * 1.25,
         lag_bytes: held.iter().sum::<u64>() * MB,
+        behind_primary: None,
         stages,
         end_lsn: Some(lsn(500)),
         sent_lsn: Some(at(1)),

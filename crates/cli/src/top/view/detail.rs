@@ -93,6 +93,10 @@ fn lag(state: &MonitorState, link: &LinkState) -> Vec<String> {
         format!("{most} at most in {} s", state.window_s),
         format!("{} behind", right(&bytes(link.lag_bytes as f64), 6)),
     ];
+    items.extend(link.behind_primary.map(|all| {
+        let age = format!("{}{}", all.sign(), time(all.lag_ms));
+        format!("{} behind the primary", right(&age, 7))
+    }));
     let visible = link.visible_ms;
     items.extend(visible.map(|ms| format!("visible after {}", right(&time(ms), 6))));
     items

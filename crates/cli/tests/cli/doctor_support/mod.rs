@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_bench::fault::faults::BEHIND_RELAY;
+use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK};
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
@@ -188,6 +188,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::SlowConsumer if fault.name == BEHIND_RELAY => Some(("slot", "behind")),
         Cause::MissingIndex => Some(("table", "public.keyed")),
         Cause::RelayHalted => Some(("relay", "relay")),
+        Cause::ApplyBlocked if fault.name == PREPARED_LOCK => Some(("gid", "stuck")),
         Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
         Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
         Cause::RecoveryTarget => Some(("following", "standby")),

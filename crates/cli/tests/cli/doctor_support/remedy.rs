@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use lockstep_bench::fault::faults::{BEHIND_RELAY, SUBSCRIBER_NETWORK};
+use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK, SUBSCRIBER_NETWORK};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -71,6 +71,7 @@ const TRIED: &[(&str, Tried)] = &[
         "apply blocked by a lock",
         Tried::Done("pg_terminate_backend", None),
     ),
+    (PREPARED_LOCK, Tried::Done("ROLLBACK PREPARED", None)),
     (
         "retained WAL near its limit",
         Tried::Done("max_slot_wal_keep_size", None),

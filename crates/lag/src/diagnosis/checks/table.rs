@@ -108,11 +108,17 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "streams",
         of: Subject::Physical,
-        asks: "pg_stat_wal_receiver.status, or pg_stat_replication.state of one that is not named",
+        asks: "pg_stat_wal_receiver.status, or pg_stat_replication.state of one that is not named; of one that \
+               restores from an archive its settings, and pg_stat_archiver of the primary",
         who: MONITOR,
-        proves: "the standby streams from that server, or has all of its WAL",
+        proves: "the standby streams from that server, or restores from an archive, or has all of its WAL",
         needs: &[Part::Receiver, Part::Senders],
         causes: &[
+            Cause::SlotTaken,
+            Cause::SlotMissing,
+            Cause::WalRemoved,
+            Cause::UpstreamElsewhere,
+            Cause::RestoreFails,
             Cause::NotStreaming,
             Cause::ReceiverHalted,
             Cause::WalsendersEnded,

@@ -1,0 +1,180 @@
+//! Doctor on a standby that does not stream, and on one that restores all its WAL from an archive.
+
+use crate::doctor_support::{brief, causes, doctor};
+use crate::relay_support::until_answer;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use serde_json::Value;
+
+struct Pair {
+    primary: Server,
+    standby: Server,
+    archive: String,
+}
+
+impl Pair {
+    fn start(lab: &Lab) -> Self {
+        let archive = lab.folder().join("archive");
+        std::fs::create_dir(&archive).unwrap();
+        lab.account().own(&archive).unwrap();
+        let archive = archive.display().to_string();
+        let settings = |of: &[(&str, &str)]| -> Settings {
+            let own = of.iter();
+            own.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let command = format!("cp %p {archive}/%f");
+        let primary = settings(&[
+            ("archive_mode", "on"),
+            ("archive_command", &command),
+            ("autovacuum", "off"),
+        ]);
+        let primary = lab.primary("primary", None, &primary).unwrap();
+        primary
+            .execute("CREATE TABLE t (id int, v text); INSERT INTO t SELECT i FROM generate_series(1, 1000) i")
+            .unwrap();
+        let standby = settings(&[
+            ("wal_retrieve_retry_interval", "200ms"),
+            ("max_standby_archive_delay", "-1"),
+        ]);
+        let mut standby = lab.standby(&primary, "standby", &standby).unwrap();
+        standby.catch_up(&primary).unwrap();
+        Self {
+            primary,
+            standby,
+            archive,
+        }
+    }
+
+    /// Changes a setting of the standby.
+    fn set(&self, name: &str, value: &str) {
+        let value = value.replace('\'', "''");
+        self.standby
+            .execute(&format!("ALTER SYSTEM SET {name} = '{value}'"))
+            .unwrap();
+        self.standby.reload().unwrap();
+    }
+
+    /// Waits until a walreceiver has got WAL, or none has. One that is refused calls itself streaming, too.
+    fn await_receivers(&self, number: &str) {
+        let sql = "SELECT count(written_lsn)::text FROM pg_stat_wal_receiver";
+        until_answer(&self.standby, sql, number);
+    }
+
+    /// Fills segments of WAL, and waits until they are archived.
+    fn archive(&self, segments: usize) {
+        for _ in 0..segments {
+            for sql in ["INSERT INTO t VALUES (0)", "SELECT pg_switch_wal()"] {
+                self.primary.execute(sql).unwrap();
+            }
+        }
+        let waits =
+            "SELECT count(*)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+        until_answer(&self.primary, waits, "0");
+    }
+
+    fn examine(&self) -> (i32, Value) {
+        let [primary, standby] = [&self.primary, &self.standby].map(|it| it.conninfo(SUPERUSER));
+        let said = doctor(&[
+            "--primary",
+            &primary,
+            "--standby",
+            &standby,
+            "--seconds",
+            "3",
+            "--output",
+            "json",
+        ]);
+        let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+        (said.code, json)
+    }
+
+    fn assert_first(&self, cause: &str) -> Value {
+        let (_, json) = self.examine();
+        let found = causes(&json);
+        assert_eq!(
+            found.first().map(String::as_str),
+            Some(cause),
+            "{}",
+            brief(&json)
+        );
+        assert!(
+            !found.contains(&"not_streaming".to_owned()),
+            "{}",
+            brief(&json)
+        );
+        json
+    }
+}
+
+#[test]
+fn why_a_standby_does_not_stream_is_told() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let conninfo = pair.standby.query_text("SHOW primary_conninfo");
+    let conninfo = conninfo.unwrap().unwrap();
+
+    pair.set("primary_slot_name", "gone");
+    pair.await_receivers("0");
+    let json = pair.assert_first("slot_missing");
+    // As the remedy says.
+    let remedy = json["findings"][0]["remedies"][0].as_str().unwrap();
+    let sql = remedy.strip_prefix("on primary: ").unwrap();
+    let (sql, _) = sql.split_once(';').unwrap();
+    pair.primary.execute(sql).unwrap();
+    pair.await_receivers("1");
+
+    pair.set("primary_conninfo", &format!("{conninfo} port=1"));
+    pair.await_receivers("0");
+    pair.assert_first("upstream_elsewhere");
+    pair.set("primary_conninfo", &conninfo);
+    pair.await_receivers("1");
+}
+
+#[test]
+fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    pair.set("restore_command", &format!("cp {}/%f %p", pair.archive));
+    pair.set("primary_conninfo", "");
+    pair.set("primary_slot_name", "");
+    pair.await_receivers("0");
+    let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+    pair.primary.execute(slots).unwrap();
+    pair.archive(3);
+    let rows = "SELECT count(*)::text FROM t WHERE id = 0";
+    until_answer(&pair.standby, rows, "3");
+    let (code, json) = pair.examine();
+    assert_eq!(causes(&json), [""; 0], "{}", brief(&json));
+    assert_eq!(json["links"][0]["behind"], false, "{}", brief(&json));
+    assert_eq!(code, 0, "{}", json["unknown"]);
+
+    // A conflict is one here, too.
+    let mut reader = pair.standby.connect(SUPERUSER, "reader").unwrap();
+    reader
+        .execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
+        .unwrap();
+    for sql in ["DELETE FROM t WHERE id > 500", "VACUUM t"] {
+        pair.primary.execute(sql).unwrap();
+    }
+    pair.archive(4);
+    let waits = "SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'startup'";
+    until_answer(&pair.standby, waits, "RecoveryConflictSnapshot");
+    let json = pair.assert_first("recovery_conflict");
+    let remedies = json["findings"][0]["remedies"].to_string();
+    assert!(
+        remedies.contains("max_standby_archive_delay (now -1 ms"),
+        "{remedies}"
+    );
+    drop(reader);
+    until_answer(
+        &pair.standby,
+        "SELECT count(*)::text FROM t WHERE id > 500",
+        "0",
+    );
+
+    pair.set("restore_command", "/bin/false");
+    pair.archive(4);
+    pair.assert_first("restore_fails");
+}

@@ -1,0 +1,152 @@
+//! Signals of standbys that get no WAL, by what their settings and their upstream say.
+
+use lockstep_service::words::figures::bytes;
+use lockstep_wire::Lsn;
+
+use super::receive::not_streaming_links;
+use super::replay::{standbys, startup_share, unreplayed};
+use super::{Evidence, View};
+use crate::link::Link;
+use crate::node::Role;
+use crate::sample::Sample;
+use crate::source::Source;
+use crate::window::NodeWindow;
+
+/// Share of samples from which a standby that asks for more WAL gets none.
+const MOSTLY: f64 = 0.5;
+
+fn source(node: &NodeWindow) -> Option<&Source> {
+    node.last()?.source.as_deref()
+}
+
+/// Standbys that should stream and do not, each with its settings, and the evidence for that.
+fn unfed<'v>(
+    view: &'v View<'_>,
+) -> impl Iterator<Item = (&'v Link<'v>, &'v NodeWindow, &'v Source, Evidence)> {
+    let links = not_streaming_links(view).into_iter();
+    links.filter_map(|(link, evidence)| {
+        let node = link.replica?;
+        Some((link, node, source(node)?, evidence))
+    })
+}
+
+/// The node that a standby's `primary_conninfo` leads to, as far as that can be told from here.
+fn pointed_at<'v>(view: &'v View<'_>, source: &Source) -> Option<&'v NodeWindow> {
+    let (host, port) = source.address.as_ref()?;
+    let mut nodes = view.window.nodes.iter();
+    nodes.find(|node| {
+        let address = format!("{host}:{port}");
+        let is_named = node.address == address || node.address.starts_with(&format!("{address}/"));
+        let is_known =
+            node.facts.hosts.contains(host) && node.facts.setting("port") == Some(port.as_str());
+        node.role != Role::Relay && (is_named || is_known)
+    })
+}
+
+pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
+    let leads = |(_, node, source, evidence): (_, &NodeWindow, &Source, Evidence)| {
+        let (host, port) = source.address.as_ref()?;
+        let address = format!("{host}:{port}");
+        let words = match pointed_at(view, source) {
+            None => "no server that was named here has that address".to_owned(),
+            Some(other) if other.name == node.name => "that is its own address".to_owned(),
+            Some(other) if !other.is_usable() && other.samples.is_empty() => {
+                format!("that is {}, which does not answer", other.name)
+            }
+            Some(other) if is_other_cluster(node, other) => {
+                format!("that is {}, which is of another cluster", other.name)
+            }
+            Some(_) => return None,
+        };
+        // A server may have other addresses than those that are known here.
+        let mut evidence = evidence.fact("elsewhere", 1.0, format!("{address}: {words}"));
+        evidence.explains *= 0.9;
+        Some(evidence.name("address", address))
+    };
+    unfed(view).filter_map(leads).collect()
+}
+
+fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
+    let (ours, theirs) = (&node.facts.system, &other.facts.system);
+    !ours.is_empty() && !theirs.is_empty() && ours != theirs
+}
+
+/// The standby's slot is not there on the server that it leads to.
+pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
+    let missing = |(link, _, source, evidence): (&Link<'_>, _, &Source, Evidence)| {
+        let slot = source.slot.as_deref()?;
+        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        let last = upstream.last().filter(|_| upstream.is_usable())?;
+        last.slot(slot).is_none().then(|| {
+            let words = format!(
+                "primary_slot_name is {slot}: {} has no such slot",
+                upstream.name
+            );
+            let evidence = evidence.fact("missing_slots", 1.0, words);
+            evidence.name("slot", slot).name("upstream", &upstream.name)
+        })
+    };
+    unfed(view).filter_map(missing).collect()
+}
+
+/// Another standby streams by the slot that this one is to use: one of both is a clone of the other.
+pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
+    let taken = |(_, node, source, evidence): (_, &NodeWindow, &Source, Evidence)| {
+        let slot = source.slot.as_deref()?;
+        let mut others = view.window.usable();
+        let other = others.find(|other| {
+            let receiver = other.last().and_then(|last| last.receiver.as_ref());
+            other.name != node.name
+                && receiver.is_some_and(|it| it.slot_name.as_deref() == Some(slot))
+        })?;
+        let words = format!("its slot {slot} is in use by {}", other.name);
+        let evidence = evidence.fact("taken_slots", 1.0, words);
+        Some(evidence.name("slot", slot).name("other", &other.name))
+    };
+    unfed(view).filter_map(taken).collect()
+}
+
+/// The upstream has removed WAL that the standby needs next.
+pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
+    let removed = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
+        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        let oldest = upstream.last()?.wal_folder?.oldest?;
+        let needed = node.last()?.end()?;
+        (needed < oldest).then(|| {
+            let gap = oldest.bytes_since(needed) as f64;
+            let words = format!(
+                "it needs WAL from {needed} on, and the oldest on {} begins at {oldest}: {} are missing",
+                upstream.name,
+                bytes(gap)
+            );
+            let evidence = evidence.fact("missing_bytes", gap, words);
+            evidence.name("upstream", &upstream.name)
+        })
+    };
+    unfed(view).filter_map(removed).collect()
+}
+
+/// The startup process asks for WAL that is archived, and gets none.
+pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node) in standbys(view).filter(|(link, _)| link.is_archived() && link.is_behind()) {
+        let asks = node.share(Sample::asks_for_wal);
+        let replays = |sample: &Sample| sample.wal.replay;
+        let ends = node
+            .samples
+            .first()
+            .and_then(replays)
+            .zip(node.last().and_then(replays));
+        if asks < MOSTLY || ends.is_none_or(|(first, last): (Lsn, Lsn)| first < last) {
+            continue;
+        }
+        let waits = startup_share(node, |process| process.waits_for("RestoreCommand"));
+        let words = match waits >= MOSTLY {
+            true => "restore_command runs, and does not end",
+            false => "restore_command is run again and again, and gives nothing",
+        };
+        let evidence = Evidence::of(link, asks).fact("asking_share", asks, words);
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}

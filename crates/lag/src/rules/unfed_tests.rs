@@ -1,0 +1,226 @@
+//! Standbys that get no WAL, and those that get it from an archive.
+
+use std::sync::Arc;
+
+use super::Cause;
+use super::scene::{START, Scene, lsn, process, sender};
+use crate::diagnosis::checks::Answer;
+use crate::diagnosis::{Diagnosis, diagnose};
+use crate::source::Source;
+use crate::states::{BackendType, ReceiverStatus, SenderState};
+use crate::views::{Receiver, Sender, WalFolder};
+use crate::window::{NodeWindow, Window};
+
+/// Causes that have a case here.
+pub(super) const CAUSES: [Cause; 5] = [
+    Cause::SlotTaken,
+    Cause::SlotMissing,
+    Cause::WalRemoved,
+    Cause::UpstreamElsewhere,
+    Cause::RestoreFails,
+];
+
+/// Bytes of a segment.
+const SEGMENT: u64 = 16 * 1024 * 1024;
+
+fn source(change: impl Fn(&mut Source)) -> Source {
+    let mut source = Source {
+        streams: Some(true),
+        ..Source::default()
+    };
+    change(&mut source);
+    source
+}
+
+/// The standby does not stream any more, and has these settings.
+fn unfed(source: &Source) -> Scene {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.standby.samples {
+        (sample.wal.receive, sample.wal.replay) = (lsn(START), lsn(START));
+        sample.receiver = None;
+        sample.processes = vec![process(21, "startup", "Activity", "RecoveryWalStream")];
+        sample.source = Some(Arc::new(source.clone()));
+    }
+    for sample in &mut scene.primary.samples {
+        sample.senders.remove(0);
+        sample.slots[0].active = false;
+        sample.slots[0].active_pid = None;
+    }
+    scene
+}
+
+fn causes(diagnosis: &Diagnosis) -> Vec<Cause> {
+    let found = diagnosis.findings.iter();
+    found
+        .filter(|found| found.at == "standby")
+        .map(|found| found.cause)
+        .collect()
+}
+
+#[test]
+fn why_a_standby_gets_no_wal_is_told() {
+    let address = |host: &str| Some((host.to_owned(), "5432".to_owned()));
+    let slot = |name: &str| Some(name.to_owned());
+    let not_known = vec![Cause::NotStreaming];
+    for (settings, expected) in [
+        (source(|_| {}), not_known.clone()),
+        (source(|it| it.slot = slot("standby")), not_known.clone()),
+        (
+            source(|it| it.slot = slot("gone")),
+            vec![Cause::SlotMissing],
+        ),
+        (source(|it| it.address = address("db1")), not_known),
+        (
+            source(|it| it.address = address("db9")),
+            vec![Cause::UpstreamElsewhere],
+        ),
+    ] {
+        let mut scene = unfed(&settings);
+        scene.primary.address = "db1:5432/app".to_owned();
+        let diagnosis = scene.diagnose();
+        assert_eq!(causes(&diagnosis), expected, "{settings:?}");
+    }
+}
+
+/// Walreceivers and walsenders of which none gets beyond its start, each seen in this number of samples.
+fn trying(of: u32) -> Scene {
+    let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));
+    let both = scene
+        .standby
+        .samples
+        .iter_mut()
+        .zip(&mut scene.primary.samples);
+    for (index, (below, above)) in (0..).zip(both) {
+        below.receiver = Some(Receiver {
+            pid: 40 + index / of,
+            status: Some(ReceiverStatus::Streaming),
+            ..Receiver::default()
+        });
+        above.senders.push(Sender {
+            state: Some(SenderState::Startup),
+            ..sender(140 + index / of, "standby", START)
+        });
+    }
+    scene
+}
+
+#[test]
+fn a_walreceiver_that_fails_again_and_again_does_not_stream() {
+    for of in [1, 2, 7, 20] {
+        assert_eq!(causes(&trying(of).diagnose()), [Cause::SlotMissing], "{of}");
+    }
+    // One that gets something streams, also if it has just begun.
+    let mut scene = trying(7);
+    let last = scene.standby.samples.last_mut().unwrap();
+    last.receiver.as_mut().unwrap().written_lsn = lsn(START);
+    assert_eq!(causes(&scene.diagnose()), []);
+    // So does one that stays: there may be nothing to get.
+    assert_eq!(causes(&trying(30).diagnose()), []);
+}
+
+#[test]
+fn wal_that_was_removed_is_told() {
+    for (oldest, expected) in [
+        (START, Cause::NotStreaming),
+        (START + SEGMENT, Cause::WalRemoved),
+    ] {
+        let mut scene = unfed(&source(|_| {}));
+        for sample in &mut scene.primary.samples {
+            sample.wal_folder = Some(WalFolder {
+                oldest: lsn(oldest),
+                ..WalFolder::default()
+            });
+        }
+        assert_eq!(causes(&scene.diagnose()), [expected]);
+    }
+}
+
+#[test]
+fn a_clone_with_the_slot_of_another_is_told() {
+    let mut scene = unfed(&source(|it| it.slot = Some("standby".to_owned())));
+    let healthy = Scene::healthy();
+    scene.primary = healthy.primary;
+    let other = NodeWindow {
+        name: "other".to_owned(),
+        ..healthy.standby
+    };
+    let nodes = vec![scene.primary, other, scene.standby, scene.one, scene.two];
+    let diagnosis = diagnose(&Window::new(nodes));
+    assert_eq!(causes(&diagnosis), [Cause::SlotTaken]);
+    let found = diagnosis.findings.iter();
+    let mut found = found.filter(|found| found.cause == Cause::SlotTaken);
+    assert!(found.next().unwrap().title.contains("other"));
+}
+
+/// A standby that restores from an archive, so much of which is there, and whose startup process waits for
+/// this.
+fn restoring(archived: u64, wait_type: &str, wait: &str) -> Diagnosis {
+    let mut scene = unfed(&Source {
+        streams: Some(false),
+        restores: true,
+        ..Source::default()
+    });
+    let size = ("wal_segment_size".to_owned(), SEGMENT.to_string());
+    scene.primary.facts.settings.extend([size]);
+    let delay = ("max_standby_archive_delay".to_owned(), "7000".to_owned());
+    scene.standby.facts.settings.extend([delay]);
+    for sample in &mut scene.primary.samples {
+        sample.slots.remove(0);
+        sample.archiver.archived_end = lsn(START + archived);
+    }
+    for sample in &mut scene.standby.samples {
+        sample.wal.receive = None;
+        sample.processes = vec![process(21, BackendType::Startup.name(), wait_type, wait)];
+    }
+    scene.diagnose()
+}
+
+#[test]
+fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
+    const ASKS: &str = "RecoveryRetrieveRetryInterval";
+    for (archived, wait_type, wait, expected) in [
+        (0, "Timeout", ASKS, None),
+        (SEGMENT, "IPC", "RestoreCommand", None),
+        (9 * SEGMENT, "Timeout", ASKS, Some(Cause::RestoreFails)),
+        (
+            9 * SEGMENT,
+            "IPC",
+            "RecoveryConflictSnapshot",
+            Some(Cause::RecoveryConflict),
+        ),
+        (
+            9 * SEGMENT,
+            "Timeout",
+            "RecoveryApplyDelay",
+            Some(Cause::ReplayDelayed),
+        ),
+        (
+            9 * SEGMENT,
+            "BufferPin",
+            "BufferPin",
+            Some(Cause::CleanupLock),
+        ),
+    ] {
+        let diagnosis = restoring(archived, wait_type, wait);
+        let found = causes(&diagnosis);
+        assert_eq!(found.first().copied(), expected, "{wait}: {found:?}");
+        let mut links = diagnosis.links.iter();
+        let link = links.find(|link| link.replica == "standby").unwrap();
+        assert_eq!(link.behind, expected.is_some(), "{wait}: {link:?}");
+        let mut checks = diagnosis.checks.iter();
+        let check = checks.find(|one| one.check == "streams").unwrap();
+        let answer = match expected {
+            None => Answer::Well,
+            Some(Cause::RestoreFails) => Answer::Wrong,
+            Some(_) => Answer::NotKnown,
+        };
+        assert_eq!(check.answer, answer, "{wait}");
+        if expected == Some(Cause::RecoveryConflict) {
+            let remedies = diagnosis.findings[0].remedies.join("\n");
+            assert!(
+                remedies.contains("max_standby_archive_delay (now 7000 ms"),
+                "{remedies}"
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Where a standby is meant to get its WAL from, by its settings. Nothing of `primary_conninfo` is kept but
+//! the address.
+
+use std::collections::BTreeMap;
+
+use lockstep_client::Conninfo;
+
+/// The statement for [`Source`]. A setting that the role may not see is left out.
+pub const QUESTION: &str = "SELECT coalesce(json_object_agg(name, setting), '{}') FROM pg_settings \
+     WHERE name IN ('primary_conninfo', 'primary_slot_name', 'restore_command')";
+
+/// PostgreSQL's default port.
+const PORT: &str = "5432";
+
+/// A standby's settings about its upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// `primary_conninfo` names a server; None if the role may not see it.
+    pub streams: Option<bool>,
+    /// Host or address, and port, of that server.
+    pub address: Option<(String, String)>,
+    /// `primary_slot_name`
+    pub slot: Option<String>,
+    /// `restore_command` is set.
+    pub restores: bool,
+}
+
+impl Source {
+    pub fn read(mut settings: BTreeMap<String, String>) -> Self {
+        let conninfo = settings.remove("primary_conninfo");
+        let mut set = |name| settings.remove(name).filter(|value| !value.is_empty());
+        let parsed = conninfo
+            .as_deref()
+            .and_then(|text| Conninfo::parse(text).ok());
+        let address = parsed.and_then(|parsed| {
+            let host = parsed.get("host").or_else(|| parsed.get("hostaddr"))?;
+            let port = parsed.get("port").unwrap_or(PORT);
+            Some((host.to_owned(), port.to_owned()))
+        });
+        Self {
+            streams: conninfo.map(|text| !text.trim().is_empty()),
+            address,
+            slot: set("primary_slot_name"),
+            restores: set("restore_command").is_some(),
+        }
+    }
+
+    /// True if it gets WAL from an archive, and from no server.
+    pub fn restores_only(&self) -> bool {
+        self.streams == Some(false) && self.restores
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_say_where_wal_comes_from() {
+        let read = |settings: &[(&str, &str)]| {
+            let settings = settings.iter();
+            Source::read(
+                settings
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
+            )
+        };
+        let address = |host: &str, port: &str| Some((host.to_owned(), port.to_owned()));
+        assert_eq!(read(&[]), Source::default());
+        let archive = read(&[("primary_conninfo", ""), ("restore_command", "cp a b")]);
+        assert!(archive.restores_only());
+        // Who may not see it does not know.
+        assert!(!read(&[("restore_command", "cp a b")]).restores_only());
+        let source = read(&[
+            ("primary_conninfo", "host=a user=u password=secret"),
+            ("primary_slot_name", "s"),
+            ("restore_command", ""),
+        ]);
+        assert_eq!(source.address, address("a", "5432"));
+        assert_eq!(
+            (source.slot.as_deref(), source.restores),
+            (Some("s"), false)
+        );
+        assert!(!format!("{source:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,27 @@
+/*
+ * raise_rule.c - when raising the minimum recovery point is worth a write of the control file.
+ *
+ * Decided without I/O and clock; extension/test/unit/raise_rule_test.c has the table and a model.
+ * Each write is an fsync. One that lets much WAL run ahead is always worth it. Of the others
+ * at most 20 are made in a second. The first ones need not wait, since replay may be about
+ * to stand still, and nothing can be dispatched then.
+ */
+#include "postgres.h"
+
+#include "replay/raise_rule.h"
+
+/* May the point be raised by this much now? With 0 bytes: may it be raised by however little? */
+bool
+ls_raise_is_due(const LsRaiseState *state, uint64 bytes, int64 now_us)
+{
+	return bytes >= LS_LARGE_RAISE ||
+		state->spaced_until - now_us <= (LS_RAISES_AT_ONCE - 1) * LS_RAISE_EVERY_US;
+}
+
+/* The point was raised by this much. */
+void
+ls_raise_made(LsRaiseState *state, uint64 bytes, int64 now_us)
+{
+	if (bytes < LS_LARGE_RAISE)
+		state->spaced_until = Max(state->spaced_until, now_us) + LS_RAISE_EVERY_US;
+}
