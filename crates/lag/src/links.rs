@@ -50,6 +50,7 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
     ]
     .into_iter()
     .flatten()
+    .map(shortened)
     .collect();
     let upstream = window
         .usable()
@@ -82,6 +83,17 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         group: None,
         points: Vec::new(),
     })
+}
+
+/// Bytes of an `application_name` that a server keeps.
+const MOST_NAME: usize = 63;
+
+/// A name as an upstream shows it, which keeps no more of it.
+fn shortened(name: &str) -> &str {
+    let end = (0..=MOST_NAME)
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 /// How likely it is that a walreceiver is connected to this server. A slot in use says most.
@@ -344,6 +356,25 @@ mod tests {
             ..Sample::default()
         });
         node
+    }
+
+    /// A server keeps 63 bytes of an `application_name`.
+    #[test]
+    fn a_standby_with_a_long_name_is_found() {
+        let long = "n".repeat(80);
+        let of = |name: &str| {
+            let mut standby = node("5433", "db2", "standby", None);
+            let cluster = ("cluster_name".to_owned(), name.to_owned());
+            standby.facts.settings.extend([cluster]);
+            let mut primary = node("5432", "db1", &long[..63], None);
+            primary.role = Role::Primary;
+            let window = Window::new(vec![primary, standby]);
+            let links = links(&window);
+            links[0].application_name.clone()
+        };
+        assert_eq!(of(&long), Some("n".repeat(63)));
+        assert_eq!(of("other"), None);
+        assert_eq!(shortened(&"ü".repeat(40)), "ü".repeat(31));
     }
 
     #[test]

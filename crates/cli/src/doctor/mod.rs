@@ -200,25 +200,33 @@ fn headline(diagnosis: &Diagnosis) -> String {
         let first = diagnosis.findings.first();
         words.extend(first.map(|found| format!("{}: {}", found.at, found.title)));
     }
+    let lost = lost(diagnosis);
+    if !lost.is_empty() {
+        words.push(format!("nothing can be said about {}", text::some(&lost)));
+    }
     words.join("; ")
+}
+
+/// The nodes that cannot be asked, the primary first.
+fn lost(diagnosis: &Diagnosis) -> Vec<&str> {
+    let nodes = diagnosis.nodes.iter().filter(|node| !node.usable);
+    nodes.map(|node| node.name.as_str()).collect()
 }
 
 /// The exit code and its reason: no primary, lag, a replica that cannot be asked, or something
 /// that cannot be seen. Risks alone are no failure.
 pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
-    let blind = |role: fn(Role) -> bool| {
-        let mut nodes = diagnosis.nodes.iter();
-        nodes.find(|node| role(node.role) && !node.usable)
-    };
-    let words = |name: &str| format!("nothing can be said about {name}: see above");
-    if let Some(node) = blind(|role| role == Role::Primary) {
-        return Err(Failure::Unreachable(words(&node.name)).into());
+    let mut nodes = diagnosis.nodes.iter();
+    let lost = lost(diagnosis);
+    let words = format!("nothing can be said about {}: see above", text::some(&lost));
+    if nodes.any(|node| node.role == Role::Primary && !node.usable) {
+        return Err(Failure::Unreachable(words).into());
     }
     if diagnosis.has_lag() {
         return Err(Failure::Behind(format!("lag found; {}", headline(diagnosis))).into());
     }
-    if let Some(node) = blind(|_| true) {
-        return Err(Failure::NoTarget(words(&node.name)).into());
+    if !lost.is_empty() {
+        return Err(Failure::NoTarget(words).into());
     }
     match diagnosis.unknown.first() {
         Some(unseen) => {
@@ -230,10 +238,10 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lag::diagnosis::{Finding, LinkReport};
+    use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
     use lockstep_lag::point::Bound;
     use lockstep_lag::point::LinkKind;
-    use lockstep_lag::rules::{Cause, Severity};
+    use lockstep_lag::rules::{Cause, Fact, Severity};
 
     use super::*;
 
@@ -296,6 +304,82 @@ mod tests {
         );
         diagnosis.links.clear();
         assert_eq!(headline(&diagnosis), "slot x: a slot keeps WAL");
+    }
+
+    #[test]
+    fn all_nodes_that_are_lost_are_named() {
+        let node = |name: &str, role, usable| NodeReport {
+            name: name.to_owned(),
+            address: String::new(),
+            role,
+            usable,
+            version: 0,
+            relay_version: None,
+            samples: 0,
+            troubles: Vec::new(),
+        };
+        let mut diagnosis = Diagnosis {
+            healthy: false,
+            unknown: Vec::new(),
+            nodes: vec![
+                node("db1", Role::Primary, true),
+                node("db2", Role::Standby, false),
+                node("db3", Role::Standby, false),
+            ],
+            links: Vec::new(),
+            findings: Vec::new(),
+            checks: Vec::new(),
+        };
+        let said = |diagnosis: &Diagnosis| verdict(diagnosis).unwrap_err().to_string();
+        let words = "nothing can be said about db2, db3: see above";
+        assert_eq!(said(&diagnosis), words);
+        for name in ["db4", "db5"] {
+            diagnosis.nodes.push(node(name, Role::Standby, false));
+        }
+        let words = "nothing can be said about db2, db3, db4 and 1 more: see above";
+        assert_eq!(said(&diagnosis), words);
+        diagnosis.links = vec![link("db9", 300.0)];
+        assert!(said(&diagnosis).contains("db2, db3, db4 and 1 more"));
+    }
+
+    /// What all subscriptions do by default takes a line, not a page.
+    #[test]
+    fn a_commit_that_nobody_waits_for_is_worth_a_line() {
+        let note = |at: &str| Finding {
+            cause: Cause::AsynchronousApplyCommit,
+            evidence: vec![Fact {
+                name: "flush_lag_ms",
+                value: 1.0,
+                words: "evidence".to_owned(),
+            }],
+            ..found(at, "it commits asynchronously", Severity::Note)
+        };
+        let mut diagnosis = Diagnosis {
+            healthy: true,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            findings: vec![note("app"), note("shop")],
+            checks: Vec::new(),
+        };
+        let text = text::report(&diagnosis, 1);
+        let lines = text.lines().filter(|line| line.contains("app"));
+        let words = ["Commits of app, shop wait for no flush there (--explain)."];
+        assert_eq!(lines.collect::<Vec<_>>(), words, "{text}");
+        assert!(!text.contains("evidence"), "{text}");
+        let all = text::explained(&diagnosis);
+        assert!(
+            all.contains("Note: shop: it commits asynchronously"),
+            "{all}"
+        );
+        // If a commit waits for it, it is a cause like any other.
+        diagnosis.findings[0].severity = Severity::Lag;
+        let text = text::report(&diagnosis, 1);
+        assert!(
+            text.contains("1. app: ") && text.contains("evidence"),
+            "{text}"
+        );
+        assert!(text.contains("Commits of shop wait"), "{text}");
     }
 
     #[test]

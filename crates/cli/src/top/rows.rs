@@ -256,7 +256,9 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
             (Status::Warning, found.title.clone(), Some(found.cause))
         }
         (_, _, Some(trouble)) => (Status::Warning, trouble.clone(), None),
-        (_, Some(found), _) if !is_old => (Status::Fine, found.title.clone(), Some(found.cause)),
+        (_, Some(found), _) if !is_old && !found.is_aside() => {
+            (Status::Fine, found.title.clone(), Some(found.cause))
+        }
         _ if row.is_primary => (Status::Fine, "ok".to_owned(), None),
         _ if row.link.is_none() => (
             Status::Warning,

@@ -158,6 +158,18 @@ impl LinkState {
 }
 
 impl MonitorState {
+    /// Number of replicas: links, and named nodes that nothing leads to.
+    pub fn replicas(&self) -> usize {
+        let named = |node: &&NodeState| {
+            let is_of = |link: &LinkState| {
+                let rest = link.replica.strip_prefix(&node.name);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+            };
+            node.role != Role::Primary && !self.links.iter().any(is_of)
+        };
+        self.links.len() + self.nodes.iter().filter(named).count()
+    }
+
     /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
         let window = Window::new(nodes.iter().map(NodeWindow::of).collect());
@@ -242,7 +254,8 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
 }
 
 fn suspect(diagnosis: &Diagnosis, at: &str) -> Option<Suspect> {
-    let found = diagnosis.findings.iter().find(|finding| finding.at == at)?;
+    let mut findings = diagnosis.findings.iter();
+    let found = findings.find(|finding| finding.at == at && !finding.is_aside())?;
     Some(Suspect {
         cause: found.cause,
         title: found.title.clone(),

@@ -50,7 +50,7 @@ fn what_promotes_stops_or_loses_says_so_and_comes_last() {
             seen += 1;
             let is_other = remedy.contains("if {node} is meant to stand there");
             assert!(
-                is_dangerous(&remedy) || is_other,
+                is_dangerous(remedy) || is_other,
                 "after a dangerous one: {remedy}"
             );
             let warns = WARNINGS.iter().any(|word| remedy.contains(word));
