@@ -101,6 +101,8 @@ pub struct Stats {
     pub published: Option<Lsn>,
     /// Tables that are not replicated, as last seen; None before they were looked for.
     pub unreplicated: Option<Unreplicated>,
+    /// Objects of the source that the copy could not make on the target, as last seen.
+    pub unmade: Option<usize>,
 }
 
 impl Stats {

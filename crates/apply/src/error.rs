@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_client::ClientError;
+use lockstep_client::{ClientError, Refusal};
 use lockstep_wire::{Lsn, WireError};
 
 use crate::names::TableName;
@@ -51,6 +51,8 @@ pub struct Conflict {
     pub message: String,
     /// Names the key of a unique violation.
     pub detail: Option<String>,
+    /// The functions of the target in which it failed.
+    pub context: Option<String>,
     /// What to do, if it is not what follows from the code.
     pub todo: Option<&'static str>,
 }
@@ -73,6 +75,14 @@ fn is_passing(error: &ClientError) -> bool {
         || error
             .report()
             .is_some_and(|report| by_code(&report.sqlstate))
+}
+
+/// The functions and statements in which the target failed. The line of a COPY is that of our own batch, and
+/// says nothing to a user.
+fn context(report: &Refusal) -> Option<String> {
+    let lines = report.context.as_deref().unwrap_or_default().lines();
+    let lines: Vec<_> = lines.filter(|line| !line.starts_with("COPY ")).collect();
+    (!lines.is_empty()).then(|| lines.join("; "))
 }
 
 impl Conflict {
@@ -99,6 +109,9 @@ impl fmt::Display for Conflict {
         write!(f, ": {}", self.message)?;
         if let Some(detail) = &self.detail {
             write!(f, " ({})", detail.trim_end_matches('.'))?;
+        }
+        if let Some(context) = &self.context {
+            write!(f, " (in: {context})")?;
         }
         write!(f, "; {}", self.hint())
     }
@@ -127,6 +140,7 @@ impl ApplyError {
                 sqlstate: Some(report.sqlstate.clone()),
                 message: report.message.clone(),
                 detail: report.detail.clone(),
+                context: context(report),
                 todo: None,
             })),
         }
@@ -140,6 +154,7 @@ impl ApplyError {
             sqlstate: None,
             message,
             detail: None,
+            context: None,
             todo: None,
         }))
     }
@@ -156,6 +171,7 @@ impl ApplyError {
                  the source does not send then: {columns}"
             ),
             detail: None,
+            context: None,
             todo: Some(
                 "ALTER TABLE ... REPLICA IDENTITY FULL on the source, which makes it send them from then \
                  on, drop the replica, and create it again",

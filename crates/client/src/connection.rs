@@ -479,6 +479,7 @@ pub(crate) fn refusal(answer: &Answer, step: Step, what: &str) -> ClientError {
         detail: report.detail,
         table: report.table,
         hint: report.hint,
+        context: report.context,
     })
 }
 

@@ -76,6 +76,8 @@ pub struct Refusal {
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
+    /// Which functions and statements the server was in, innermost first, one a line.
+    pub context: Option<String>,
     /// Schema and name of the table, if the error is of one.
     pub table: Option<(String, String)>,
 }
@@ -130,10 +132,16 @@ impl ClientError {
     /// The error without the word primary, for servers that may be standbys.
     pub fn words(&self) -> String {
         match self {
-            Self::Refused(refusal) => match &refusal.hint {
-                Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
-                None => refusal.message.clone(),
-            },
+            Self::Refused(refusal) => {
+                let mut words = refusal.message.clone();
+                if let Some(hint) = &refusal.hint {
+                    words.push_str(&format!(" ({})", hint.trim_end_matches('.')));
+                }
+                if let Some(context) = &refusal.context {
+                    words.push_str(&format!(" (in: {})", context.replace('\n', "; ")));
+                }
+                words
+            }
             Self::Ended(report) => format!("the connection is lost: {}", report.message),
             Self::Lost(reason) => format!("the connection is lost: {reason}"),
             Self::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
@@ -219,6 +227,15 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
+/// Most lines of an error's context that are kept: the innermost are the first.
+const MOST_CONTEXT: usize = 4;
+
+/// The first lines of an error's context, each as one line.
+pub(crate) fn first_lines(context: &str) -> String {
+    let lines = context.lines().take(MOST_CONTEXT).map(one_line);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,6 +249,7 @@ mod tests {
             detail: detail.map(str::to_owned),
             table: None,
             hint: Some("Do it.".to_owned()),
+            context: Some("PL/pgSQL function f() line 1 at RETURN\nSQL statement".to_owned()),
         })
     }
 
@@ -289,6 +307,15 @@ mod tests {
             refused(Step::Start, "58P01", Some("A detail.")).to_string(),
             "the primary did not start streaming from slot \"s\": no (A detail) (Do it)"
         );
+    }
+
+    #[test]
+    fn words_name_the_functions_in_which_a_statement_failed() {
+        assert_eq!(
+            refused(Step::Query, "42883", None).words(),
+            "no (Do it) (in: PL/pgSQL function f() line 1 at RETURN; SQL statement)"
+        );
+        assert_eq!(first_lines("a  b\nc\nd\ne\nf"), "a b\nc\nd\ne");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pq_sys as pq;
 
 use crate::ClientError;
-use crate::error::one_line;
+use crate::error::{first_lines, one_line};
 
 /// Pieces of memory of this size or more go back to the system when they are freed, and so does as
 /// much at the end of what a thread has.
@@ -650,6 +650,7 @@ pub(crate) struct Report {
     pub detail: Option<String>,
     pub table: Option<(String, String)>,
     pub hint: Option<String>,
+    pub context: Option<String>,
 }
 
 /// One result of a command.
@@ -737,11 +738,11 @@ impl Answer {
     /// The error that this answer reports. If the connection broke, there is a message and none of
     /// the other fields.
     pub fn report(&self) -> Report {
-        let field = |code: u8| {
+        let raw = |code: u8| {
             // SAFETY: a live result; what is returned is copied.
             unsafe { text(pq::PQresultErrorField(self.0.as_ptr(), c_int::from(code))) }
-                .map(|words| one_line(&words))
         };
+        let field = |code: u8| raw(code).map(|words| one_line(&words));
         let message = field(pq::PG_DIAG_MESSAGE_PRIMARY).unwrap_or_else(|| {
             // SAFETY: a live result; what is returned is copied.
             let words = unsafe { text(pq::PQresultErrorMessage(self.0.as_ptr())) };
@@ -753,6 +754,7 @@ impl Answer {
             detail: field(pq::PG_DIAG_MESSAGE_DETAIL),
             table: field(pq::PG_DIAG_SCHEMA_NAME).zip(field(pq::PG_DIAG_TABLE_NAME)),
             hint: field(pq::PG_DIAG_MESSAGE_HINT),
+            context: raw(pq::PG_DIAG_CONTEXT).map(|context| first_lines(&context)),
         }
     }
 }

@@ -749,6 +749,7 @@ mod tests {
                 sqlstate: sqlstate.to_owned(),
                 message: "refused".to_owned(),
                 detail: None,
+                context: None,
                 table: None,
                 hint: None,
             };

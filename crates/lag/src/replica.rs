@@ -61,6 +61,9 @@ pub struct Replica {
     pub unreplicated_tables: Option<u64>,
     /// Which they are, and why.
     pub unreplicated: Option<String>,
+    /// Objects of the source that the copy could not make on the target.
+    pub unmade_objects: Option<u64>,
+    pub unmade: Option<String>,
     pub hold: Option<Hold>,
 }
 
@@ -313,6 +316,8 @@ pub fn question() -> String {
               WHERE t.replica = r.name) AS missing_rows, \
            (to_jsonb(r) ->> 'unreplicated_tables')::bigint AS unreplicated_tables, \
            left(to_jsonb(r) ->> 'unreplicated', {MOST_ERROR}) AS unreplicated, \
+           (to_jsonb(r) ->> 'unmade_objects')::bigint AS unmade_objects, \
+           left(to_jsonb(r) ->> 'unmade', {MOST_ERROR}) AS unmade, \
            (SELECT to_json(h) FROM (SELECT w.pid, a.usename AS user, \
                 host(a.client_addr) AS client, w.held IS NOT NULL AS held, \
                 1000 * extract(epoch FROM clock_timestamp() - a.backend_start) AS age_ms \

@@ -51,6 +51,7 @@ typedef struct Row
 } Row;
 
 static void views_require_preload(void);
+static void views_require_right_to_read(void);
 static void views_require_right_to_reset(void);
 static void views_put(Row *row, Datum value);
 static void views_put_lsn(Row *row, XLogRecPtr lsn);
@@ -76,6 +77,7 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	XLogRecPtr	replayed;
 
 	views_require_preload();
+	views_require_right_to_read();
 	views_put(&row, BoolGetDatum(standby));
 	/* in this order, so that replay never looks ahead of receipt by itself */
 	replayed = standby ? GetXLogReplayRecPtr(NULL) : InvalidXLogRecPtr;
@@ -112,6 +114,7 @@ lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 	uint64		before;
 
 	views_require_preload();
+	views_require_right_to_read();
 	views_put_counter(&row, &ls_look_ahead_shared->records);
 	views_put_counter(&row, &ls_look_ahead_shared->ahead);
 	views_put_counter(&row, &ls_look_ahead_shared->blocks);
@@ -151,6 +154,7 @@ lockstep_stat_replay_workers(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	views_require_preload();
+	views_require_right_to_read();
 	ls_init_materialized(fcinfo);
 	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
 	{
@@ -176,6 +180,7 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 	int			stuck;
 
 	views_require_preload();
+	views_require_right_to_read();
 	ls_priority_count(&demoted, &pending, &stuck);
 	views_put(&row, CStringGetTextDatum(names[pg_atomic_read_u32(&ls_priority->method)]));
 	views_put_text(&row, ls_priority->method_detail);
@@ -205,6 +210,7 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	uint32		limit;
 
 	views_require_preload();
+	views_require_right_to_read();
 	limit = pg_atomic_read_u32(&ls_gate->limit);
 	views_put(&row, CStringGetTextDatum(GetConfigOption("lockstep.read_throttle", false, false)));
 	if (limit == 0 || !RecoveryInProgress())
@@ -299,7 +305,20 @@ views_require_preload(void)
 				 errhint("Add lockstep to shared_preload_libraries and restart the server.")));
 }
 
-/* Looked at here, too, since GRANT EXECUTE ON ALL FUNCTIONS gives the function to everybody. */
+/*
+ * Looked at here, too, since GRANT EXECUTE ON ALL FUNCTIONS gives the functions to everybody. What replay
+ * helpers wait for is shown to those to whom PostgreSQL shows what its processes wait for.
+ */
+static void
+views_require_right_to_read(void)
+{
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser or a member of pg_monitor to read statistics")));
+}
+
+/* Looked at here, too, for the same reason. */
 static void
 views_require_right_to_reset(void)
 {

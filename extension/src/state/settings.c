@@ -218,10 +218,12 @@ settings_define_wait(void)
 }
 
 /*
- * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that ALTER ROLE,
- * ALTER DATABASE or a function keeps would be assigned without that, and nobody would wait: they are
- * refused here, and ALTER SYSTEM by GUC_DISALLOW_IN_FILE. When a configuration file has the setting, every
- * process that reads the file calls this, the startup process included: extension/src/README.md has the rule.
+ * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that comes another
+ * way would be assigned without that, and nobody would wait. So it is refused: what ALTER ROLE, ALTER DATABASE
+ * or a function would keep, or has kept while the library was not loaded; what is in a configuration file, on the
+ * command line or among a connection's options. ALTER SYSTEM is refused by GUC_DISALLOW_IN_FILE. Only
+ * set_config() cannot be told from SET here. When a configuration file has the setting, every process that
+ * reads the file calls this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
@@ -230,17 +232,18 @@ settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
 
 	if (*newval == NULL || **newval == '\0')
 		return true;
-	if (source == PGC_S_TEST)
+	if (source < PGC_S_INTERACTIVE || source == PGC_S_TEST)
 	{
-		GUC_check_errmsg("lockstep.wait_for_lsn cannot be kept for a role, a database or a function");
-		GUC_check_errdetail("Only SET in a session waits.");
+		GUC_check_errmsg("lockstep.wait_for_lsn can only be set by SET in a session");
+		GUC_check_errdetail("Nobody would wait for a value that is kept for a role, a database or a function, "
+							"or that comes from a configuration file or from a connection's options.");
 		return false;
 	}
 	if (ls_parse_token(*newval, &token))
 		return true;
 
-	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
-						"the position alone is accepted too, unless it looks like the beginning of a token.");
+	GUC_check_errdetail("A token is a timeline and the end of a record in the WAL, like 1/0/16B3748; "
+						"a WAL position alone is accepted too, unless it looks like the beginning of a token.");
 	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
 	return false;
 }

@@ -1,17 +1,18 @@
 /*
  * token.c - tokens as text.
  *
- * A token is TIMELINE/LSN, with the timeline in decimal, like 1/0/16B3748. What
- * is read may also be a WAL position alone, but none that is the beginning of a token: a
- * client that cuts tokens off would wait for another position, or for none.
+ * A token is TIMELINE/LSN, with the timeline in decimal, like 1/0/16B3748. The LSN is
+ * where a record ends. What is read may also be a WAL position alone.
  *
- * Every process that reads a configuration file with lockstep.wait_for_lsn in it
- * calls ls_parse_token(), the startup process included, so it keeps the rule of
- * extension/src/README.md, "In the startup process".
+ * A client that cuts tokens off would wait for another position, or for none. So what can be
+ * known for such a beginning is refused: a token whose LSN cannot be a record's end, which is
+ * seven of eight cut at a random digit, and a position that is a timeline and half an LSN.
  */
 #include "postgres.h"
 
 #include <ctype.h>
+
+#include "access/xlog_internal.h"
 
 #include "wait/token.h"
 
@@ -23,6 +24,7 @@
 /* Bytes at the beginning of a segment of WAL in which no record ends: the header of its first page. */
 #define NO_RECORD_ENDS 40
 
+static bool token_ends_a_record(XLogRecPtr lsn);
 static bool token_may_be_cut(const char *text, XLogRecPtr lsn);
 static bool token_parse_lsn(const char *at, XLogRecPtr *lsn);
 static bool token_parse_half(const char **at, uint32 *half);
@@ -40,7 +42,7 @@ ls_parse_token(const char *text, LsToken *token)
 		return token_parse_lsn(text, &token->lsn) && !token_may_be_cut(text, token->lsn);
 	}
 	return token_parse_timeline(&text, &token->tli) && text == slash &&
-		token_parse_lsn(slash + 1, &token->lsn);
+		token_parse_lsn(slash + 1, &token->lsn) && token_ends_a_record(token->lsn);
 }
 
 /* The text of a token that has a timeline. */
@@ -60,6 +62,19 @@ ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
 	else
 		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
 				 LSN_FORMAT_ARGS(token->lsn), token->tli);
+}
+
+/*
+ * Can a record end there? Records are aligned, do not end in the header of a page, except before its
+ * first byte, and the first segment of WAL is never written.
+ */
+static bool
+token_ends_a_record(XLogRecPtr lsn)
+{
+	uint64		in_page = lsn % XLOG_BLCKSZ;
+
+	return lsn == MAXALIGN64(lsn) && lsn >= WalSegMinSize &&
+		(in_page == 0 || in_page >= SizeOfXLogShortPHD);
 }
 
 /*

@@ -3,9 +3,8 @@
  *
  * Purpose: the statement returns once replay has reached the token. It runs
  * in the utility hook, before the setting itself is assigned; an assign hook
- * would also be called by rollback and at connection start. Only SET as a
- * statement of its own waits; RESET, set_config(), ALTER ROLE and options at
- * connection start only assign.
+ * would also be called by rollback. Only SET as a statement of its own waits; RESET and
+ * set_config() only assign, and all other ways to set it are refused (settings.c).
  *
  * Timelines: after a failover the new primary may come to the same position
  * without the write. So for a token of timeline T, on a server of timeline R (the

@@ -136,6 +136,16 @@ SELECT lockstep_stat_replay_reset();
 SELECT lockstep_stat_priority_reset();
 SELECT lockstep_stat_throttle_reset();
 SELECT lockstep_flush_buffers();
+SELECT lockstep_stat_replay();
+SELECT lockstep_stat_replay_pipeline();
+SELECT lockstep_stat_replay_workers();
+SELECT lockstep_stat_priority();
+SELECT lockstep_stat_throttle();
+RESET ROLE;
+-- whoever may read what other processes do may read this, too
+GRANT pg_read_all_stats TO regress_lockstep_plain;
+SET ROLE regress_lockstep_plain;
+SELECT count(*) FROM lockstep_stat_replay_workers();
 RESET ROLE;
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM regress_lockstep_plain;
 

@@ -49,6 +49,11 @@ SET lockstep.proc_root = '/tmp';
 SET lockstep.replay_token = '1/0/16B3748';
 RESET lockstep.replay_token;
 ALTER ROLE CURRENT_USER SET lockstep.replay_token = '1/0/16B3748';
+ALTER ROLE CURRENT_USER SET lockstep.version = '1';
+ALTER ROLE CURRENT_USER SET lockstep.proc_root = '/tmp';
+ALTER ROLE CURRENT_USER SET lockstep.enabled = off;
+ALTER DATABASE contrib_regression SET lockstep.read_throttle = off;
+ALTER SYSTEM SET lockstep.version = '1';
 SELECT set_config('lockstep.enabled', 'off', false);
 
 --

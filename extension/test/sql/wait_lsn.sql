@@ -65,8 +65,8 @@ SHOW lockstep.wait_for_lsn;
 SELECT lockstep_replay_token() AS token \gset
 SET lockstep.wait_for_lsn = :'token';
 SELECT current_setting('lockstep.wait_for_lsn') = :'token' AS kept;
-SET lockstep.wait_for_lsn = '1/0/1';
-SET lockstep.wait_for_lsn = '0000000001/00000000/00000001';
+SET lockstep.wait_for_lsn = '1/0/1000028';
+SET lockstep.wait_for_lsn = '0000000001/00000000/01000028';
 RESET lockstep.wait_for_lsn;
 \set VERBOSITY terse
 -- of WAL that is not there: lost in a crash
@@ -74,8 +74,8 @@ SET lockstep.wait_for_lsn = '1/FFFFFFFF/0';
 \echo :LAST_ERROR_SQLSTATE
 \set VERBOSITY default
 -- of a timeline that this server will never have
-SET lockstep.wait_for_lsn = '2/0/1';
-SET lockstep.wait_for_lsn = '4294967295/0/1';
+SET lockstep.wait_for_lsn = '2/0/1000028';
+SET lockstep.wait_for_lsn = '4294967295/0/1000028';
 \echo :LAST_ERROR_SQLSTATE
 SHOW lockstep.wait_for_lsn;
 
@@ -133,7 +133,7 @@ CALL pg_temp.waits_between();
 --
 SELECT set_config('lockstep.wait_for_lsn', 'A/1', false);
 SHOW lockstep.wait_for_lsn;
-SELECT set_config('lockstep.wait_for_lsn', '7/A/1', false);
+SELECT set_config('lockstep.wait_for_lsn', '7/A/28', false);
 BEGIN;
 SELECT set_config('lockstep.wait_for_lsn', 'B/1', true);
 ROLLBACK;
@@ -150,6 +150,9 @@ ALTER DATABASE contrib_regression SET lockstep.wait_for_lsn = '1/0/1';
 ALTER SYSTEM SET lockstep.wait_for_lsn = '1/0/1';
 -- to be without it is always allowed
 ALTER ROLE CURRENT_USER RESET lockstep.wait_for_lsn;
+CREATE FUNCTION pg_temp.reads() RETURNS text LANGUAGE sql
+    SET lockstep.wait_for_lsn FROM CURRENT AS $$ SELECT current_setting('lockstep.wait_for_lsn') $$;
 -- a token that was cut
 SET lockstep.wait_for_lsn = '1/0';
+SET lockstep.wait_for_lsn = '1/0/16B374';
 DROP EXTENSION lockstep;

@@ -131,12 +131,12 @@ my %changed = (
 	'lockstep.replay_min_backlog'       => '2MB',
 	'lockstep.replay_priority'          => 'off',
 	'lockstep.report_token'             => 'on',
-	'lockstep.wait_for_lsn'             => 'A/1',
 	'lockstep.wait_timeout'             => '789ms',
 	'lockstep.wal_segments_ahead'       => '2');
 is_deeply([ sort keys %changed ],
 	[ map { $_->[0] } @{ $admin->query(q{
 		SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' AND context NOT IN ('internal', 'postmaster')
+		  AND name <> 'lockstep.wait_for_lsn'
 		ORDER BY name COLLATE "C"})->{rows} } ],
 	'this test knows every setting that can be reloaded');
 my %before = map { $_ => $admin->value("SHOW $_") } keys %changed;
@@ -147,7 +147,11 @@ for my $name (sort keys %changed)
 	wait_for_value($admin, "SHOW $name", $changed{$name}, 'by a reload, for open sessions');
 }
 is(app()->value('SHOW lockstep.wait_timeout'), '789ms', 'and for new ones');
-set_and_reload($standby, %before);
+# nobody would wait for a token in a file
+set_and_reload($standby, 'lockstep.wait_for_lsn' => 'A/1', 'lockstep.wait_timeout' => '790ms');
+wait_for_value($admin, 'SHOW lockstep.wait_timeout', '790ms', 'what else is in the file counts');
+is($_->value('SHOW lockstep.wait_for_lsn'), '', 'the token does not') for $admin, app();
+set_and_reload($standby, %before, 'lockstep.wait_for_lsn' => '');
 wait_for_value($admin, "SHOW $_", $before{$_}, "$_ is as it was") for sort keys %before;
 
 set_and_reload($standby, 'lockstep.read_throttle' => 'maybe', 'lockstep.read_throttle_min' => 2);

@@ -181,7 +181,7 @@ sub no_use
 {
 	my ($detail, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $reply = $session->query("SET lockstep.wait_for_lsn = '1/0/1'");
+	my $reply = $session->query("SET lockstep.wait_for_lsn = '1/0/1000028'");
 	refused($reply, '55000', qr/^cannot tell whether/, $name);
 	return like($reply->{detail} // '', $detail, 'and says why');
 }

@@ -1,6 +1,6 @@
 # What is taken for a token: a WAL position when type pg_lsn takes it, with the
-# same value, and before it a timeline, or none. A position alone is not taken if it is
-# the beginning of a token: a timeline, and so small a number that no record ends there.
+# same value, and before it a timeline, or none. A token is not taken if no record can end
+# there, nor a position alone that is a timeline and so small a number that no record ends there.
 use strict;
 use warnings FATAL => 'all';
 
@@ -28,6 +28,15 @@ sub server_reads
 	return $lsn{$text} = defined $reply->{sqlstate} ? undef : short_lsn($reply->{rows}[0][0]);
 }
 
+# Records are aligned to 8 bytes, none ends within the 24 bytes of a page's header, nor in the
+# first segment, which has 1 MB at least.
+sub record_may_end
+{
+	my ($upper, $lower) = map { hex } split m{/}, $_[0];
+	my $in_page = $lower % 8192;
+	return $lower % 8 == 0 && ($in_page == 0 || $in_page >= 24) && ($upper > 0 || $lower >= 1024 * 1024);
+}
+
 # What the text means: 'LSN', 'LSN of timeline N', or 'none'.
 sub expected
 {
@@ -37,6 +46,7 @@ sub expected
 	return 'none' unless defined $lsn;
 	return $text =~ m{\A[1-9][0-9]*/([0-9A-F]+)\z}i && hex $1 < 40 ? 'none' : $lsn unless defined $timeline;
 	return 'none' unless $timeline =~ /\A[0-9]{1,10}\z/ && $timeline > 0 && $timeline <= 4294967295;
+	return 'none' unless record_may_end($lsn);
 	return "$lsn of timeline " . (0 + $timeline);
 }
 
@@ -80,11 +90,14 @@ sub all_the_same
 # ---- Known ones, so that the comparison is known to see something ----
 
 is(we_read('0/16b3748'), '0/16B3748', 'a position');
-is(we_read('00000002/0000000a/00000001'), 'A/1 of timeline 2', 'a token');
-is(we_read('1/0/1'), 'here', 'a token of WAL that is here');
+is(we_read('00000002/0000000a/00000028'), 'A/28 of timeline 2', 'a token');
+is(we_read('1/0/1000028'), 'here', 'a token of WAL that is here');
 is(we_read('1/FFFFFFFF/0'), 'FFFFFFFF/0 of timeline 1', 'and of WAL that is not');
 is(we_read('soon'), 'none', 'neither');
 is(we_read('1/0'), 'none', 'nor a token that was cut');
+is(we_read("1/0/$_"), 'none', "nor one that was cut to $_") for '16B374', '16B37', '16B3', '16B', '16', '1';
+is(we_read('2/A/8'), 'none', 'nor one amid the header of a page');
+is(we_read('2/A/0'), 'A/0 of timeline 2', 'a token of a record that ends with a page');
 is(we_read('12/1F'), 'none', 'nor one of a longer history');
 is(we_read('A/0'), 'A/0', 'a position that is the beginning of none');
 
@@ -111,7 +124,7 @@ for my $many (7 .. 12, 100, 5000, 1_000_000)
 }
 for my $timeline (qw(0 1 2 4294967294 4294967295 4294967296 8589934593 9999999999 18446744073709551617))
 {
-	compare("$timeline/A/1");
+	compare("$timeline/A/28");
 }
 all_the_same('many digits');
 

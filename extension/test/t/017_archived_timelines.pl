@@ -112,7 +112,7 @@ has_not(on_reader()->query("SET lockstep.wait_for_lsn = '$lost'"), $from_first, 
 
 # ---- A third timeline ----
 
-my @waiters = map { starts_to_wait($_, $_) } '2/FFFFFFFF/0', '3/0/1', '4/0/1';
+my @waiters = map { starts_to_wait($_, $_) } '2/FFFFFFFF/0', '3/0/1000028', '4/0/1000028';
 $reader->promote;
 my $from_second = qr/^This server's timeline 3 comes from timeline 2 only up to \S+\.$/;
 has_not($waiters[0]->result, $from_second, 'what timeline 2 never had');

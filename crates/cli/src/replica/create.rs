@@ -13,11 +13,13 @@ use lockstep_replica::lifecycle::create::{CreateOptions, Created, create};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::Phase;
+use lockstep_service::exit::Failure;
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
+use super::verify::{unmade_json, unmade_line};
 use super::{conninfo, failed};
 use crate::name::complain;
 
@@ -105,7 +107,22 @@ pub fn run(args: &CreateArgs) -> Result<()> {
         )),
         (Output::Text, Err(_)) => {}
     }
-    created.map(drop).map_err(failed)
+    let created = created.map_err(failed)?;
+    if created.unmade.is_empty() {
+        return Ok(());
+    }
+    if args.output == Output::Text {
+        for one in &created.unmade {
+            output::print(&sanitize(&unmade_line(one)));
+        }
+    }
+    let few = created.unmade.len();
+    Err(Failure::DataMismatch(format!(
+        "replica {} is ready, but its target refused {few} of the source's objects: run the commands above \
+         there, with search_path empty unless they set it",
+        args.name
+    ))
+    .into())
 }
 
 /// Tells the terminal what happens.
@@ -154,6 +171,8 @@ impl Told {
         json!({
             "findings": findings,
             "start_lsn": created.map(|created| created.start.to_string()),
+            "not_made": created
+                .map(|created| created.unmade.iter().map(unmade_json).collect::<Vec<_>>()),
             "tables": created.map(|created| created.copied.tables_done),
             "rows": created.map(|created| created.copied.rows),
             "sent_bytes": created.map(|created| created.copied.bytes_sent),

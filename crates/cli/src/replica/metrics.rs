@@ -77,7 +77,7 @@ fn position(lsn: Lsn) -> Value {
     lsn.is_valid().then_some(lsn).into()
 }
 
-const FAMILIES: [Family<Stats>; 19] = [
+const FAMILIES: [Family<Stats>; 20] = [
     Family::new(
         "applied_position_bytes",
         "WAL position of the source in bytes up to which changes are committed on the target.",
@@ -144,6 +144,11 @@ const FAMILIES: [Family<Stats>; 19] = [
         "unreplicated_tables",
         "Tables of the source that are not replicated as they should be, as last seen.",
         |stats| stats.unreplicated.as_ref().map(|it| it.tables).into(),
+    ),
+    Family::new(
+        "unmade_objects",
+        "Objects of the source that the copy could not make on the target, as last seen.",
+        |stats| stats.unmade.into(),
     ),
     Family::new(
         "waits_for_lock",
@@ -279,6 +284,7 @@ mod tests {
             heard: Some(Instant::now() + Duration::from_secs(3600)),
             missing: 3,
             unreplicated: Some(Unreplicated::default()),
+            unmade: Some(0),
             batches: 7,
             bytes: 4000,
             sessions: 2,

@@ -9,7 +9,8 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState,
+    Applied, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState, Unmade,
+    unmade_words,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
@@ -19,6 +20,7 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
+use super::verify::{unmade_json, unmade_line};
 use super::{conninfo, failed};
 
 /// Columns of a note on a screen.
@@ -50,6 +52,8 @@ struct Known {
     applied: Applied,
     hold: Option<Hold>,
     tables: Vec<TableCopy>,
+    /// What the copy could not make on the target.
+    unmade: Vec<Unmade>,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
 }
@@ -101,6 +105,9 @@ fn print(known: &[Known], with_tables: bool) {
             let (schema, table) = (&subset.table.schema, &subset.table.table);
             say(&format!("{schema}.{table}: {}", subset_words(subset)));
         }
+        for one in known.iter().flat_map(|one| &one.unmade) {
+            say(&unmade_line(one));
+        }
     }
 }
 
@@ -143,6 +150,7 @@ fn ask(
             // After the state: what it has applied was written before.
             source: (replica.phase == Phase::Ready).then(|| ask(&replica, &tables, &expected)),
             tables,
+            unmade: state.unmade(&replica.name)?,
             replica,
         });
     }
@@ -302,6 +310,7 @@ impl Known {
                 ));
             }
         }
+        notes.extend(unmade_words(&self.unmade, &self.replica.name));
         if self.missing() > 0 {
             notes.push(format!(
                 "{} rows to update or delete were not on the target, which is not what the source \
@@ -380,6 +389,7 @@ impl Known {
             "lost_tables": self.source().map(lost_json),
             "sequences_not_replicated": self.source().map(|source| source.sequences),
             "unreplicated_tables": self.unreplicated().map(|it| it.tables),
+            "not_made": self.unmade.iter().map(unmade_json).collect::<Vec<_>>(),
             "source_error": source_error.map(ToString::to_string),
             "slot_invalidation": slot.and_then(|slot| slot.invalidation.clone()),
             "publication_altered": self.source().and_then(|source| source.altered.clone()),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_replica::state::Unmade;
 use lockstep_replica::verify::{
     Difference, DifferenceKind, MOST_NAMED, Replicated, Report, TableReport, replica,
 };
@@ -97,6 +98,9 @@ fn lines(report: &Report) -> Vec<String> {
             report.sequences
         ));
     }
+    for one in &report.unmade {
+        lines.push(unmade_line(one));
+    }
     if report.is_equal() {
         let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
         lines.push(format!(
@@ -107,6 +111,24 @@ fn lines(report: &Report) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// An object that the copy could not make, and the command that does.
+pub fn unmade_line(one: &Unmade) -> String {
+    format!(
+        "{} is not there: {}; {}",
+        one.name(),
+        one.error,
+        one.command
+    )
+}
+
+pub fn unmade_json(one: &Unmade) -> Value {
+    json!({
+        "object": one.name(),
+        "error": one.error,
+        "command": one.command,
+    })
 }
 
 fn named(table: &TableReport, one: &Difference) -> String {
@@ -166,10 +188,14 @@ fn mismatch(name: &str, report: &Report) -> String {
     if differ.is_empty() {
         let altered =
             (report.publication.as_ref()).map(|_| "its publication was altered".to_owned());
+        let lacks = report.unmade.iter().filter(|one| one.is_of_the_copy());
+        let lacks = Some(lacks.count()).filter(|lacks| *lacks > 0);
+        let lacks = lacks.map(|lacks| format!("the copy could not make {lacks} of its objects"));
         let open = Some(open).filter(|open| *open > 0);
         let open = open.map(|open| format!("{open} of {all} tables {were} not compared"));
         let nothing = (all == 0).then(|| "there is no table to compare".to_owned());
-        let why: Vec<_> = altered.into_iter().chain(open).chain(nothing).collect();
+        let why = altered.into_iter().chain(lacks).chain(open).chain(nothing);
+        let why: Vec<_> = why.collect();
         return format!(
             "replica {name} cannot be called equal to its source at {}: {}",
             report.lsn,
@@ -225,6 +251,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         "equal": report.is_equal(),
         "publication": report.publication,
         "sequences_not_compared": report.sequences,
+        "not_made": report.unmade.iter().map(unmade_json).collect::<Vec<_>>(),
         "tables": tables.collect::<Vec<_>>(),
     })
 }

@@ -122,7 +122,7 @@ causes! {
     ReplicaHeld = "replica_held",
     /// A replica of Lockstep had not all rows that its source had.
     ReplicaRowsMissing = "replica_rows_missing",
-    /// A replica of Lockstep has not all tables of its source as they are there.
+    /// A replica of Lockstep lacks tables of its source as they are there, or objects.
     ReplicaIncomplete = "replica_incomplete",
     /// A replica of Lockstep is not a copy yet.
     ReplicaCopying = "replica_copying",

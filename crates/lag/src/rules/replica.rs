@@ -267,13 +267,30 @@ pub(super) fn missing_rows(view: &View<'_>) -> Vec<Evidence> {
     with_some.map(of_one).collect()
 }
 
-/// Tables whose rows differ from the source's, or will.
+/// Tables whose rows differ from the source's, or will, and what the copy could not make.
 pub(super) fn incomplete(view: &View<'_>) -> Vec<Evidence> {
     let of_one = |found: ReplicaFound<'_, '_>| {
-        let tables = found.replica.unreplicated_tables.unwrap_or(0);
-        let words = found.replica.unreplicated.as_deref()?;
-        let evidence = of(&found, 0.0).severity(Severity::Risk);
-        Some(evidence.fact("unreplicated_tables", tables as f64, words))
+        let replica = found.replica;
+        let facts = [
+            (
+                "unreplicated_tables",
+                replica.unreplicated_tables,
+                replica.unreplicated.as_deref(),
+            ),
+            (
+                "unmade_objects",
+                replica.unmade_objects,
+                replica.unmade.as_deref(),
+            ),
+        ];
+        let facts = facts
+            .into_iter()
+            .filter_map(|(name, number, words)| Some((name, number, words?)));
+        let evidence = facts.fold(None, |evidence: Option<Evidence>, (name, number, words)| {
+            let evidence = evidence.unwrap_or_else(|| of(&found, 0.0).severity(Severity::Risk));
+            Some(evidence.fact(name, number.unwrap_or(0) as f64, words))
+        });
+        evidence
     };
     view.replicas().filter_map(of_one).collect()
 }

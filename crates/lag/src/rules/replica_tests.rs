@@ -181,7 +181,7 @@ fn a_replica_that_keeps_up_is_healthy_and_named() {
 /// What is found first, where, how bad it is, what the first remedy has, and a name.
 type Expected = (Cause, Severity, &'static str);
 
-const CASES: [(&str, bool, Change, Expected); 12] = [
+const CASES: [(&str, bool, Change, Expected); 13] = [
     (
         "a change does not fit",
         false,
@@ -331,6 +331,19 @@ const CASES: [(&str, bool, Change, Expected); 12] = [
             Cause::ReplicaIncomplete,
             Severity::Risk,
             "lockstep replica drop app",
+        ),
+    ),
+    (
+        "the copy could not make an index",
+        true,
+        |it| {
+            it.unmade_objects = Some(1);
+            it.unmade = Some("index public.i (function f() does not exist)".to_owned());
+        },
+        (
+            Cause::ReplicaIncomplete,
+            Severity::Risk,
+            "lockstep replica status app",
         ),
     ),
 ];

@@ -552,11 +552,12 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::ReplicaIncomplete,
-        title: "the replica has not all tables of its source as they are there",
+        title: "the replica lacks tables or objects of its source",
         signal: replica::incomplete,
         remedies: &[
-            "do what the evidence names; for other tables: lockstep replica drop {replica}, and create it \
-             again, so that it copies them",
+            "do what the evidence names (lockstep replica status {replica} prints the commands for what the \
+             copy could not make); for other tables: lockstep replica drop {replica}, and create it again, so \
+             that it copies them",
         ],
     },
     Rule {

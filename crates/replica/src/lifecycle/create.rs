@@ -24,6 +24,7 @@ use crate::lifecycle::exporter::{
     Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked,
 };
 use crate::lifecycle::finish;
+use crate::lifecycle::made;
 use crate::lifecycle::remove::remove_from_source;
 use crate::lifecycle::{Watcher, session};
 use crate::names::Excluded;
@@ -36,7 +37,7 @@ use crate::publication::subset::Subset;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::state::failpoint;
 use crate::state::system_id;
-use crate::state::{Phase, Progress, Replica, ReplicaState, TableState};
+use crate::state::{Phase, Progress, Replica, ReplicaState, TableState, Unmade};
 use lockstep_apply::sessions::SILENT;
 
 /// What the user asks for.
@@ -60,6 +61,8 @@ pub struct Created {
     pub start: Lsn,
     /// Figures of the rows that this call has copied.
     pub copied: Moment,
+    /// What the target lacks of the source, since it refused it.
+    pub unmade: Vec<Unmade>,
 }
 
 /// Looks at both servers. Changes nothing.
@@ -267,7 +270,12 @@ impl Run<'_> {
         let start = self.replica.start.ok_or_else(|| {
             ReplicaError::State(format!("replica \"{}\" has no start", self.replica.name))
         })?;
-        Ok(Created { start, copied })
+        let unmade = self.state.forget_made(&self.replica.name)?;
+        Ok(Created {
+            start,
+            copied,
+            unmade,
+        })
     }
 
     /// Makes publication and slot. The publication comes first: the slot's stream knows what there
@@ -534,8 +542,12 @@ impl Run<'_> {
         let file = self.dump(None)?;
         let spaces = self.has_tablespaces(&mut target)?;
         let section = Section::PostData(self.options.jobs);
-        self.programs
-            .restore(&self.options.target, &file, section, spaces)?;
+        let (programs, to) = (&self.programs, &self.options.target);
+        let unmade = match programs.restore(to, &file, section, spaces)? {
+            true => Vec::new(),
+            false => made::make(to, programs, &file, spaces)?,
+        };
+        (self.state).set_unmade(&self.replica.name, Phase::Indexing, &unmade)?;
         failpoint::CREATE_INDEXED.reach();
         Ok(())
     }
@@ -547,8 +559,9 @@ impl Run<'_> {
         let publication = &self.replica.publication;
         finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
         failpoint::CREATE_SEQUENCES.reach();
-        finish::views(&mut source, &mut target)?;
-        finish::analyze(&self.options.target, self.options.jobs)?;
+        let mut unmade = finish::views(&mut source, &mut target)?;
+        unmade.extend(finish::analyze(&self.options.target, self.options.jobs)?);
+        (self.state).set_unmade(&self.replica.name, Phase::Finishing, &unmade)?;
         failpoint::CREATE_FINISHED.reach();
         Ok(())
     }

@@ -9,8 +9,10 @@ use lockstep_client::{ClientError, Connection, Conninfo, ToText, field};
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::made::{is_of_the_object, lacks_a_name, said};
 use crate::names::Excluded;
 use crate::names::TableName;
+use crate::state::{ANALYZE, Unmade, VIEW};
 
 /// SQLSTATE of a materialized view that reads another one that is not filled yet.
 const NOT_FILLED: &str = "55000";
@@ -123,54 +125,94 @@ pub fn sequences(
     Ok(())
 }
 
+/// The search path of those who connect to the source and set none.
+const SEARCH_PATH: &str = "SELECT reset_val FROM pg_settings WHERE name = 'search_path'";
+
+/// From this version on REFRESH finds no names by the session's search path.
+const REFRESH_WITHOUT_PATH: u32 = 170_000;
+
 /// Fills the materialized views that are filled on the source. One that reads another is tried
-/// again after that one.
-pub fn views(source: &mut Connection, target: &mut Connection) -> Result<()> {
+/// again after that one. Returns those that cannot be filled.
+pub fn views(source: &mut Connection, target: &mut Connection) -> Result<Vec<Unmade>> {
     let filled = names(source, VIEWS).map_err(ReplicaError::Source)?;
+    let path = source.query_one(SEARCH_PATH).and_then(|row| field(&row, 0));
+    let path: String = path.map_err(ReplicaError::Source)?;
     let missing = names(target, MISSING_VIEWS).map_err(ReplicaError::Target)?;
+    let mut unmade = Vec::new();
     let mut left: Vec<_> = filled
         .into_iter()
         .filter(|name| missing.contains(name))
         .collect();
     while !left.is_empty() {
         let before = left.len();
-        let mut refused = None;
         let mut again = Vec::new();
         for view in left {
             match target.execute(&format!("REFRESH MATERIALIZED VIEW {}", view.sql())) {
                 Ok(()) => {}
                 Err(error) if error.refusal().is_some_and(|it| it.sqlstate == NOT_FILLED) => {
-                    refused = Some(error);
-                    again.push(view);
+                    again.push((view, error));
+                }
+                Err(error) if is_of_the_object(&error) => {
+                    unmade.push(unfilled(&view, &error, &path, target.server_version()));
                 }
                 Err(error) => return Err(ReplicaError::Target(error)),
             }
         }
-        left = again;
-        match refused {
-            Some(error) if left.len() == before => return Err(ReplicaError::Target(error)),
-            _ => {}
+        if again.len() == before {
+            let refused = again.drain(..);
+            unmade.extend(refused.map(|(view, error)| unfilled(&view, &error, &path, 0)));
         }
+        left = again.into_iter().map(|(view, _)| view).collect();
     }
-    Ok(())
+    Ok(unmade)
 }
 
-/// Gathers statistics of all tables, with so many sessions.
-pub fn analyze(target: &Conninfo, jobs: usize) -> Result<()> {
+fn unfilled(view: &TableName, error: &ClientError, path: &str, version: u32) -> Unmade {
+    let mut unmade = Unmade {
+        kind: VIEW.to_owned(),
+        schema: view.schema.clone(),
+        object: view.table.clone(),
+        command: format!("REFRESH MATERIALIZED VIEW {};", view.sql()),
+        error: said(error),
+    };
+    if lacks_a_name(error) && version >= REFRESH_WITHOUT_PATH {
+        unmade.error.push_str(
+            "; from PostgreSQL 17 on REFRESH finds no names by search_path: qualify them in the view and its \
+             functions",
+        );
+    } else if lacks_a_name(error) {
+        unmade.command = format!("SET search_path = {path}; {}", unmade.command);
+    }
+    unmade
+}
+
+/// Gathers statistics of all tables, with so many sessions. Returns those of which there are none.
+pub fn analyze(target: &Conninfo, jobs: usize) -> Result<Vec<Unmade>> {
     let mut first = target_session(target)?;
     let tables = names(&mut first, ANALYZED).map_err(ReplicaError::Target)?;
     let tables = Mutex::new(VecDeque::from(tables));
-    let work = |mut session: Connection| -> Result<()> {
+    let work = |mut session: Connection| -> Result<Vec<Unmade>> {
+        let mut unmade = Vec::new();
         loop {
             let next = {
                 let mut tables = tables.lock().unwrap_or_else(PoisonError::into_inner);
                 tables.pop_front()
             };
             let Some(table) = next else {
-                return Ok(());
+                return Ok(unmade);
             };
-            let analyzed = session.execute(&format!("ANALYZE {}", table.sql()));
-            analyzed.map_err(ReplicaError::Target)?;
+            let command = format!("ANALYZE {}", table.sql());
+            match session.execute(&command) {
+                Ok(()) => {}
+                Err(error) if is_of_the_object(&error) => unmade.push(Unmade {
+                    kind: ANALYZE.to_owned(),
+                    schema: table.schema,
+                    object: table.table,
+                    command: format!("{command};"),
+                    error: said(&error),
+                }),
+                Err(error) => return Err(ReplicaError::Target(error)),
+            }
         }
     };
     thread::scope(|scope| {
@@ -185,7 +227,13 @@ pub fn analyze(target: &Conninfo, jobs: usize) -> Result<()> {
                     "a thread that analyzed tables has ended".to_owned(),
                 ))
             });
-            result = result.and(done);
+            result = match (result, done) {
+                (Ok(mut unmade), Ok(more)) => {
+                    unmade.extend(more);
+                    Ok(unmade)
+                }
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
         }
         result
     })

@@ -202,10 +202,11 @@ impl Look {
                 return;
             }
             // What is missing may be mended on the target, too.
-            if before == Some(applied) && said.is_none() {
+            let unmade = self.control.stats().unmade;
+            if before == Some(applied) && said.is_none() && unmade == Some(0) {
                 continue;
             }
-            let Some(found) = self.ask(&expected) else {
+            let Some((found, unmade)) = self.ask(&expected) else {
                 continue;
             };
             before = Some(applied);
@@ -227,20 +228,23 @@ impl Look {
             self.control.count(|stats| {
                 stats.published = Some(found.end);
                 stats.unreplicated = Some(unreplicated);
+                stats.unmade = Some(unmade);
             });
         }
     }
 
-    fn ask(&self, expected: &Expected) -> Option<Source> {
-        let tables = ReplicaState::find(&self.target).ok()??;
-        let tables = { tables }.tables(&self.replica.name).ok()?;
-        Source::ask(
+    /// What the source says, and the number of objects that the target lacks since the copy.
+    fn ask(&self, expected: &Expected) -> Option<(Source, usize)> {
+        let mut state = ReplicaState::find(&self.target).ok()??;
+        let tables = state.tables(&self.replica.name).ok()?;
+        let unmade = state.forget_made(&self.replica.name).ok()?.len();
+        let found = Source::ask(
             &self.replica,
             Some(&self.source),
             Some(&tables),
             Some(expected),
-        )
-        .ok()
+        );
+        Some((found.ok()?, unmade))
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
 //! | [`finish`] | what follows the rows: sequences, materialized views, statistics |
+//! | `made` | what the target refused at first, tried again and listed |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
 //! | [`follow`] | a replica that applies, as its state wants it |
@@ -14,6 +15,7 @@ pub mod daemon;
 mod exporter;
 pub mod finish;
 pub mod follow;
+mod made;
 pub mod remove;
 
 use lockstep_apply::sessions;

@@ -2,12 +2,15 @@
 //!
 //! The section before the data is restored in one transaction: after a crash all of it is there or
 //! nothing. The section after the data (indexes, constraints, triggers, ...) is restored by several
-//! jobs; before it is restored again, [`UNDO_POST_DATA`] drops what an earlier run has made.
+//! jobs; before it is restored again, [`UNDO_POST_DATA`] drops what an earlier run has made. What the target
+//! refuses of it does not end that: [`entries`] says what it was.
+
+pub mod entries;
 
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,7 @@ use lockstep_service::postgres::{self, PACKAGES};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
+use crate::schema::entries::Entry;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, SCHEMA};
 
@@ -31,7 +35,10 @@ const SETS_NEWER: u32 = 17;
 pub const COLUMN_VERSION: &str = "pg_attver";
 
 /// The name of pg_restore's sessions.
-const RESTORE: &str = "lockstep restore";
+pub const RESTORE: &str = "lockstep restore";
+
+/// What a replica makes by itself.
+const NO_MORE: [&str; 2] = ["--no-publications", "--no-subscriptions"];
 
 /// Longest wait for programs that a killed call has left, and the time between looks.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(60);
@@ -184,26 +191,31 @@ impl Programs {
         for name in named.chain(partitions.iter().cloned()) {
             command.arg(format!("--exclude-table={name}"));
         }
-        run("dump the source's schema", command, || {})
+        run("dump the source's schema", command).map(drop)
     }
 
-    /// Restores a section of a dump.
+    /// Restores a section of a dump. False if the target has refused some entries of the section after the
+    /// data, and each of the others is made.
     pub fn restore(
         &self,
         target: &Conninfo,
         file: &Path,
         section: Section,
         tablespaces: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut command = connected(&self.restore, target)?;
-        command.env("PGAPPNAME", RESTORE);
-        command.args(["--exit-on-error", "--no-publications", "--no-subscriptions"]);
+        command.env("PGAPPNAME", RESTORE).env("LC_ALL", "C");
+        command.args(NO_MORE);
         if !tablespaces {
             command.arg("--no-tablespaces");
         }
         let (what, begun) = match section {
             Section::PreData => {
-                command.args(["--section=pre-data", "--single-transaction"]);
+                command.args([
+                    "--section=pre-data",
+                    "--single-transaction",
+                    "--exit-on-error",
+                ]);
                 (
                     "create the tables on the target",
                     failpoint::CREATE_RESTORING,
@@ -219,7 +231,48 @@ impl Programs {
             }
         };
         command.arg(file);
-        run(what, command, || begun.reach())
+        let output = output(what, &mut command, || begun.reach())?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        match output.status.success() {
+            true => Ok(true),
+            false if entries::went_on(&words) => Ok(false),
+            false => Err(refused(what, &words)),
+        }
+    }
+
+    /// Numbers of the entries of the section after the data.
+    pub fn entries(&self, file: &Path) -> Result<Vec<u32>> {
+        let mut command = Command::new(&self.restore);
+        command
+            .args(NO_MORE)
+            .args(["--section=post-data", "--list"]);
+        command.arg(file);
+        let list = run("list what the schema has", command)?;
+        Ok(entries::numbers(&String::from_utf8_lossy(&list)))
+    }
+
+    /// An entry of a dump as SQL. None if it is nothing that can be made.
+    pub fn entry(&self, file: &Path, number: u32, tablespaces: bool) -> Result<Option<Entry>> {
+        let what = "print a part of the schema";
+        let listed = file.with_extension("list");
+        std::fs::write(&listed, format!("{number};\n"))
+            .map_err(|error| refused(what, &error.to_string()))?;
+        let mut command = Command::new(&self.restore);
+        command.args(NO_MORE);
+        command.args(["--section=post-data", "--file=-"]);
+        command.arg(format!("--use-list={}", listed.display()));
+        if !tablespaces {
+            command.arg("--no-tablespaces");
+        }
+        command.arg(file);
+        let printed = run(what, command)?;
+        let printed = String::from_utf8(printed).map_err(|_| {
+            refused(
+                what,
+                "it has names in another encoding than UTF-8 and cannot be made",
+            )
+        })?;
+        Ok(entries::parsed(&printed))
     }
 }
 
@@ -326,22 +379,28 @@ fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
     Ok(command)
 }
 
+/// Runs a program. Returns what it prints.
+fn run(what: &str, mut command: Command) -> Result<Vec<u8>> {
+    let output = output(what, &mut command, || {})?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(refused(what, &String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
 /// Runs a program. `begun` is called once it runs.
-fn run(what: &str, mut command: Command, begun: impl FnOnce()) -> Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let failed = |words: &str| {
-        let words: Vec<_> = words.split_whitespace().collect();
-        let words: String = words.join(" ").chars().take(MOST_WORDS).collect();
-        ReplicaError::Program(format!("cannot {what}: {words}"))
-    };
-    let io = |error: std::io::Error| failed(&error.to_string());
+fn output(what: &str, command: &mut Command, begun: impl FnOnce()) -> Result<Output> {
+    let io = |error: std::io::Error| refused(what, &error.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let child = command.stderr(Stdio::piped()).spawn().map_err(io)?;
     begun();
-    let output = child.wait_with_output().map_err(io)?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failed(&String::from_utf8_lossy(&output.stderr))),
-    }
+    child.wait_with_output().map_err(io)
+}
+
+fn refused(what: &str, words: &str) -> ReplicaError {
+    let words: Vec<_> = words.split_whitespace().collect();
+    let words: String = words.join(" ").chars().take(MOST_WORDS).collect();
+    ReplicaError::Program(format!("cannot {what}: {words}"))
 }
 
 #[cfg(test)]

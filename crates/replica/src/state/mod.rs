@@ -2,12 +2,13 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…` and `unreplicated…` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `unreplicated…` and `unmade…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
 //! | `lockstep.publication` | replica; see `state/published.rs` | none |
+//! | `lockstep.unmade` | object of the source that the copy could not make; see `state/unmade.rs` | none |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
@@ -35,6 +36,7 @@ mod published;
 mod subsets;
 mod tables;
 mod trust;
+mod unmade;
 
 use std::time::Duration;
 
@@ -46,6 +48,7 @@ pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
 pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
+pub use unmade::{ANALYZE, Unmade, VIEW, words as unmade_words};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;

@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 9] = [
+const VERSIONS: [&str; 10] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -117,6 +117,21 @@ ALTER TABLE lockstep.table_copy ADD target_oid oid;
 UPDATE lockstep.table_copy SET target_oid = (SELECT c.oid FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = schema_name AND c.relname = table_name AND c.relkind IN ('r', 'p'));
+",
+    "
+CREATE TABLE lockstep.unmade (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    phase text NOT NULL,
+    place bigint NOT NULL,
+    kind text NOT NULL,
+    schema_name text NOT NULL,
+    object_name text NOT NULL,
+    command text NOT NULL,
+    error text NOT NULL,
+    PRIMARY KEY (replica, place)
+);
+GRANT SELECT ON lockstep.unmade TO pg_monitor;
+ALTER TABLE lockstep.replica ADD unmade_objects bigint, ADD unmade text;
 ",
 ];
 

@@ -62,6 +62,7 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
         publication: None,
         tables,
         sequences,
+        unmade: Vec::new(),
     })
 }
 

@@ -37,7 +37,7 @@ use lockstep_wire::Lsn;
 
 use crate::error::ReplicaError;
 use crate::names::TableName;
-use crate::state::TableCopy;
+use crate::state::{TableCopy, Unmade};
 use lockstep_apply::{ApplyError, Starts};
 
 pub use hold::{Hold, InProcess};
@@ -119,12 +119,16 @@ pub struct Report {
     pub tables: Vec<TableReport>,
     /// Sequences of the source, which are not compared.
     pub sequences: u64,
+    /// What the copy could not make on the target.
+    pub unmade: Vec<Unmade>,
 }
 
 impl Report {
-    /// Each table was compared, and no difference found. Where there is no table, nothing is equal.
+    /// Each table was compared, no difference found, and the target lacks no part of the schema as far as the
+    /// copy knows. Where there is no table, nothing is equal.
     pub fn is_equal(&self) -> bool {
         self.publication.is_none()
+            && !self.unmade.iter().any(Unmade::is_of_the_copy)
             && !self.tables.is_empty()
             && self.tables.iter().all(|table| table.differences.is_empty())
     }

@@ -110,6 +110,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         .map_err(ReplicaError::from)?;
     let differences = expected.differences(&mut session);
     report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
+    report.unmade = state.forget_made(name)?;
     Ok(report)
 }
 

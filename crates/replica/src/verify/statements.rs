@@ -46,8 +46,8 @@ pub struct Range {
     pub to: Option<String>,
 }
 
-/// The published tables: one row for each, in the order of their names. `$1` is the list of
-/// publications.
+/// The published tables: one row for each, in the order of their names. Foreign tables, which are listed
+/// as partitions of others, send nothing. `$1` is the list of publications.
 pub const PUBLISHED: &str = "SELECT p.schemaname, p.tablename, p.rowfilter, c.relkind = 'p', \
        greatest(c.reltuples, 0)::pg_catalog.int8, \
        (SELECT pg_catalog.json_agg(a.attname ORDER BY a.attnum) \
@@ -64,6 +64,7 @@ pub const PUBLISHED: &str = "SELECT p.schemaname, p.tablename, p.rowfilter, c.re
      FROM pg_catalog.pg_publication_tables AS p \
        JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname \
        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename \
+         AND c.relkind IN ('r', 'p') \
        LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = c.oid AND i.indisprimary \
      WHERE p.pubname = ANY ($1::pg_catalog.name[]) ORDER BY 1, 2";
 

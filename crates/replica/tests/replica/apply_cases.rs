@@ -785,6 +785,7 @@ fn what_the_target_refuses_at_a_commit_blocks_there() {
         "{words}"
     );
     assert!(words.contains("not seven"), "{words}");
+    assert!(words.contains("(in: PL/pgSQL function"), "{words}");
     // Everything before it is there.
     let before = rows(&pair.target, "SELECT id FROM t WHERE id < 3");
     assert_eq!(before, [[Some("1".to_owned())]]);

@@ -34,7 +34,9 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
     session
         .execute(
             "SET session_replication_role = replica; \
-             ALTER TABLE lockstep.replica DROP unreplicated_tables, DROP unreplicated; \
+             DROP TABLE lockstep.unmade; \
+             ALTER TABLE lockstep.replica DROP unreplicated_tables, DROP unreplicated, \
+                 DROP unmade_objects, DROP unmade; \
              ALTER TABLE lockstep.table_copy DROP target_oid; \
              UPDATE lockstep.state_version SET version = 8",
         )

@@ -35,6 +35,7 @@ mod subsets;
 mod subsets_preflight;
 mod subsets_random;
 mod trust;
+mod unmade;
 mod values;
 mod verify_besides;
 mod verify_cases;

@@ -277,10 +277,11 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
-                 DROP unreplicated_tables, DROP unreplicated;
+                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
-             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication;
+             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
+                 lockstep.unmade;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",

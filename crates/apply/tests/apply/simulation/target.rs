@@ -80,6 +80,7 @@ fn conflict(table: &Table, message: &str) -> ApplyError {
         sqlstate: Some("23505".to_owned()),
         message: message.to_owned(),
         detail: None,
+        context: None,
         todo: None,
     }))
 }
@@ -91,6 +92,7 @@ pub fn deadlock() -> ApplyError {
         sqlstate: "40P01".to_owned(),
         message: "deadlock detected".to_owned(),
         detail: None,
+        context: None,
         hint: None,
         table: None,
     })))
