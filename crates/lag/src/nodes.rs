@@ -85,8 +85,8 @@ pub fn console(text: &str) -> Result<Conninfo, ClientError> {
 impl NamedNodes {
     /// Nodes of the file and of the command line, with unique names. One without a name of its own
     /// has that of its role; of several with a role, each is asked for its `cluster_name`, and for
-    /// the `application_name` that its upstream sees, and else called by its host. Conninfos are parsed here and not by the
-    /// parser of arguments, because that would print an invalid one with its password.
+    /// the `application_name` that its upstream sees, and else called by its host. Conninfos are parsed
+    /// here and not by the parser of arguments, because that would print an invalid one with its password.
     pub fn nodes(&self) -> Result<Vec<Node>, NodesError> {
         let listed = self.listed()?;
         let mut nodes = Vec::new();

@@ -1,23 +1,27 @@
 //! `lockstep doctor`: where replicas lag, why, and what to change.
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
 use lockstep_lag::watch::{Watch, watch};
-use lockstep_lag::window::EVERY;
+use lockstep_lag::window::{EVERY, Window};
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use lockstep_service::clock::unix_ms;
 use lockstep_service::exit::Failure;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output;
 use serde::Serialize;
 
 use crate::nodes::NodesArgs;
 
+mod nagios;
 pub mod text;
+
+use nagios::{Level, Thresholds};
 
 /// Shown by the servers.
 const APPLICATION_NAME: &str = "lockstep doctor";
@@ -56,29 +60,93 @@ pub struct DoctorArgs {
     /// Say of every check what is asked, who may ask it, what it proves, and what has come of it
     #[arg(long)]
     explain: bool,
-    /// Format of the result
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
-    output: Output,
+    /// Format of the result: for people, for programs, or as a plugin of Nagios, with its exit codes
+    #[arg(long, visible_alias = "format", value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    output: Format,
+    /// Age of a replica's data, in seconds, from which --output nagios is a warning (10)
+    #[arg(long, value_name = "SECONDS")]
+    warning: Option<u32>,
+    /// Age of a replica's data, in seconds, from which --output nagios is critical (60)
+    #[arg(long, value_name = "SECONDS")]
+    critical: Option<u32>,
 }
 
-pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let nodes = args.nodes.nodes()?;
-    let length = Duration::from_secs(args.seconds.into());
-    let window = watch(
-        &nodes,
+/// Age of a replica's data from which a plugin warns, in seconds,
+const WARNING_S: u32 = 10;
+
+/// and from which it says critical.
+const CRITICAL_S: u32 = 60;
+
+/// Format of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Text for people
+    Text,
+    /// JSON for programs
+    Json,
+    /// A line with figures, and exit codes 0 to 3, as monitoring programs expect it of a plugin
+    Nagios,
+}
+
+/// Runs, and returns the exit code of a plugin; other failures are errors.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    if args.output != Format::Nagios {
+        if args.warning.or(args.critical).is_some() {
+            let words = "--warning and --critical need --output nagios".to_owned();
+            return Err(Failure::Usage(words).into());
+        }
+        return diagnosed(args).map(|()| ExitCode::SUCCESS);
+    }
+    let (level, text) = match plugin(args) {
+        Ok(said) => said,
+        Err(error) => (Level::Unknown, nagios::unknown(&format!("{error:#}"))),
+    };
+    output::print(&text);
+    Ok(ExitCode::from(level.code()))
+}
+
+/// What a plugin says.
+fn plugin(args: &DoctorArgs) -> anyhow::Result<(Level, String)> {
+    let thresholds = Thresholds {
+        warning_s: args.warning.unwrap_or(WARNING_S),
+        critical_s: args.critical.unwrap_or(CRITICAL_S),
+    };
+    let wrong = match thresholds.warning_s > thresholds.critical_s {
+        true => Some("--warning is more than --critical"),
+        false if args.probe || args.explain => {
+            Some("--output nagios has no --probe and no --explain")
+        }
+        false => None,
+    };
+    if let Some(words) = wrong {
+        return Err(Failure::Usage(words.to_owned()).into());
+    }
+    Ok(nagios::report(
+        &diagnose(&watched(args, &args.nodes.nodes()?)),
+        thresholds,
+    ))
+}
+
+fn watched(args: &DoctorArgs, nodes: &[Node]) -> Window {
+    watch(
+        nodes,
         Watch {
             application_name: APPLICATION_NAME,
-            length,
+            length: Duration::from_secs(args.seconds.into()),
             every: EVERY,
         },
-    );
-    let diagnosis = diagnose(&window);
+    )
+}
+
+fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
+    let nodes = args.nodes.nodes()?;
+    let diagnosis = diagnose(&watched(args, &nodes));
     let probed = match args.probe {
         true => Some(probe(args, &nodes, &diagnosis)?),
         false => None,
     };
     match args.output {
-        Output::Text => {
+        Format::Text | Format::Nagios => {
             print!("{}", text::report(&diagnosis, args.seconds));
             if args.explain {
                 print!("{}", text::explained(&diagnosis));
@@ -87,7 +155,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
                 print!("{}", text::probed(probed));
             }
         }
-        Output::Json => {
+        Format::Json => {
             let whole = Whole {
                 schema: SCHEMA,
                 at_ms: unix_ms(),
@@ -245,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    fn link(replica: &str, lag_ms: f64) -> LinkReport {
+    pub(super) fn link(replica: &str, lag_ms: f64) -> LinkReport {
         LinkReport {
             upstream: "primary".to_owned(),
             replica: replica.to_owned(),
@@ -263,7 +331,7 @@ mod tests {
         }
     }
 
-    fn found(at: &str, title: &str, severity: Severity) -> Finding {
+    pub(super) fn found(at: &str, title: &str, severity: Severity) -> Finding {
         Finding {
             cause: Cause::ReplayPaused,
             title: title.to_owned(),

@@ -254,8 +254,13 @@ const MOST_NAMED: usize = 3;
 
 /// Names one after another, and how many there are besides.
 pub fn some(names: &[&str]) -> String {
+    some_of(names, ", ")
+}
+
+/// Texts one after another, and how many there are besides.
+pub fn some_of(names: &[&str], between: &str) -> String {
     let named = names.iter().take(MOST_NAMED).copied();
-    let named = named.collect::<Vec<_>>().join(", ");
+    let named = named.collect::<Vec<_>>().join(between);
     match names.len().saturating_sub(MOST_NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),

@@ -49,7 +49,7 @@ fn unsynced(scene: &mut Scene, of: impl Fn(usize) -> (Option<u32>, Option<u64>, 
     }
 }
 
-/// Of the sample with this number: the worker that copies, the rows that it has copied, and errors.
+/// A copy in the sample with this number: its worker, the rows that it has copied, and errors.
 type Copying = fn(usize) -> (Option<u32>, Option<u64>, u64);
 
 #[test]

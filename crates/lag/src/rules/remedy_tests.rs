@@ -266,7 +266,8 @@ fn of_slot(status: &str, limit: &str) -> Vec<String> {
         sample.slots[1].wal_status = Some(status.into());
     }
     let diagnosis = scene.diagnose();
-    let near = |found: &&Finding| found.cause == Cause::RetainedWalNearLimit;
+    let near =
+        |found: &&Finding| [Cause::RetainedWalNearLimit, Cause::SlotLost].contains(&found.cause);
     let found = diagnosis.findings.iter().find(near);
     found
         .map(|found| found.remedies.clone())

@@ -380,7 +380,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::SlowDecoding,
-        title: "decoding is slow, for every slot",
+        title: "decoding is slow, for {scope}",
         signal: logical::decoding,
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
@@ -571,11 +571,21 @@ pub const RULES: &[Rule] = &[
         title: "a slot keeps nearly as much WAL as it may",
         signal: standing::retained,
         remedies: &[
-            "let the consumer of slot {near_slot} run and catch up",
-            "set up the consumer of slot {lost_slot} again, with a new slot: WAL that it needs is lost. \
-             A standby with a restore_command may have it from an archive",
+            "let the consumer of slot {slot} run and catch up",
             "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
              (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
+            "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
+            "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
+             consumer loses what it has not received, and must be set up again",
+        ],
+    },
+    Rule {
+        cause: Cause::SlotLost,
+        title: "slot {slot} has lost WAL that its consumer needs",
+        signal: standing::lost,
+        remedies: &[
+            "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
+             copies its tables. A standby with a restore_command may have that WAL from an archive",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not received, and must be set up again",
