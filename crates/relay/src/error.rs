@@ -35,7 +35,8 @@ pub enum RelayError {
     /// The stream of the primary makes no sense.
     #[error("stream of group {group}: {why}")]
     Stream { group: String, why: String },
-    /// Going on would lose transactions, or deliver some that the primary never kept.
+    /// Going on would lose transactions, deliver some that the primary never kept, or write them
+    /// otherwise than subscribers asked for.
     #[error("{0}")]
     Gap(String),
     #[error("cannot listen on {address}: {source}")]

@@ -27,6 +27,7 @@ use tracing::{error, info, warn};
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
+use crate::output_settings::OutputSettings;
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::SlotBook;
@@ -72,6 +73,9 @@ pub struct GroupKey {
     pub local_only: bool,
     /// Messages of `pg_logical_emit_message` too.
     pub messages: bool,
+    /// Settings of its subscribers. A file of an earlier version does not have them.
+    #[serde(default)]
+    pub output: OutputSettings,
 }
 
 impl GroupKey {
@@ -86,6 +90,7 @@ impl GroupKey {
             encoding: DEFAULT_ENCODING.to_owned(),
             local_only: false,
             messages: false,
+            output: OutputSettings::default(),
         }
     }
 
@@ -214,6 +219,19 @@ impl Group {
         Ok(self
             .primary
             .connect_to_stream(&key.database, &key.encoding, name)?)
+    }
+
+    /// Gives the connection for its stream what its subscribers have set. Comes after all that is
+    /// asked in it.
+    pub fn write_as_subscribers(&self, upstream: &mut Connection) -> Result<()> {
+        let output = &self.key.output;
+        if let Some(why) = output.refused(upstream)? {
+            return Err(RelayError::Gap(why));
+        }
+        if let Some(statement) = output.statement()? {
+            upstream.query(&statement)?;
+        }
+        Ok(())
     }
 
     pub fn stream_options(&self, server_version: u32) -> Vec<(&'static str, String)> {

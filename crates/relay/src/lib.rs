@@ -25,6 +25,7 @@
 //! | [`routes`] | which groups a slot reads, and when it goes back to the primary; no I/O |
 //! | [`spare`] | what is given up while the primary has too few walsenders or slots; no I/O |
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
+//! | [`output_settings`] | settings on which the text of values depends |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | why a group does not go on with a primary, in words |
 //! | [`upstream_slot`] | a group's slot on the primary: how it is made, and whose the slots there are |
@@ -69,6 +70,7 @@ pub mod identity;
 mod lock;
 pub mod look;
 pub mod metrics;
+pub mod output_settings;
 pub mod primary;
 pub mod receive;
 pub mod relay;

@@ -21,7 +21,7 @@ const LOOK_PACE: Duration = Duration::from_millis(200);
 const NO_PRIMARY: [&str; 2] = ["session is read-only", "server is in hot standby mode"];
 
 /// What subscribers set, so that values do not depend on the server's settings. A stream is
-/// shared only with sessions whose reported settings are the same.
+/// shared only with sessions that have the same; see [`crate::output_settings`] for the others.
 const AS_SUBSCRIBERS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3";
 
 #[derive(Debug)]
@@ -58,15 +58,12 @@ impl Primary {
     /// A new connection to a database that takes no walsender, for SQL only.
     pub fn connect_for_sql(&self, database: &str) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
-        let mut upstream = self.open(conninfo, Purpose::Sql)?;
-        // A role may have one in which somebody else can make operators.
-        upstream.query("SELECT pg_catalog.set_config('search_path', '', false)")?;
-        Ok(upstream)
+        self.open(conninfo, Purpose::Sql)
     }
 
-    /// A new connection for a stream: values come as a subscriber's own connection would
-    /// get them. The primary knows the stream by its `application_name`; one that is given here
-    /// goes before the operator's for all connections, which may come from the environment too.
+    /// A new connection for a stream. The primary knows the stream by its `application_name`; one
+    /// that is given here goes before the operator's for all connections, which may come from the
+    /// environment too.
     pub fn connect_to_stream(
         &self,
         database: &str,
@@ -96,9 +93,11 @@ impl Primary {
     }
 
     fn open(&self, conninfo: Conninfo, purpose: Purpose) -> Result<Connection, ClientError> {
-        let upstream = Connection::connect(&conninfo, purpose, APPLICATION_NAME)
+        let mut upstream = Connection::connect(&conninfo, purpose, APPLICATION_NAME)
             .inspect_err(|error| self.forget_if_gone(error))?;
         *lock(&self.server) = Some(upstream.server()?);
+        // A role or a database may have one in which somebody else can make operators.
+        upstream.query("SELECT pg_catalog.set_config('search_path', '', false)")?;
         Ok(upstream)
     }
 

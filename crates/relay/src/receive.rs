@@ -202,6 +202,7 @@ impl Host for GroupHost {
         let start = self.check(&mut upstream)?;
         let options = group.stream_options(upstream.server_version());
         let walsender = upstream.backend_pid();
+        group.write_as_subscribers(&mut upstream)?;
         let stream = upstream.start(group.upstream_slot(), start, &options)?;
         group.synchronous.set_walsender(Some(walsender));
         Ok((stream, start))

@@ -25,6 +25,7 @@ use crate::group::{
 use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
+use crate::output_settings::OutputSettings;
 use crate::primary::Primary;
 use crate::receive::Receiving;
 use crate::said::Said;
@@ -440,15 +441,30 @@ impl Relay {
     }
 
     fn make_one_configured(&self, group: &GroupConfig) {
-        let key = key_of(group);
-        let _making = self.making_groups.hold_in_thread(&key);
-        match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+        let made = self.key_of(group).and_then(|key| {
+            let _making = self.making_groups.hold_in_thread(&key);
+            self.make_named_group(&group.name, &key, group.plugin, Origin::Now)
+        });
+        match made {
             Ok(_) => drop(self.said.clear(&group.name)),
             Err(failed) if self.said.is_new(&group.name, &failed) => {
                 warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
             }
             Err(_) => {}
         }
+    }
+
+    /// What a group of the configuration gives. The primary says what its settings are that the
+    /// configuration does not name.
+    fn key_of(&self, group: &GroupConfig) -> Result<GroupKey> {
+        let mut upstream = self.primary().connect_for_sql(&group.database)?;
+        Ok(GroupKey {
+            binary: group.binary,
+            local_only: group.origin == Origins::None,
+            messages: group.messages,
+            output: OutputSettings::configured(&mut upstream, &group.settings)?,
+            ..GroupKey::new(&group.database, group.publications.clone())
+        })
     }
 
     /// Groups of the configuration that are not there yet.
@@ -699,15 +715,6 @@ fn policy(config: &Config) -> Policy {
             spool_bytes: Some(config.spool_limit).filter(|&limit| limit > 0),
         },
         on_limit: config.on_spool_limit,
-    }
-}
-
-fn key_of(group: &GroupConfig) -> GroupKey {
-    GroupKey {
-        binary: group.binary,
-        local_only: group.origin == Origins::None,
-        messages: group.messages,
-        ..GroupKey::new(&group.database, group.publications.clone())
     }
 }
 

@@ -13,6 +13,7 @@ use lockstep_wire::command::Command;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use crate::output_settings::OutputSettings;
 use crate::slot_sql::{Act, Listed};
 use crate::spare::Scarce;
 
@@ -93,6 +94,8 @@ pub struct Written {
     pub intervals: String,
     /// `extra_float_digits`.
     pub float_digits: i32,
+    /// The other settings; None if nobody can have the same.
+    pub output: Option<OutputSettings>,
 }
 
 /// What must be known of a session before anything is decided about a command.

@@ -160,6 +160,7 @@ impl SlotCommands for Sessions {
                             major: facts.major(),
                             encoding: &facts.server_encoding,
                             client_encoding: &standing.written.encoding,
+                            output: standing.written.output.as_ref(),
                         },
                         options,
                     ),
@@ -567,12 +568,19 @@ impl Relay {
         standing: &Standing,
         options: &StreamOptions,
     ) -> Result<Choice, Refusal> {
-        let key = match options {
+        let mut key = match options {
             StreamOptions::Shared(key) if writes_alike(standing) && !slot.is_two_phase() => {
                 Some(key)
             }
             _ => None,
         };
+        if let Some(wanted) = key.filter(|key| self.groups_for(key).is_empty()) {
+            let mut upstream = self.primary().connect_for_sql(&wanted.database)?;
+            if let Some(why) = wanted.output.refused(&mut upstream)? {
+                info!(slot = slot.name, why, "goes back to the primary");
+                key = None;
+            }
+        }
         loop {
             let groups = key.map(|key| self.groups_for(key));
             let wanted = match &groups {
@@ -683,7 +691,12 @@ impl Relay {
         };
         let group = match self.groups_for(&key).into_iter().next() {
             Some(group) => group,
-            None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
+            None if self.makes_groups() => {
+                if let Some(why) = key.output.refused(&mut upstream)? {
+                    return Err(Refusal::Pass(why));
+                }
+                self.make_group(&key, Origin::Slot(name))?
+            }
             None => return pass("no group has its publications, and auto_groups is off"),
         };
         if let Phase::Failed(_) = *group.phase().borrow() {

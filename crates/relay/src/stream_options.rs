@@ -9,6 +9,7 @@ use lockstep_wire::backend::Report;
 use lockstep_wire::publication_names;
 
 use crate::group::GroupKey;
+use crate::output_settings::OutputSettings;
 
 /// Most publications in one command that are shared.
 const MOST_PUBLICATIONS: usize = 1024;
@@ -39,6 +40,8 @@ pub struct Server<'a> {
     pub encoding: &'a str,
     /// The encoding of the session.
     pub client_encoding: &'a str,
+    /// The session's settings; None if no other session can have the same.
+    pub output: Option<&'a OutputSettings>,
 }
 
 /// What was given of each option.
@@ -89,7 +92,13 @@ pub fn parse(
             "its publications have names that only the primary can read",
         ));
     }
+    let Some(output) = server.output else {
+        return Ok(StreamOptions::Own(
+            "its search_path has temporary tables, or a schema whose name only the primary can read",
+        ));
+    };
     Ok(StreamOptions::Shared(GroupKey {
+        output: output.clone(),
         encoding: server.client_encoding.to_owned(),
         binary: given.binary.unwrap_or(false),
         messages: given.messages.unwrap_or(false),
@@ -291,11 +300,20 @@ mod tests {
         list.iter().map(owned).collect()
     }
 
+    static OUTPUT: OutputSettings = OutputSettings {
+        time_zone: String::new(),
+        bytea_output: String::new(),
+        schemas: Vec::new(),
+        quote_all_identifiers: true,
+        lc_monetary: String::new(),
+    };
+
     fn server(major: u32) -> Server<'static> {
         Server {
             major,
             encoding: "UTF8",
             client_encoding: "UTF8",
+            output: Some(&OUTPUT),
         }
     }
 
@@ -311,6 +329,7 @@ mod tests {
         };
         let plain = of(&[("proto_version", "3"), ("publication_names", "\"b\",\"a\"")]);
         assert_eq!(plain.publications, ["a", "b"]);
+        assert_eq!(plain.output, OUTPUT);
         assert_eq!(
             plain,
             of(&[
@@ -327,6 +346,17 @@ mod tests {
             assert_ne!(key, plain, "{other:?}");
             assert_ne!(key.automatic_name(), plain.automatic_name());
         }
+    }
+
+    #[test]
+    fn a_session_whose_settings_nobody_can_have_gets_a_stream_of_its_own() {
+        let list = options(&[("proto_version", "1"), ("publication_names", "p")]);
+        let server = Server {
+            output: None,
+            ..server(15)
+        };
+        let parsed = parse("app", server, &list).unwrap();
+        assert!(matches!(parsed, StreamOptions::Own(_)), "{parsed:?}");
     }
 
     #[test]

@@ -9,12 +9,12 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::group::{
     GroupConfig, MOST_APPLIED_BY, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, application_name,
-    group_name, object_name,
+    group_name, object_name, setting_name, setting_value,
 };
 use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
 
-const GROUP_KEYS: [&str; 9] = [
+const GROUP_KEYS: [&str; 10] = [
     "name",
     "database",
     "publications",
@@ -22,6 +22,7 @@ const GROUP_KEYS: [&str; 9] = [
     "origin",
     "messages",
     "plugin",
+    "settings",
     "application_name",
     "applied_by",
 ];
@@ -169,11 +170,29 @@ fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), S
         "binary" => group.binary = flag()?,
         "origin" => group.origin = Origin::parse(&text()?)?,
         "messages" => group.messages = flag()?,
+        "settings" => group.settings = settings(value.as_table())?,
         "application_name" => group.application_name = Some(application_name(&text()?)?),
         "applied_by" => group.applied_by = names(value.as_array(), MOST_APPLIED_BY)?,
         _ => group.plugin = Plugin::parse(&text()?)?,
     }
     Ok(())
+}
+
+/// Settings by their names, each once, in order.
+fn settings(table: Option<&DeTable<'_>>) -> Result<Vec<(String, String)>, String> {
+    let table = table.ok_or("write the settings in a table, such as { TimeZone = \"UTC\" }")?;
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for (name, _, value) in entries(table) {
+        let name = setting_name(name)?;
+        if settings.iter().any(|(given, _)| given == name) {
+            return Err(format!("{name} is there twice"));
+        }
+        let value = text_of(ValueKind::Text, value.get_ref()).and_then(setting_value);
+        let value = value.map_err(|reason| format!("{name}: {reason}"))?;
+        settings.push((name.to_owned(), value));
+    }
+    settings.sort();
+    Ok(settings)
 }
 
 /// Names of things in PostgreSQL, each once, in order.

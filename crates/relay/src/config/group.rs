@@ -16,6 +16,19 @@ pub const MOST_PUBLICATIONS: usize = 256;
 /// Most slots in `applied_by` of a group.
 pub const MOST_APPLIED_BY: usize = 256;
 
+/// Settings on which the text of values depends, and in which a group's subscribers may differ
+/// from those of another group.
+pub const SETTINGS: [&str; 5] = [
+    "TimeZone",
+    "bytea_output",
+    "lc_monetary",
+    "quote_all_identifiers",
+    "search_path",
+];
+
+/// Longest value of such a setting, in bytes.
+const LONGEST_SETTING: usize = 1024;
+
 /// Longest name in PostgreSQL, in bytes.
 pub const LONGEST_NAME: usize = 63;
 
@@ -38,6 +51,9 @@ pub struct GroupConfig {
     pub messages: bool,
     /// Output plugin of the upstream slot.
     pub plugin: Plugin,
+    /// Settings of its stream on which the text of values depends, in the order of their names:
+    /// name and value as `set_config` takes them.
+    pub settings: Vec<(String, String)>,
     /// The name by which the primary knows its stream, as `synchronous_standby_names` needs it.
     pub application_name: Option<String>,
     /// Slots whose subscribers must have applied what the primary is told is applied; all of
@@ -122,6 +138,7 @@ impl GroupConfig {
             origin: Origin::Any,
             messages: false,
             plugin: Plugin::Auto,
+            settings: Vec::new(),
             application_name: None,
             applied_by: Vec::new(),
         }
@@ -133,6 +150,7 @@ impl GroupConfig {
         self.database == other.database
             && self.publications == other.publications
             && what(self) == what(other)
+            && self.settings == other.settings
     }
 }
 
@@ -148,6 +166,9 @@ impl fmt::Display for GroupConfig {
             self.messages,
             self.plugin,
         )?;
+        for (name, value) in &self.settings {
+            write!(f, " {name}={value}")?;
+        }
         if let Some(name) = &self.application_name {
             write!(f, " application_name={name}")?;
         }
@@ -178,6 +199,28 @@ pub(super) fn application_name(text: &str) -> Result<String, String> {
         false => Err(format!(
             "{} is not allowed: 1 to {LONGEST_NAME} printable ASCII characters",
             quoted(text)
+        )),
+    }
+}
+
+/// The name of a setting that a group may have, as PostgreSQL spells it.
+pub(super) fn setting_name(text: &str) -> Result<&'static str, String> {
+    let found = SETTINGS.iter().find(|name| name.eq_ignore_ascii_case(text));
+    found.copied().ok_or_else(|| {
+        let known = SETTINGS.join(", ");
+        format!(
+            "there is no setting {} here; there are {known}",
+            quoted(text)
+        )
+    })
+}
+
+/// The value of a setting; the primary says what it may be.
+pub(super) fn setting_value(text: String) -> Result<String, String> {
+    match text.len() <= LONGEST_SETTING && !text.contains('\0') {
+        true => Ok(text),
+        false => Err(format!(
+            "a value of at most {LONGEST_SETTING} bytes is expected"
         )),
     }
 }

@@ -85,6 +85,7 @@ binary = true
 origin = "none"
 messages = true
 plugin = "pgoutput"
+settings = { search_path = "", timezone = "Asia/Tokyo" }
 
 [[group]]
 name = "all"
@@ -112,6 +113,10 @@ publications = ["p1"]
     orders.origin = Origin::None;
     orders.messages = true;
     orders.plugin = Plugin::Pgoutput;
+    orders.settings = vec![
+        ("TimeZone".to_owned(), "Asia/Tokyo".to_owned()),
+        ("search_path".to_owned(), String::new()),
+    ];
     assert_eq!(
         config.groups,
         [orders, GroupConfig::new("all", "app", &["p1"])]
@@ -222,6 +227,22 @@ fn wrong_files_are_refused_with_line_and_advice() {
             &group("two_phase = true"),
             7,
             "no key \"two_phase\"; there are name",
+        ),
+        (&group("settings = 'x'"), 7, "in a table"),
+        (
+            &group("settings = { datestyle = 'ISO' }"),
+            7,
+            "no setting \"datestyle\" here; there are TimeZone, bytea_output",
+        ),
+        (
+            &group("settings = { timezone = 'UTC', TimeZone = 'UTC' }"),
+            7,
+            "TimeZone is there twice",
+        ),
+        (
+            &group("settings = { TimeZone = 3 }"),
+            7,
+            "TimeZone: write the value as text",
         ),
         (&group(&group("")), 7, "two groups a"),
         (

@@ -17,6 +17,7 @@ use super::file::{self, FILE, Kept};
 use super::{Group, GroupKey, Origin, Phase, Surroundings};
 use crate::config::Plugin;
 use crate::error::{RelayError, Result};
+use crate::output_settings::OutputSettings;
 use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;
@@ -76,6 +77,15 @@ impl Group {
                 group = kept.name,
                 bytes = recovered.dropped_bytes,
                 "dropped what was not durable at the end of the spool; the primary sends it again"
+            );
+        }
+        if kept.key.output == OutputSettings::default() {
+            warn!(
+                group = kept.name,
+                "the group was made by an earlier version, whose streams had the settings of the \
+                 relay's role (TimeZone, bytea_output and others): its subscribers go on in another \
+                 group. If it is in the configuration, stop the relay once nobody reads it (SHOW \
+                 SLOTS), remove its folder, and start the relay again"
             );
         }
         for hole in &recovered.holes {

@@ -14,6 +14,7 @@ use lockstep_wire::frontend::Frontend;
 
 use lockstep_client::DATABASE_OID;
 
+use crate::output_settings::{OutputSettings, SCHEMAS};
 use crate::session::{Standing, Written};
 
 /// Asks for the OID of the role that has logged in.
@@ -25,12 +26,17 @@ const MAY_USE_SLOTS: &str = "SELECT r.rolsuper OR r.rolreplication FROM pg_catal
      WHERE r.rolname OPERATOR(pg_catalog.=) current_user";
 
 /// What is asked, each by itself.
-const QUESTIONS: [&str; 7] = [
+const QUESTIONS: [&str; 12] = [
     "IDENTIFY_SYSTEM",
     "SHOW client_encoding",
     "SHOW datestyle",
     "SHOW intervalstyle",
     "SHOW extra_float_digits",
+    "SHOW timezone",
+    "SHOW bytea_output",
+    "SHOW quote_all_identifiers",
+    "SHOW lc_monetary",
+    SCHEMAS,
     DATABASE_OID,
     ROLE_OID,
 ];
@@ -133,11 +139,23 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         let value = row.first().copied().flatten()?;
         Some(String::from_utf8_lossy(value).into_owned())
     };
-    let [encoding, dates, intervals, digits, oid, role] = settings else {
+    let [encoding, dates, intervals, digits, output @ .., oid, role] = settings else {
+        return None;
+    };
+    let [zone, bytea, quote_all, monetary, schemas] = output else {
         return None;
     };
     let encoding = setting(encoding)?;
-    let readable = encoding == UTF8 || database.iter().all(is_everywhere_the_same);
+    let is_readable = |text: &[u8]| encoding == UTF8 || text.iter().all(is_everywhere_the_same);
+    let readable = is_readable(database);
+    let settings = [zone, bytea, quote_all, monetary].map(setting);
+    let schemas = setting(schemas).filter(|schemas| is_readable(schemas.as_bytes()));
+    let output = match (&settings, &schemas) {
+        ([Some(zone), Some(bytea), Some(quote_all), Some(monetary)], Some(schemas)) => {
+            OutputSettings::shown([zone, bytea, quote_all, monetary], schemas)
+        }
+        _ => None,
+    };
     Some(Standing {
         database: String::from_utf8(database.to_vec())
             .ok()
@@ -149,6 +167,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
             dates: setting(dates)?,
             intervals: setting(intervals)?,
             float_digits: setting(digits)?.parse().ok()?,
+            output,
         },
     })
 }
@@ -170,9 +189,15 @@ mod tests {
     }
 
     fn answers(database: Option<&[u8]>, settings: [&str; 4]) -> Vec<u8> {
+        answers_with(database, settings, "[\"pg_catalog\"]")
+    }
+
+    fn answers_with(database: Option<&[u8]>, settings: [&str; 4], schemas: &str) -> Vec<u8> {
         let columns = vec![Some(&b"7"[..]), Some(b"1"), Some(b"0/1"), database];
         let mut out = message(Backend::DataRow(columns));
-        for setting in settings.into_iter().chain(["16384", "10"]) {
+        let output = ["Europe/Berlin", "hex", "off", "C", schemas];
+        let all = settings.into_iter().chain(output).chain(["16384", "10"]);
+        for setting in all {
             out.extend(message(Backend::ReadyForQuery(b'I')));
             out.extend(message(Backend::DataRow(vec![Some(setting.as_bytes())])));
         }
@@ -181,6 +206,30 @@ mod tests {
     }
 
     const USUAL: [&str; 4] = ["UTF8", "ISO, MDY", "postgres", "1"];
+
+    /// The settings that [`answers_with`] says.
+    fn output(schemas: &str) -> Option<OutputSettings> {
+        OutputSettings::shown(["Europe/Berlin", "hex", "off", "C"], schemas)
+    }
+
+    #[test]
+    fn schemas_that_cannot_be_read_are_not_known() {
+        let latin = ["LATIN1", "ISO, MDY", "postgres", "1"];
+        for (settings, schemas, known) in [
+            (USUAL, "[\"pg_catalog\",\"\u{e9}\"]", true),
+            (USUAL, "[\"pg_temp_1\",\"pg_catalog\"]", false),
+            (latin, "[\"pg_catalog\",\"app\"]", true),
+            (latin, "[\"pg_catalog\",\"\u{e9}\"]", false),
+        ] {
+            let said = learn(&answers_with(Some(b"app"), settings, schemas));
+            let Learnt::Standing(standing) = said else {
+                panic!("{said:?}");
+            };
+            let expected = output(schemas).filter(|_| known);
+            assert_eq!(standing.written.output, expected, "{schemas}");
+            assert_eq!(expected.is_some(), known);
+        }
+    }
 
     #[test]
     fn a_session_of_logical_replication_is_known_by_its_answers() {
@@ -194,6 +243,7 @@ mod tests {
                     dates: "ISO, MDY".to_owned(),
                     intervals: "postgres".to_owned(),
                     float_digits: 1,
+                    output: output("[\"pg_catalog\"]"),
                 },
             })
         };

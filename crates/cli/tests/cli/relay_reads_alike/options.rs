@@ -1,5 +1,6 @@
 //! Options of pgoutput, and lists of publications.
 
+use lockstep_relay::output_settings::OutputSettings;
 use lockstep_relay::stream_options::{self, StreamOptions};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::publication_names;
@@ -96,10 +97,12 @@ fn names(rng: &mut Rng) -> String {
 
 pub fn options_are_read_alike(twins: &Twins, rng: &mut Rng) {
     let mut client = twins.log_in(Side::Server);
+    let output = OutputSettings::default();
     let server = stream_options::Server {
         major: twins.major,
         encoding: "UTF8",
         client_encoding: "UTF8",
+        output: Some(&output),
     };
     let mut accepted = 0;
     let done = rounds(|| {

@@ -261,6 +261,11 @@ fn standing(database: Option<&str>) -> Vec<u8> {
         &[Some("ISO, MDY")],
         &[Some("postgres")],
         &[Some("1")],
+        &[Some("UTC")],
+        &[Some("hex")],
+        &[Some("off")],
+        &[Some("C")],
+        &[Some("[\"pg_catalog\"]")],
         &[Some("16384")],
         &[Some("10")],
     ] {
