@@ -128,7 +128,7 @@ pub fn seconds(help: &'static str, default: &'static str, least: i64) -> impl Fn
     let range = value_parser!(u32).range(least..=3600);
     move |arg| {
         let arg = arg.help(help).default_value(default);
-        arg.value_parser(range.clone())
+        arg.value_parser(range)
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`replay_lag`], [`sampler`] | positions of both ends over time, and lag from them |
 //! | [`results`] | a benchmark's file |
 //! | [`audience`] | who is shown how a run goes |
+//! | [`lookups`] | look-ups of one user beside the load of another, timed |
 //! | [`trial`] | fresh data, a fresh standby, load on both ends and what was measured |
 //! | [`args`], [`host`] | arguments that several modules share, and the program that a run is a part of |
 //! | [`table`], [`plot`] | a benchmark's table and its plots |
@@ -52,6 +53,7 @@ mod error;
 pub mod fault;
 pub mod fleet;
 pub mod host;
+pub mod lookups;
 pub mod measurements;
 pub mod plot;
 pub mod relay;

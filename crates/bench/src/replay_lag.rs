@@ -157,7 +157,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
 }
 
 /// Nearest rank: the smallest value that at least `percent` of all are not above.
-fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
+pub(crate) fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }

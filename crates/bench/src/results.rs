@@ -247,6 +247,8 @@ mod tests {
             dead_rows_end: 0,
             relation_mb_start: 0.0,
             relation_mb_end: 0.0,
+            lookup_p50_ms: None,
+            lookup_p99_ms: None,
             settings: None,
         };
         ResultRow {

@@ -10,13 +10,14 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::{self, Micros, Progress};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
-use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
+use lockstep_lab::workload::{ACCOUNTS_PER_SCALE, Load, MB_PER_SCALE, Workload};
 use lockstep_lab::{LabError, Role};
 use lockstep_service::words::figures::{count, ms, slope};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::audience::{Audience, Stage, Tick};
+use crate::lookups::{LookupTimes, Lookups};
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
 use crate::results::rounded;
 use crate::sampler::LagWatch;
@@ -114,6 +115,8 @@ pub struct TrialSpec {
     pub size: Size,
     /// What the readers do.
     pub read: Workload,
+    /// Whether another user looks rows up beside the readers; [`crate::lookups::create_user`] made it.
+    pub lookups: bool,
     /// The cores of the standby and its readers.
     pub side: Side,
     /// Busy processes of others on these cores.
@@ -168,6 +171,8 @@ pub struct Outcome {
     pub primary_tps: f64,
     /// Reads a second on the standby.
     pub read_tps: f64,
+    /// How long look-ups of another user took, if there were any.
+    pub lookups: Option<LookupTimes>,
     /// Seconds since the measurement began, and transactions a second.
     pub primary_tps_line: Vec<(f64, f64)>,
     /// Seconds since the measurement began, and reads a second.
@@ -357,11 +362,16 @@ fn under_load(
         .then(|| lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale))
         .transpose()?;
     let read = lab.start_load(standby, spec.side, spec.read, readers, scale)?;
+    let accounts = scale * ACCOUNTS_PER_SCALE;
+    let lookups = (spec.lookups)
+        .then(|| Lookups::start(standby, accounts, lab.pinning()))
+        .transpose()?;
     let _others = lab.start_busy_processes(spec.busy_others, spec.side)?;
     let mut running = Running {
         watch,
         write,
         read,
+        lookups,
         primary,
         standby,
     };
@@ -399,9 +409,15 @@ fn under_load(
     };
     running.watch.await_sample_after(to, SAMPLE_PATIENCE);
     let Running {
-        watch, write, read, ..
+        watch,
+        write,
+        read,
+        lookups,
+        ..
     } = running;
-    evaluate(measured, watch, write, read)
+    let lookups = lookups.and_then(|lookups| lookups.between(from, to));
+    let outcome = evaluate(measured, watch, write, read)?;
+    Ok(Outcome { lookups, ..outcome })
 }
 
 /// Everything that must stay alive under load.
@@ -409,6 +425,7 @@ struct Running<'a> {
     watch: LagWatch,
     write: Option<Load>,
     read: Load,
+    lookups: Option<Lookups>,
     primary: &'a mut Server,
     standby: &'a mut Server,
 }
@@ -420,6 +437,9 @@ impl Running<'_> {
         self.watch.check()?;
         if let Some(write) = &mut self.write {
             write.check()?;
+        }
+        if let Some(lookups) = &self.lookups {
+            lookups.check()?;
         }
         Ok(self.read.check()?)
     }
@@ -514,6 +534,7 @@ fn evaluate(
         standby_gap_p99_ms: gap(&standby_samples)?,
         primary_tps,
         read_tps,
+        lookups: None,
         primary_tps_line: line(&write, from, to),
         read_tps_line: line(&read, from, to),
         standby_usage: measured.standby_usage,

@@ -54,14 +54,14 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     match run(&command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => PROGRAM.failed(&*error, exit::code(&error)),
     }
 }
 
-fn run(command: &Command) -> Result<()> {
-    match command {
-        Command::Doctor(args) => doctor::run(args),
+fn run(command: &Command) -> Result<ExitCode> {
+    let done = match command {
+        Command::Doctor(args) => return doctor::run(args),
         Command::Top(args) => top::run(args),
         Command::Relay(args) => relay::run(args),
         Command::Replica { command } => replica::run(command),
@@ -71,5 +71,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Man { folder } => PROGRAM
             .write_man_pages(folder)
             .with_context(|| format!("cannot write man pages into {}", folder.display())),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -7,6 +7,8 @@ use lockstep_lag::Node;
 use lockstep_lag::nodes::{NamedNodes, NodesError};
 use lockstep_service::exit::Failure;
 
+use crate::name::complain;
+
 /// Which servers.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
@@ -41,6 +43,9 @@ impl NodesArgs {
             subscribers: self.subscriber.clone(),
             file: self.nodes.clone(),
         };
+        if let Some(warning) = named.exposed() {
+            complain(&warning);
+        }
         named.nodes().map_err(|error| match error {
             NodesError::Unusable(words) => Failure::Usage(words).into(),
             NodesError::Conninfo { place, source } => anyhow::Error::from(source).context(place),

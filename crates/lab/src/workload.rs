@@ -19,8 +19,11 @@ pub use crate::address::APP_ROLE;
 /// Rows that the aggregate query reads.
 pub const AGGREGATE_ROWS: u32 = 3_000;
 
+/// Rows that a report reads, if there are as many.
+const REPORT_ROWS: u32 = 1_000_000;
+
 /// Rows of pgbench_accounts for each unit of scale.
-const ACCOUNTS_PER_SCALE: u32 = 100_000;
+pub const ACCOUNTS_PER_SCALE: u32 = 100_000;
 
 /// Megabytes of tables and indexes for each unit of scale, to estimate disk space.
 pub const MB_PER_SCALE: u64 = 16;
@@ -40,13 +43,15 @@ pub enum Workload {
     Select,
     /// Sum over [`AGGREGATE_ROWS`] consecutive rows of pgbench_accounts, from a random row on.
     Aggregate,
+    /// Sum over the first 1,000,000 rows of pgbench_accounts, each in a new session.
+    Report,
 }
 
 impl Workload {
     fn name(self) -> &'static str {
         match self {
             Self::TpcB => "write load",
-            Self::Select | Self::Aggregate => "read load",
+            Self::Select | Self::Aggregate | Self::Report => "read load",
         }
     }
 }
@@ -123,6 +128,11 @@ impl Lab {
                 options.push("--file".into());
                 options.push(self.aggregate_script(scale)?.into());
             }
+            Workload::Report => {
+                options.push("--connect".into());
+                options.push("--file".into());
+                options.push(self.report_script()?.into());
+            }
         }
         self.start_pgbench(server, side, workload.name(), clients, &options)
     }
@@ -178,6 +188,13 @@ impl Lab {
             AGGREGATE_ROWS - 1
         );
         self.write_file("aggregate.sql", &script)
+    }
+
+    fn report_script(&self) -> Result<std::path::PathBuf> {
+        let script = format!(
+            "SELECT count(*), sum(abalance) FROM pgbench_accounts WHERE aid <= {REPORT_ROWS};\n"
+        );
+        self.write_file("report.sql", &script)
     }
 }
 

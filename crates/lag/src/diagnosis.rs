@@ -98,6 +98,14 @@ pub struct Finding {
     pub remedies: Vec<String>,
 }
 
+impl Finding {
+    /// True of what is worth a line and no more: a subscription that commits asynchronously, as all do by
+    /// default, while no commit waits for it.
+    pub fn is_aside(&self) -> bool {
+        self.severity == Severity::Note && self.cause == Cause::AsynchronousApplyCommit
+    }
+}
+
 impl LinkReport {
     /// What kind of replica it goes to, for people.
     pub fn kind_words(&self) -> &'static str {

@@ -230,6 +230,7 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
         }),
         Part::Clients => json!({
             "active": count(rng), "running": count(rng), "awaiting_sync": count(rng),
+            "awaiting_sync_ms": age(rng),
             "oldest": list(rng, |rng| json!({
                 "pid": process(rng), "user": word(rng), "database": name(rng),
                 "state": word(rng), "xact_age_ms": age(rng), "xmin_age": signed(rng),

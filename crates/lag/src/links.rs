@@ -50,6 +50,7 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
     ]
     .into_iter()
     .flatten()
+    .map(shortened)
     .collect();
     let upstream = window
         .usable()
@@ -82,6 +83,17 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         group: None,
         points: Vec::new(),
     })
+}
+
+/// Bytes of an `application_name` that a server keeps.
+const MOST_NAME: usize = 63;
+
+/// A name as an upstream shows it, which keeps no more of it.
+fn shortened(name: &str) -> &str {
+    let end = (0..=MOST_NAME)
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 /// How likely it is that a walreceiver is connected to this server. A slot in use says most.
@@ -245,6 +257,16 @@ fn is_of_copy(sender: &Sender) -> bool {
     [replica::APPLICATION, replica::VERIFY].contains(&sender.application_name.as_str())
 }
 
+/// True of the name of a worker that copies a table of a subscription, and of its slot: the worker is no
+/// replica of its own. The subscription says how its copies get on.
+fn is_of_table(name: &str) -> bool {
+    let rest = name.strip_prefix("pg_");
+    let parts = rest.and_then(|rest| rest.split_once("_sync_"));
+    parts.is_some_and(|(subscription, _)| {
+        !subscription.is_empty() && subscription.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
 /// Adds links to replicas that were not named but that an upstream knows.
 fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
     let Some(last) = upstream.last() else {
@@ -254,7 +276,8 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
     let used = |name: &str| {
         upstream.share(|sample| sample.slot(name).is_some_and(|slot| slot.active)) > 0.0
     };
-    let slots = last.slots.iter().filter(|slot| !slot.temporary);
+    let is_shown = |slot: &&Slot| !slot.temporary && !is_of_table(&slot.slot_name);
+    let slots = last.slots.iter().filter(is_shown);
     for slot in slots.filter(|slot| used(&slot.slot_name)) {
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name && link.slot.as_deref() == Some(&slot.slot_name)
@@ -300,7 +323,9 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
                     || link.replica_name.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        if of_slot || known || is_of_copy(sender) || sender.state == Some(SenderState::Backup) {
+        let is_of_backup = sender.state == Some(SenderState::Backup);
+        let is_of_table = is_of_table(&sender.application_name);
+        if of_slot || known || is_of_copy(sender) || is_of_backup || is_of_table {
             continue;
         }
         links.push(Link {
@@ -344,6 +369,46 @@ mod tests {
             ..Sample::default()
         });
         node
+    }
+
+    #[test]
+    fn the_copy_of_a_table_is_no_replica() {
+        let name = "pg_16394_sync_16385_7301234567890123456";
+        let links_of = |name: &str, with_slot: bool| {
+            let mut primary = node("5432", "db1", name, with_slot.then_some(true));
+            primary.role = Role::Primary;
+            for sample in &mut primary.samples {
+                sample.senders[0].pid = 7;
+                for slot in &mut sample.slots {
+                    name.clone_into(&mut slot.slot_name);
+                    slot.slot_type = SlotType::Logical;
+                }
+            }
+            links(&Window::new(vec![primary])).len()
+        };
+        for with_slot in [false, true] {
+            assert_eq!(links_of(name, with_slot), 0, "{with_slot}");
+            assert!(links_of("pg_other_sync_1", with_slot) > 0, "{with_slot}");
+        }
+    }
+
+    /// A server keeps 63 bytes of an `application_name`.
+    #[test]
+    fn a_standby_with_a_long_name_is_found() {
+        let long = "n".repeat(80);
+        let of = |name: &str| {
+            let mut standby = node("5433", "db2", "standby", None);
+            let cluster = ("cluster_name".to_owned(), name.to_owned());
+            standby.facts.settings.extend([cluster]);
+            let mut primary = node("5432", "db1", &long[..63], None);
+            primary.role = Role::Primary;
+            let window = Window::new(vec![primary, standby]);
+            let links = links(&window);
+            links[0].application_name.clone()
+        };
+        assert_eq!(of(&long), Some("n".repeat(63)));
+        assert_eq!(of("other"), None);
+        assert_eq!(shortened(&"ü".repeat(40)), "ü".repeat(31));
     }
 
     #[test]

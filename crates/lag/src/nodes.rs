@@ -1,6 +1,7 @@
 //! The nodes that `doctor`, `top` and `serve` watch, as a user names them: by conninfos and in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -58,6 +59,9 @@ const PLACES: [&str; 3] = ["PGHOST", "PGHOSTADDR", "PGSERVICE"];
 /// Longest name of a node, in characters, as for PostgreSQL's own names.
 const MOST_NAME: usize = 63;
 
+/// The permission that lets every user read a file.
+const OTHERS_READ: u32 = 0o004;
+
 const CONSOLE: &str = "lockstep";
 
 /// Defaults of a console's conninfo.
@@ -81,8 +85,8 @@ pub fn console(text: &str) -> Result<Conninfo, ClientError> {
 impl NamedNodes {
     /// Nodes of the file and of the command line, with unique names. One without a name of its own
     /// has that of its role; of several with a role, each is asked for its `cluster_name`, and for
-    /// the `application_name` that its upstream sees. Conninfos are parsed here and not by the
-    /// parser of arguments, because that would print an invalid one with its password.
+    /// the `application_name` that its upstream sees, and else called by its host. Conninfos are parsed
+    /// here and not by the parser of arguments, because that would print an invalid one with its password.
     pub fn nodes(&self) -> Result<Vec<Node>, NodesError> {
         let listed = self.listed()?;
         let mut nodes = Vec::new();
@@ -116,9 +120,31 @@ impl NamedNodes {
                 conninfo,
             });
         }
-        let answers = ask_names(&nodes, &unnamed);
+        let mut answers = ask_names(&nodes, &unnamed);
+        for index in unnamed {
+            let places = nodes.get(index).map(|node| places_of(&node.conninfo));
+            answers
+                .entry(index)
+                .or_default()
+                .extend(places.unwrap_or_default());
+        }
         rename(&mut nodes, answers);
         Ok(nodes)
+    }
+
+    /// A warning if users of this machine can read a password in the file.
+    pub fn exposed(&self) -> Option<String> {
+        let path = self.file.as_ref()?;
+        let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+        let listed = read(path).ok()?;
+        let holds = |one: &Listed| Conninfo::parse(&one.conninfo).is_ok_and(|it| it.has_secret());
+        (mode & OTHERS_READ != 0 && listed.iter().any(holds)).then(|| {
+            let path = path.display();
+            format!(
+                "--nodes {path} has a password and mode {mode:04o}, so every user of this machine can read it: \
+                 chmod 600 {path}, or write passwords into ~/.pgpass"
+            )
+        })
     }
 
     /// What is written down, the primary first and then by role.
@@ -274,6 +300,18 @@ fn names_of(node: &Node) -> Option<Vec<String>> {
     Some(found.map(|name: String| sanitize(&name)).collect())
 }
 
+/// What a node is called that has no better name, whether it answers or not: its host, or that and its port.
+fn places_of(conninfo: &Conninfo) -> Vec<String> {
+    let host = conninfo.effective("host").unwrap_or_default();
+    let port = conninfo.effective("port").unwrap_or_default();
+    match host.is_empty() || host.starts_with('/') || host.contains(',') {
+        true => Vec::new(),
+        false => [host.clone(), format!("{host}:{port}")]
+            .map(|it| sanitize(&it))
+            .into(),
+    }
+}
+
 /// Gives each node the first name that no other node has or may have.
 fn rename(nodes: &mut [Node], answers: BTreeMap<usize, Vec<String>>) {
     let taken: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
@@ -373,6 +411,47 @@ mod tests {
             assert!(error.to_string().contains(words), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn nodes_that_do_not_answer_are_called_by_their_hosts() {
+        // Nothing listens on these ports.
+        let names = |standbys: &[&str]| -> Vec<String> {
+            let nodes = args(None, standbys).nodes().unwrap();
+            nodes.into_iter().skip(1).map(|node| node.name).collect()
+        };
+        let hosts = [
+            "host=a.invalid hostaddr=127.0.0.1 port=1",
+            "host=b.invalid hostaddr=127.0.0.1 port=1",
+        ];
+        assert_eq!(names(&hosts), ["a.invalid", "b.invalid"]);
+        let ports = [
+            "host=a.invalid hostaddr=127.0.0.1 port=1",
+            "host=a.invalid hostaddr=127.0.0.1 port=2",
+        ];
+        assert_eq!(names(&ports), ["a.invalid:1", "a.invalid:2"]);
+        let same = [hosts[0], hosts[0]];
+        assert_eq!(names(&same), ["standby1", "standby2"]);
+    }
+
+    #[test]
+    fn a_password_that_everybody_can_read_is_warned_of() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lockstep.toml");
+        let warns = |conninfo: &str, mode| {
+            let node = format!("[[node]]\nrole = 'primary'\nconninfo = '{conninfo}'\n");
+            std::fs::write(&path, node).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            args(Some(path.clone()), &[]).exposed()
+        };
+        let warning = warns("host=/n password=secret", 0o644).unwrap();
+        assert!(
+            warning.contains("mode 0644") && !warning.contains("secret"),
+            "{warning}"
+        );
+        assert_eq!(warns("host=/n password=secret", 0o640), None);
+        assert_eq!(warns("host=/n", 0o644), None);
     }
 
     /// Names are what links and charts are found by, so no two nodes have the same.

@@ -397,6 +397,8 @@ const CLIENTS: &str = "(SELECT json_build_object(\
        'active', count(*) FILTER (WHERE state = 'active'), \
        'running', count(*) FILTER (WHERE state = 'active' AND wait_event IS NULL), \
        'awaiting_sync', count(*) FILTER (WHERE wait_event = 'SyncRep'), \
+       'awaiting_sync_ms', 1000 * extract(epoch FROM clock_timestamp() \
+          - min(query_start) FILTER (WHERE wait_event = 'SyncRep')), \
        'oldest', (SELECT coalesce(json_agg(o), '[]') FROM (SELECT pid, usename AS user, \
           datname AS database, state, 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
             AS xact_age_ms, age(backend_xmin) AS xmin_age, age(backend_xid) AS xid_age, \

@@ -207,6 +207,8 @@ pub struct Clients {
     pub running: u64,
     /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
+    /// Time since the oldest of their statements began.
+    pub awaiting_sync_ms: Option<f64>,
     /// Sessions with the oldest transactions, oldest first.
     pub oldest: Vec<Session>,
 }

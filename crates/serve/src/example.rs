@@ -84,6 +84,7 @@ fn node(name: &str, role: Role) -> NodeState {
         wal_bytes_per_s: None,
         active_clients: 1,
         awaiting_sync: 0,
+        awaiting_sync_ms: None,
         oldest_transaction_ms: Some(2_500.0),
         oldest_prepared_ms: Some(60_000.0),
         archive_failures: 3,

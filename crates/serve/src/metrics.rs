@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockstep_lag::Role;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::replica::Doing;
+use lockstep_lag::states::WalStatus;
 use lockstep_lag::views::{Extension, Slot};
 use lockstep_service::exposition::{Exposition, Family, NO_LABELS, Value};
 
@@ -58,6 +59,11 @@ const OF_NODES: &[Family<NodeState>] = &[
         |node| of_primary(node, node.awaiting_sync),
     ),
     Family::new(
+        "waiting_synchronous_commit_seconds",
+        "Since the oldest statement began whose commit waits for a synchronous replica; 0 if none waits.",
+        |node| of_primary(node, node.awaiting_sync_ms.unwrap_or(0.0) / 1000.0),
+    ),
+    Family::new(
         "oldest_transaction_seconds",
         "Since the oldest open transaction began; 0 if none is open.",
         |node| of_server(node, node.oldest_transaction_ms),
@@ -102,6 +108,15 @@ const OF_NODES: &[Family<NodeState>] = &[
     ),
 ];
 
+/// The age of a replica's data behind the primary, in milliseconds, and whether that is a lower bound: its
+/// lag, unless its upstream is behind as well.
+fn age(link: &LinkState) -> (f64, bool) {
+    let all = link.behind_primary.filter(|all| all.lag_ms > link.lag_ms);
+    all.map_or((link.lag_ms, link.bound.lag_is_least), |all| {
+        (all.lag_ms, all.lag_is_least)
+    })
+}
+
 const OF_LINKS: &[Family<LinkState>] = &[
     Family::new(
         "lag_seconds",
@@ -123,6 +138,16 @@ const OF_LINKS: &[Family<LinkState>] = &[
         "lag_bytes",
         "WAL upstream that the replica has not replayed or applied.",
         |link| link.lag_bytes.into(),
+    ),
+    Family::new(
+        "data_age_seconds",
+        "How old the data is that the replica's readers see, from end to end, as far as is known.",
+        |link| (age(link).0 / 1000.0).into(),
+    ),
+    Family::new(
+        "data_age_is_least",
+        "1 if that age is a lower bound.",
+        |link| age(link).1.into(),
     ),
     Family::new(
         "behind",
@@ -297,7 +322,7 @@ fn causes(text: &mut Exposition, state: &MonitorState) {
 }
 
 fn slots(text: &mut Exposition, state: &MonitorState) {
-    let families: [Family<(&NodeState, &Slot)>; 3] = [
+    let families: [Family<(&NodeState, &Slot)>; 4] = [
         Family::new(
             "slot_active",
             "1 while somebody uses the slot.",
@@ -315,6 +340,11 @@ fn slots(text: &mut Exposition, state: &MonitorState) {
             "slot_safe_bytes",
             "Bytes that may still be written before the slot is in danger, if that is limited.",
             |(_, slot)| slot.safe_wal_size.into(),
+        ),
+        Family::new(
+            "slot_lost",
+            "1 if WAL is removed that the slot's consumer needs.",
+            |(_, slot)| (slot.wal_status == Some(WalStatus::Lost)).into(),
         ),
     ];
     let nodes = state.nodes.iter();

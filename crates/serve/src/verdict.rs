@@ -2,7 +2,7 @@
 
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
-use lockstep_lag::rules::Severity;
+use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Role, link};
 use lockstep_service::words::figures::seconds;
 use serde::Serialize;
@@ -118,12 +118,19 @@ fn lagging(state: &MonitorState, behind: &[&LinkState], unasked: &str) -> Verdic
         0 => String::new(),
         number => format!("; and {number} more"),
     };
-    let lead = match (behind.len(), state.links.len()) {
+    let mut findings = state.diagnosis.findings.iter();
+    let hang = findings.find(|found| {
+        found.cause == Cause::SynchronousStandbyMissing && found.severity == Severity::Lag
+    });
+    let hang = hang.map_or(String::new(), |found| {
+        format!("{}: {}. ", found.at, found.title)
+    });
+    let lead = match (behind.len(), state.replicas()) {
         (1, 1) => "The replica lags".to_owned(),
         (1, all) => format!("1 of {all} replicas lags"),
         (some, all) => format!("{some} of {all} replicas lag"),
     };
-    let sentence = |parts: &[String]| format!("{lead}: {}{more}{unasked}", parts.join("; "));
+    let sentence = |parts: &[String]| format!("{hang}{lead}: {}{more}{unasked}", parts.join("; "));
     Verdict {
         level: Level::Lag,
         words: sentence(&words),
@@ -159,7 +166,6 @@ fn why(state: &MonitorState, link: &LinkState) -> String {
 mod tests {
     use super::*;
     use crate::example;
-    use lockstep_lag::rules::Cause;
 
     fn words(change: impl FnOnce(&mut MonitorState)) -> (Level, String) {
         let mut state = example::state();
@@ -228,6 +234,17 @@ mod tests {
             text,
             "1 of 2 replicas lags: standby 1.4 s — in words (pid 123)"
         );
+        // That all commits hang comes first.
+        let (_, text) = words(|state| {
+            example::lag(state, 0, 1_400.0);
+            let found =
+                example::finding(Cause::SynchronousStandbyMissing, Severity::Lag, "primary");
+            state.diagnosis.findings.push(found);
+        });
+        assert!(
+            text.starts_with("primary: in words. 1 of 2 replicas lags: "),
+            "{text}"
+        );
         for (bound, lag_ms, lag) in [
             (Bound::LEAST, 1_400.0, "at least 1.4 s"),
             (Bound::MOST, 1_400.0, "at most 1.4 s"),
@@ -246,9 +263,15 @@ mod tests {
         });
         assert_eq!(
             text,
-            "2 of 2 replicas lag: app up to 61.0 s in 10 s — the cause is not known yet; \
+            "2 of 2 replicas lag: app up to 61 s in 10 s — the cause is not known yet; \
              standby 1.4 s — the cause is not known yet"
         );
+        // A replica that is lost is one all the same.
+        let (_, text) = words(|state| {
+            example::lag(state, 0, 1_400.0);
+            state.links.truncate(1);
+        });
+        assert!(text.starts_with("1 of 2 replicas lags: standby "), "{text}");
         let (_, text) = words(|state| {
             let link = state.links[0].clone();
             state.links = (0..5)
@@ -259,7 +282,7 @@ mod tests {
                 })
                 .collect();
         });
-        assert!(text.starts_with("5 of 5 replicas lag: r0 "), "{text}");
+        assert!(text.starts_with("5 of 7 replicas lag: r0 "), "{text}");
         assert!(
             text.ends_with("; and 2 more") && !text.contains("r3"),
             "{text}"

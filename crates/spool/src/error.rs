@@ -45,7 +45,7 @@ pub enum LogError {
         limit: u64,
     },
     /// The disk is full. Nothing was stored; try again once there is space.
-    #[error("no space is left for the spool: {0}")]
+    #[error("the spool's disk is full ({0})")]
     NoSpace(#[source] io::Error),
     /// The disk refused something earlier, and what it holds is not known: the log must be
     /// opened anew. Holds the text of that first error.

@@ -2,7 +2,8 @@
 //!
 //! A full spool gets room again once all in it is confirmed: a write is refused unless what begins
 //! the next segment still fits behind it, and another segment follows a full one, which can then be
-//! removed.
+//! removed. On a disk that is full before the limit is reached, a segment is followed by another however
+//! small it is.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -91,12 +92,8 @@ impl<S: Storage> Log<S> {
         self.check_schema(&plan, writer.session)?;
         let bytes = (frames.len() + plan.drafts.len() * RECORD_HEADER) as u64;
         self.make_space(&mut writer, bytes, plan.schema_bytes())?;
-        let start = writer.offset;
         let position = lock(&self.shared).end;
-        let end = match self.write_drafts(&mut writer, frames, &plan.drafts, position) {
-            Ok(end) => end,
-            Err(source) => return Err(self.take_back(&mut writer, source)),
-        };
+        let (start, end) = self.write_or_rotate(&mut writer, frames, &plan.drafts, position)?;
         writer.offset = end;
         self.publish(&mut writer, frames, plan, start, position);
         drop(writer);
@@ -348,6 +345,32 @@ impl<S: Storage> Log<S> {
             shared.boundary.place = writer.place(bytes);
         }
         Ok(())
+    }
+
+    /// Writes records behind what there is; returns where they begin and end. On a full disk another segment
+    /// follows the newest one, which can then be removed once it is confirmed, however small it is. The next
+    /// attempt goes to the new segment.
+    fn write_or_rotate(
+        &self,
+        writer: &mut Writer<S::File>,
+        frames: &[u8],
+        drafts: &[Draft],
+        position: LogPosition,
+    ) -> Result<(u64, u64)> {
+        let start = writer.offset;
+        let source = match self.write_drafts(writer, frames, drafts, position) {
+            Ok(end) => return Ok((start, end)),
+            Err(source) => source,
+        };
+        let error = self.take_back(writer, source);
+        if matches!(error, LogError::NoSpace(_)) && writer.offset > writer.head {
+            match self.rotate(writer) {
+                // There is not even room for that: whoever has filled the disk must make some.
+                Ok(()) | Err(LogError::NoSpace(_)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Err(error)
     }
 
     /// Writes records behind what there is; returns where they end.

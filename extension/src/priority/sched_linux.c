@@ -25,6 +25,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,6 +63,7 @@ typedef struct SchedAttributes
 
 static bool sched_autogroup_counts(char *why);
 static bool sched_idle_can_be_undone(long *limit, long *needed);
+static bool sched_is_ending(const char *file);
 static LsKernelAnswer sched_kernel_error(int pid);
 static int sched_get_attributes(int pid, SchedAttributes *attributes);
 
@@ -128,7 +130,11 @@ ls_sched_autogroup(int pid, int nice, const pg_atomic_uint32 *still_pid)
 	snprintf(path, sizeof(path), "%s/%d/autogroup", ls_proc_root, pid);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
+	{
+		if (errno == EACCES && sched_is_ending(path))
+			return LS_KERNEL_GONE;
 		return sched_kernel_error(pid);
+	}
 	if (pg_atomic_read_u32(unconstify(pg_atomic_uint32 *, still_pid)) != (uint32) pid)
 	{
 		close(fd);
@@ -341,6 +347,18 @@ sched_idle_can_be_undone(long *limit, long *needed)
 		return false;
 	*limit = rl.rlim_cur == RLIM_INFINITY ? 40 : (long) rl.rlim_cur;
 	return *limit >= *needed;
+}
+
+/* Has the process of this file in /proc given up its memory? Then the file is root's. Keeps errno. */
+static bool
+sched_is_ending(const char *file)
+{
+	int			save_errno = errno;
+	struct stat status;
+	bool		ending = stat(file, &status) != 0 || status.st_uid != geteuid();
+
+	errno = save_errno;
+	return ending;
 }
 
 static LsKernelAnswer

@@ -124,6 +124,25 @@ $standby->reload;
 wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'after a reload it is tried again');
 is(read_file($_->pid . '/autogroup'), '19', 'what was written: nice 19') for $app, $second;
 
+# A session that ends is no refusal, though the kernel has given its files to root by then.
+SKIP:
+{
+	skip 'this kernel has no groups, or they are all ours', 5 unless -e '/proc/1/autogroup' && !-w _;
+	my $ending = LockstepSession->new($standby, user => 'app');
+	my $group = "$proc/" . $ending->pid . '/autogroup';
+	write_group($ending);
+	unlink $group;
+	symlink '/proc/1/autogroup', $group or die "$group: $!";
+	wait_until($admin, sub { $ending->value($HEAVY); view('pending') == 1 || view('refusals') > 2 },
+		'one whose group belongs to root is due');
+	write_group($ending);
+	wait_until($admin, 'SELECT demoted <> 2 OR refusals <> 2 FROM lockstep_stat_priority', 'then it is its own');
+	is(view('demoted'), 3, 'it was not given up');
+	is(view('refusals'), 2, 'nor counted as refused');
+	$ending->close;
+	wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'it has ended');
+}
+
 # ---- Who is in replay's way is restored first ----
 
 my @more = map { LockstepSession->new($standby, user => 'app') } 1 .. 3;

@@ -292,7 +292,10 @@ impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
                 "{error}: nothing more is taken from the source, which keeps WAL until the target has \
                  applied some of it"
             ),
-            _ => format!("{error}; nothing more is taken from the source, which keeps WAL"),
+            _ => format!(
+                "{error} before its limit is reached: nothing more is taken from the source, which keeps WAL \
+                 until the target has applied what is in the spool, or somebody makes room on the disk"
+            ),
         };
         if self.full.as_ref() != Some(&why) {
             warn!("the spool is full: {why}");

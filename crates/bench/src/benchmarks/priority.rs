@@ -17,6 +17,7 @@ use crate::args::{
 };
 use crate::audience::{Ahead, Audience, Phase, Trials};
 use crate::benchmark::{Benchmark, Plot, Site, Turn, TurnOf};
+use crate::lookups;
 use crate::plot::{lines, trials};
 use crate::results::{Headline, Results, SeriesRow, megabytes, ratio, rounded};
 use crate::table::{Column, Group, column, median, table};
@@ -33,6 +34,9 @@ const LONG_FACTOR: u32 = 10;
 
 /// Writers beside busy processes of others: few, so that the primary's core is not the bound.
 const FOREIGN_WRITERS: u32 = 16;
+
+/// Sessions with reports beside another user's look-ups.
+const REPORTS: u32 = 20;
 
 /// Megabytes that a run may need: primary, standby, and the WAL of both.
 const SPACE_MB_BASE: u64 = 2_000;
@@ -114,11 +118,14 @@ pub enum PriorityCase {
     /// Like foreign-12, while nothing is written.
     #[value(name = "foreign-12-still")]
     Foreign12Still,
+    /// Look-ups of one user beside 20 sessions with reports of another, while nothing is written.
+    #[value(name = "users-20")]
+    Users20,
 }
 
 impl PriorityCase {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Aggregate,
         Self::Select,
         Self::ThrottleOnly,
@@ -129,6 +136,7 @@ impl PriorityCase {
         Self::Foreign12,
         Self::Foreign1Still,
         Self::Foreign12Still,
+        Self::Users20,
     ];
 
     /// The case's name in arguments and results.
@@ -144,6 +152,7 @@ impl PriorityCase {
             Self::Foreign12 => "foreign-12",
             Self::Foreign1Still => "foreign-1-still",
             Self::Foreign12Still => "foreign-12-still",
+            Self::Users20 => "users-20",
         }
     }
 
@@ -159,8 +168,16 @@ impl PriorityCase {
     /// Clients that write to the primary, of as many as were asked for.
     fn writers(self, asked: u32) -> u32 {
         match self {
-            Self::AggregateStill | Self::Foreign1Still | Self::Foreign12Still => 0,
+            Self::AggregateStill | Self::Foreign1Still | Self::Foreign12Still | Self::Users20 => 0,
             Self::Foreign1 | Self::Foreign12 => asked.min(FOREIGN_WRITERS),
+            _ => asked,
+        }
+    }
+
+    /// Clients that read from the standby, of as many as were asked for.
+    fn readers(self, asked: u32) -> u32 {
+        match self {
+            Self::Users20 => REPORTS,
             _ => asked,
         }
     }
@@ -181,6 +198,11 @@ pub struct PriorityFigures {
     pub dead_rows_end: i64,
     pub relation_mb_start: f64,
     pub relation_mb_end: f64,
+    /// Look-ups of another user, in case users-20.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup_p50_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup_p99_ms: Option<f64>,
     /// Settings of the standby beside the usual ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
@@ -199,6 +221,8 @@ impl PriorityFigures {
             dead_rows_end: outcome.bloat_end.dead_rows,
             relation_mb_start: relation_mb(outcome.bloat_start),
             relation_mb_end: relation_mb(outcome.bloat_end),
+            lookup_p50_ms: outcome.lookups.map(|times| rounded(times.p50_ms)),
+            lookup_p99_ms: outcome.lookups.map(|times| rounded(times.p99_ms)),
             settings,
         }
     }
@@ -314,8 +338,14 @@ impl Benchmark for PriorityArgs {
     }
 
     fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<PriorityScene> {
+        let mut size = self.size();
+        for case in &self.cases {
+            size.readers = size.readers.max(case.readers(self.readers));
+        }
+        let primary = trial::open_primary(site.lab, &size, self.needs_extension())?;
+        lookups::create_user(&primary)?;
         Ok(PriorityScene {
-            primary: trial::open_primary(site.lab, &self.size(), self.needs_extension())?,
+            primary,
             outcomes: vec![],
         })
     }
@@ -336,12 +366,15 @@ impl Benchmark for PriorityArgs {
             variant: turn.variant,
             size: Size {
                 writers: turn.case.writers(self.writers),
+                readers: turn.case.readers(self.readers),
                 ..self.size()
             },
             read: match turn.case {
                 PriorityCase::Select => Workload::Select,
+                PriorityCase::Users20 => Workload::Report,
                 _ => Workload::Aggregate,
             },
+            lookups: turn.case == PriorityCase::Users20,
             side: match turn.case {
                 PriorityCase::AggregateTwoCores => Side::Both,
                 _ => Side::Standby,
@@ -361,7 +394,11 @@ impl Benchmark for PriorityArgs {
     }
 
     fn line(&self, figures: &PriorityFigures) -> String {
-        figures.trial.line()
+        let lookups = match (figures.lookup_p50_ms, figures.lookup_p99_ms) {
+            (Some(p50), Some(p99)) => format!(", look-ups p50 {}, p99 {}", ms(p50), ms(p99)),
+            _ => String::new(),
+        };
+        figures.trial.line() + &lookups
     }
 
     fn series(&self, scene: &PriorityScene, case: &str) -> Vec<SeriesRow> {
@@ -445,6 +482,7 @@ impl Benchmark for PriorityArgs {
             median("slope", |f| Some(f.trial.lag_slope_ms_per_s), slope),
             median("primary tps", |f| Some(f.trial.primary_tps), count),
             median("reads/s", |f| Some(f.trial.read_tps), count),
+            median("look-ups p99", |f| f.lookup_p99_ms, ms),
             median(
                 "startup CPU",
                 |f| Some(100.0 * f.trial.startup_cpu_s / f.trial.seconds.max(0.001)),

@@ -338,6 +338,7 @@ fn phase(
         variant,
         size,
         read: args.read_query.workload(),
+        lookups: false,
         side: Side::Standby,
         busy_others: 0,
         standby_settings: variant.standby_settings(&[]),

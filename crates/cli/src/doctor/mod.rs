@@ -1,23 +1,27 @@
 //! `lockstep doctor`: where replicas lag, why, and what to change.
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
 use lockstep_lag::watch::{Watch, watch};
-use lockstep_lag::window::EVERY;
+use lockstep_lag::window::{EVERY, Window};
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use lockstep_service::clock::unix_ms;
 use lockstep_service::exit::Failure;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output;
 use serde::Serialize;
 
 use crate::nodes::NodesArgs;
 
+mod nagios;
 pub mod text;
+
+use nagios::{Level, Thresholds};
 
 /// Shown by the servers.
 const APPLICATION_NAME: &str = "lockstep doctor";
@@ -56,29 +60,93 @@ pub struct DoctorArgs {
     /// Say of every check what is asked, who may ask it, what it proves, and what has come of it
     #[arg(long)]
     explain: bool,
-    /// Format of the result
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
-    output: Output,
+    /// Format of the result: for people, for programs, or as a plugin of Nagios, with its exit codes
+    #[arg(long, visible_alias = "format", value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    output: Format,
+    /// Age of a replica's data, in seconds, from which --output nagios is a warning (10)
+    #[arg(long, value_name = "SECONDS")]
+    warning: Option<u32>,
+    /// Age of a replica's data, in seconds, from which --output nagios is critical (60)
+    #[arg(long, value_name = "SECONDS")]
+    critical: Option<u32>,
 }
 
-pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let nodes = args.nodes.nodes()?;
-    let length = Duration::from_secs(args.seconds.into());
-    let window = watch(
-        &nodes,
+/// Age of a replica's data from which a plugin warns, in seconds,
+const WARNING_S: u32 = 10;
+
+/// and from which it says critical.
+const CRITICAL_S: u32 = 60;
+
+/// Format of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Text for people
+    Text,
+    /// JSON for programs
+    Json,
+    /// A line with figures, and exit codes 0 to 3, as monitoring programs expect it of a plugin
+    Nagios,
+}
+
+/// Runs, and returns the exit code of a plugin; other failures are errors.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    if args.output != Format::Nagios {
+        if args.warning.or(args.critical).is_some() {
+            let words = "--warning and --critical need --output nagios".to_owned();
+            return Err(Failure::Usage(words).into());
+        }
+        return diagnosed(args).map(|()| ExitCode::SUCCESS);
+    }
+    let (level, text) = match plugin(args) {
+        Ok(said) => said,
+        Err(error) => (Level::Unknown, nagios::unknown(&format!("{error:#}"))),
+    };
+    output::print(&text);
+    Ok(ExitCode::from(level.code()))
+}
+
+/// What a plugin says.
+fn plugin(args: &DoctorArgs) -> anyhow::Result<(Level, String)> {
+    let thresholds = Thresholds {
+        warning_s: args.warning.unwrap_or(WARNING_S),
+        critical_s: args.critical.unwrap_or(CRITICAL_S),
+    };
+    let wrong = match thresholds.warning_s > thresholds.critical_s {
+        true => Some("--warning is more than --critical"),
+        false if args.probe || args.explain => {
+            Some("--output nagios has no --probe and no --explain")
+        }
+        false => None,
+    };
+    if let Some(words) = wrong {
+        return Err(Failure::Usage(words.to_owned()).into());
+    }
+    Ok(nagios::report(
+        &diagnose(&watched(args, &args.nodes.nodes()?)),
+        thresholds,
+    ))
+}
+
+fn watched(args: &DoctorArgs, nodes: &[Node]) -> Window {
+    watch(
+        nodes,
         Watch {
             application_name: APPLICATION_NAME,
-            length,
+            length: Duration::from_secs(args.seconds.into()),
             every: EVERY,
         },
-    );
-    let diagnosis = diagnose(&window);
+    )
+}
+
+fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
+    let nodes = args.nodes.nodes()?;
+    let diagnosis = diagnose(&watched(args, &nodes));
     let probed = match args.probe {
         true => Some(probe(args, &nodes, &diagnosis)?),
         false => None,
     };
     match args.output {
-        Output::Text => {
+        Format::Text | Format::Nagios => {
             print!("{}", text::report(&diagnosis, args.seconds));
             if args.explain {
                 print!("{}", text::explained(&diagnosis));
@@ -87,7 +155,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
                 print!("{}", text::probed(probed));
             }
         }
-        Output::Json => {
+        Format::Json => {
             let whole = Whole {
                 schema: SCHEMA,
                 at_ms: unix_ms(),
@@ -200,25 +268,33 @@ fn headline(diagnosis: &Diagnosis) -> String {
         let first = diagnosis.findings.first();
         words.extend(first.map(|found| format!("{}: {}", found.at, found.title)));
     }
+    let lost = lost(diagnosis);
+    if !lost.is_empty() {
+        words.push(format!("nothing can be said about {}", text::some(&lost)));
+    }
     words.join("; ")
+}
+
+/// The nodes that cannot be asked, the primary first.
+fn lost(diagnosis: &Diagnosis) -> Vec<&str> {
+    let nodes = diagnosis.nodes.iter().filter(|node| !node.usable);
+    nodes.map(|node| node.name.as_str()).collect()
 }
 
 /// The exit code and its reason: no primary, lag, a replica that cannot be asked, or something
 /// that cannot be seen. Risks alone are no failure.
 pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
-    let blind = |role: fn(Role) -> bool| {
-        let mut nodes = diagnosis.nodes.iter();
-        nodes.find(|node| role(node.role) && !node.usable)
-    };
-    let words = |name: &str| format!("nothing can be said about {name}: see above");
-    if let Some(node) = blind(|role| role == Role::Primary) {
-        return Err(Failure::Unreachable(words(&node.name)).into());
+    let mut nodes = diagnosis.nodes.iter();
+    let lost = lost(diagnosis);
+    let words = format!("nothing can be said about {}: see above", text::some(&lost));
+    if nodes.any(|node| node.role == Role::Primary && !node.usable) {
+        return Err(Failure::Unreachable(words).into());
     }
     if diagnosis.has_lag() {
         return Err(Failure::Behind(format!("lag found; {}", headline(diagnosis))).into());
     }
-    if let Some(node) = blind(|_| true) {
-        return Err(Failure::NoTarget(words(&node.name)).into());
+    if !lost.is_empty() {
+        return Err(Failure::NoTarget(words).into());
     }
     match diagnosis.unknown.first() {
         Some(unseen) => {
@@ -230,14 +306,14 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lag::diagnosis::{Finding, LinkReport};
+    use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
     use lockstep_lag::point::Bound;
     use lockstep_lag::point::LinkKind;
-    use lockstep_lag::rules::{Cause, Severity};
+    use lockstep_lag::rules::{Cause, Fact, Severity};
 
     use super::*;
 
-    fn link(replica: &str, lag_ms: f64) -> LinkReport {
+    pub(super) fn link(replica: &str, lag_ms: f64) -> LinkReport {
         LinkReport {
             upstream: "primary".to_owned(),
             replica: replica.to_owned(),
@@ -255,7 +331,7 @@ mod tests {
         }
     }
 
-    fn found(at: &str, title: &str, severity: Severity) -> Finding {
+    pub(super) fn found(at: &str, title: &str, severity: Severity) -> Finding {
         Finding {
             cause: Cause::ReplayPaused,
             title: title.to_owned(),
@@ -296,6 +372,82 @@ mod tests {
         );
         diagnosis.links.clear();
         assert_eq!(headline(&diagnosis), "slot x: a slot keeps WAL");
+    }
+
+    #[test]
+    fn all_nodes_that_are_lost_are_named() {
+        let node = |name: &str, role, usable| NodeReport {
+            name: name.to_owned(),
+            address: String::new(),
+            role,
+            usable,
+            version: 0,
+            relay_version: None,
+            samples: 0,
+            troubles: Vec::new(),
+        };
+        let mut diagnosis = Diagnosis {
+            healthy: false,
+            unknown: Vec::new(),
+            nodes: vec![
+                node("db1", Role::Primary, true),
+                node("db2", Role::Standby, false),
+                node("db3", Role::Standby, false),
+            ],
+            links: Vec::new(),
+            findings: Vec::new(),
+            checks: Vec::new(),
+        };
+        let said = |diagnosis: &Diagnosis| verdict(diagnosis).unwrap_err().to_string();
+        let words = "nothing can be said about db2, db3: see above";
+        assert_eq!(said(&diagnosis), words);
+        for name in ["db4", "db5"] {
+            diagnosis.nodes.push(node(name, Role::Standby, false));
+        }
+        let words = "nothing can be said about db2, db3, db4 and 1 more: see above";
+        assert_eq!(said(&diagnosis), words);
+        diagnosis.links = vec![link("db9", 300.0)];
+        assert!(said(&diagnosis).contains("db2, db3, db4 and 1 more"));
+    }
+
+    /// What all subscriptions do by default takes a line, not a page.
+    #[test]
+    fn a_commit_that_nobody_waits_for_is_worth_a_line() {
+        let note = |at: &str| Finding {
+            cause: Cause::AsynchronousApplyCommit,
+            evidence: vec![Fact {
+                name: "flush_lag_ms",
+                value: 1.0,
+                words: "evidence".to_owned(),
+            }],
+            ..found(at, "it commits asynchronously", Severity::Note)
+        };
+        let mut diagnosis = Diagnosis {
+            healthy: true,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            findings: vec![note("app"), note("shop")],
+            checks: Vec::new(),
+        };
+        let text = text::report(&diagnosis, 1);
+        let lines = text.lines().filter(|line| line.contains("app"));
+        let words = ["Commits of app, shop wait for no flush there (--explain)."];
+        assert_eq!(lines.collect::<Vec<_>>(), words, "{text}");
+        assert!(!text.contains("evidence"), "{text}");
+        let all = text::explained(&diagnosis);
+        assert!(
+            all.contains("Note: shop: it commits asynchronously"),
+            "{all}"
+        );
+        // If a commit waits for it, it is a cause like any other.
+        diagnosis.findings[0].severity = Severity::Lag;
+        let text = text::report(&diagnosis, 1);
+        assert!(
+            text.contains("1. app: ") && text.contains("evidence"),
+            "{text}"
+        );
+        assert!(text.contains("Commits of shop wait"), "{text}");
     }
 
     #[test]

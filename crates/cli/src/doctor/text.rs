@@ -10,7 +10,7 @@ use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
 use lockstep_service::words::figures::{bytes, percent, seconds};
-use lockstep_service::words::lines::{table, wrapped};
+use lockstep_service::words::lines::{cut_name, table, wrapped};
 
 use super::Probed;
 
@@ -55,18 +55,39 @@ pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
         };
         wrap(&mut text, "- ", &words);
     }
-    for (index, finding) in diagnosis.findings.iter().enumerate() {
+    let findings = diagnosis.findings.iter();
+    for (index, finding) in findings.filter(|found| !found.is_aside()).enumerate() {
         text.push('\n');
-        for line in finding_lines(index + 1, finding, WIDTH) {
+        for line in finding_lines(&format!("{}. ", index + 1), finding, WIDTH) {
             let _ = writeln!(text, "{line}");
         }
+    }
+    let asides: Vec<&str> = asides(diagnosis).map(|found| found.at.as_str()).collect();
+    if !asides.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nCommits of {} wait for no flush there (--explain).",
+            some(&asides)
+        );
     }
     text
 }
 
+/// What is worth a line and no more.
+fn asides(diagnosis: &Diagnosis) -> impl Iterator<Item = &Finding> {
+    diagnosis.findings.iter().filter(|found| found.is_aside())
+}
+
 /// Every check, and what has come of it.
 pub fn explained(diagnosis: &Diagnosis) -> String {
-    let mut text = "\nChecks:\n".to_owned();
+    let mut text = String::new();
+    for finding in asides(diagnosis) {
+        text.push('\n');
+        for line in finding_lines("Note: ", finding, WIDTH) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text.push_str("\nChecks:\n");
     for check in CHECKS {
         text.push('\n');
         wrap(&mut text, &format!("{}: ", check.id), check.proves);
@@ -98,7 +119,7 @@ pub fn probed(probed: &Probed) -> String {
             .to_vec(),
     ];
     for row in &commits.rows {
-        let mut cells = vec![short(&row.replica, 14), row.kind.name().to_owned()];
+        let mut cells = vec![cut_name(&row.replica, 14), row.kind.name().to_owned()];
         cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
             Some(ms) => format!("{ms:.1}"),
             None => "too long".to_owned(),
@@ -199,8 +220,8 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
         let most = link.stage_bytes.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let stage = most.filter(|(_, bytes)| link.behind && **bytes >= 1.0);
         vec![
-            short(&link.replica, 14),
-            short(&link.upstream, 10),
+            cut_name(&link.replica, 14),
+            cut_name(&link.upstream, 10),
             link.kind_words().to_owned(),
             lag(link),
             seconds(link.lag_max_ms),
@@ -215,7 +236,7 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
     rows.extend(lost.map(|node| {
         let role = node.role.to_string();
         let cells = [
-            &short(&node.name, 14),
+            &cut_name(&node.name, 14),
             "-",
             &role,
             "not known",
@@ -228,11 +249,21 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
     table(&rows)
 }
 
-/// Cuts a name that is too long for its column.
-fn short(name: &str, most: usize) -> String {
-    match name.chars().count() > most {
-        true => name.chars().take(most - 1).chain(['…']).collect(),
-        false => name.to_owned(),
+/// Most names of a list that are shown.
+const MOST_NAMED: usize = 3;
+
+/// Names one after another, and how many there are besides.
+pub fn some(names: &[&str]) -> String {
+    some_of(names, ", ")
+}
+
+/// Texts one after another, and how many there are besides.
+pub fn some_of(names: &[&str], between: &str) -> String {
+    let named = names.iter().take(MOST_NAMED).copied();
+    let named = named.collect::<Vec<_>>().join(between);
+    match names.len().saturating_sub(MOST_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 
@@ -257,15 +288,15 @@ fn verdict(diagnosis: &Diagnosis) -> String {
     }
 }
 
-/// A finding with its evidence and remedies, in lines of at most `columns`.
-pub fn finding_lines(number: usize, finding: &Finding, columns: usize) -> Vec<String> {
+/// A finding with its evidence and remedies, in lines of at most `columns`; the first begins with `lead`.
+pub fn finding_lines(lead: &str, finding: &Finding, columns: usize) -> Vec<String> {
     let severity = match finding.severity {
         Severity::Lag => format!("explains {}", percent(finding.explains)),
         Severity::Risk => "risk".to_owned(),
         Severity::Note => "no lag".to_owned(),
     };
     let title = format!("{}: {} ({severity})", finding.at, finding.title);
-    let mut lines = wrapped(&format!("{number}. "), &title, columns);
+    let mut lines = wrapped(lead, &title, columns);
     let mut add = |lead: &str, words: &str| lines.extend(wrapped(lead, words, columns));
     for fact in &finding.evidence {
         add("   - ", &fact.words);

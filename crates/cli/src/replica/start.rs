@@ -76,7 +76,8 @@ fn start(
     }
     let before = state.applied(name)?.lsn;
     let tables = state.tables(name)?;
-    let asked = Source::ask(&replica, source, Some(&tables), None)?;
+    let mut asked = Source::ask(&replica, source, Some(&tables), None)?;
+    asked.look_at_target(&mut state)?;
     state.set_paused(name, false)?;
     let deadline = Instant::now() + wait;
     loop {

@@ -138,17 +138,27 @@ fn ask(
         let tables = state.tables(&replica.name)?;
         let expected = state.expected(&replica)?;
         let holder = state.holder(&replica.name)?;
+        let (progress, applied) = (
+            state.progress(&replica.name)?,
+            state.applied(&replica.name)?,
+        );
+        // After the state: what it has applied was written before.
+        let source = (replica.phase == Phase::Ready).then(|| {
+            ask(&replica, &tables, &expected).and_then(|mut source| {
+                source.look_at_target(&mut state)?;
+                Ok(source)
+            })
+        });
         let is_taken = replica.phase == Phase::Ready && holder == Holder::Other;
         known.push(Known {
             holder,
             taken: is_taken
                 .then(|| state.lock_words(&replica.name))
                 .transpose()?,
-            progress: state.progress(&replica.name)?,
-            applied: state.applied(&replica.name)?,
+            progress,
+            applied,
             hold: state.hold(&replica.name)?,
-            // After the state: what it has applied was written before.
-            source: (replica.phase == Phase::Ready).then(|| ask(&replica, &tables, &expected)),
+            source,
             tables,
             unmade: state.unmade(&replica.name)?,
             replica,
@@ -248,9 +258,9 @@ impl Known {
                  the target does not have yet",
                 spool.from, spool.to
             ),
-            false => {
-                format!("its spool takes {bytes} of at most {limit}; the target has all of it")
-            }
+            false => format!(
+                "its spool takes {bytes} of at most {limit}; the target has all that is in it"
+            ),
         };
         let full = (spool.full.as_ref()).map(|full| format!("its spool is full: {full}"));
         std::iter::once(holds).chain(full).collect()

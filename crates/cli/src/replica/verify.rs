@@ -80,7 +80,8 @@ fn lines(report: &Report) -> Vec<String> {
                     | DifferenceKind::Renamed
                     | DifferenceKind::Replaced
                     | DifferenceKind::Unpublished
-                    | DifferenceKind::Uncopied,
+                    | DifferenceKind::Uncopied
+                    | DifferenceKind::NoPartition,
                 ) => "not sent".to_owned(),
                 _ => count(table.differences.len(), table.more),
             },
@@ -162,6 +163,12 @@ fn named(table: &TableReport, one: &Difference) -> String {
         DifferenceKind::Uncopied => {
             return format!("{name}: it was made, or became logged, after the copy");
         }
+        DifferenceKind::NoPartition => {
+            return format!(
+                "{name}: the source has made this partition after the copy, and the target's table is no \
+                 partition"
+            );
+        }
         DifferenceKind::Missing => "the target lacks it",
         DifferenceKind::Extra => "only the target has it",
         DifferenceKind::Changed => "its values differ",
@@ -233,6 +240,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         DifferenceKind::Replaced => "replaced",
         DifferenceKind::Unpublished => "unpublished",
         DifferenceKind::Uncopied => "uncopied",
+        DifferenceKind::NoPartition => "no_partition",
     };
     let difference = |one: &Difference| json!({"key": one.key, "kind": kind(one.kind)});
     let tables = report.tables.iter().map(|table| {

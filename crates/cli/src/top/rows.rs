@@ -256,7 +256,9 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
             (Status::Warning, found.title.clone(), Some(found.cause))
         }
         (_, _, Some(trouble)) => (Status::Warning, trouble.clone(), None),
-        (_, Some(found), _) if !is_old => (Status::Fine, found.title.clone(), Some(found.cause)),
+        (_, Some(found), _) if !is_old && !found.is_aside() => {
+            (Status::Fine, found.title.clone(), Some(found.cause))
+        }
         _ if row.is_primary => (Status::Fine, "ok".to_owned(), None),
         _ if row.link.is_none() => (
             Status::Warning,
@@ -373,7 +375,13 @@ pub fn headline(rows: &[TopRow], diagnosis: &Diagnosis) -> (Status, String) {
         _ => format!("{word}s"),
     };
     let of = |status: Status| rows.iter().filter(move |row| row.status == status).count();
-    let replicas = rows.iter().filter(|row| !row.is_primary).count();
+    // A relay to which nothing leads is none.
+    let is_replica = |row: &&TopRow| row.link.is_some() || row.kind != Role::Relay.to_string();
+    let replicas = rows
+        .iter()
+        .filter(|row| !row.is_primary)
+        .filter(is_replica)
+        .count();
     let lag = rows
         .iter()
         .filter(|row| !row.is_primary && row.status == Status::Lag)

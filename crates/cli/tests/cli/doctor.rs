@@ -23,6 +23,31 @@ fn doctor_tells_health_from_faults() {
     assert!(untroubled(&json), "{}", json["nodes"]);
     assert_eq!(json["links"].as_array().unwrap().len(), 3);
 
+    let [primary, standby, first, second] = stage.conninfos();
+    let named = [
+        ("primary", primary),
+        ("standby", standby),
+        ("subscriber", first),
+        ("subscriber", second),
+    ];
+    let mut args = ["--output", "nagios", "--seconds", "1"]
+        .map(str::to_owned)
+        .to_vec();
+    args.extend(
+        named
+            .into_iter()
+            .flat_map(|(role, conninfo)| [format!("--{role}"), conninfo]),
+    );
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let said = doctor(&args);
+    let begin = "LOCKSTEP OK - 3 replicas looked at, none is late | ";
+    assert!(
+        said.code == 0 && said.text.starts_with(begin),
+        "{} {}",
+        said.code,
+        said.text
+    );
+
     for name in [
         "paused replay",
         "recovery conflict",
@@ -39,6 +64,37 @@ fn doctor_tells_health_from_faults() {
     bad_nodes(&lab, &stage);
     text_fits(&stage);
     probe_leaves_nothing(&stage);
+}
+
+/// Exit codes of doctor as a plugin, also for what it could not check.
+#[test]
+fn a_plugin_says_what_it_could_not_check() {
+    let nowhere = ["--primary", "host=/nowhere"];
+    let plugin = |more: &[&str]| {
+        let said = doctor(&[&nowhere, more].concat());
+        (said.code, said.text)
+    };
+    let (code, text) = plugin(&["--output", "nagios", "--seconds", "1"]);
+    let words = "LOCKSTEP CRITICAL - nothing can be said about primary | lost_nodes=1;;1;0\n";
+    assert_eq!((code, text.as_str()), (2, words));
+    for (more, words) in [
+        (["--nodes", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["--warning", "90"], "--warning is more than --critical"),
+    ] {
+        let (code, text) = plugin(&[&["--format", "nagios"], &more[..]].concat());
+        assert_eq!(code, 3, "{text}");
+        assert!(
+            text.starts_with("LOCKSTEP UNKNOWN - ") && text.contains(words),
+            "{text}"
+        );
+    }
+    let said = doctor(&[&nowhere[..], &["--critical", "9"]].concat());
+    assert_eq!(said.code, 2, "{}", said.text);
+    assert!(
+        said.error.contains("need --output nagios"),
+        "{}",
+        said.error
+    );
 }
 
 /// A view of the server breaks off every third answer, as a conflict with recovery does.

@@ -21,6 +21,7 @@ mod doctor_unfed;
 mod doctor_unnamed;
 mod house;
 mod links;
+mod moving;
 mod nodes_file;
 mod packaged_metrics;
 mod relay;

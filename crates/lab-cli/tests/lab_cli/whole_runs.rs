@@ -397,6 +397,14 @@ fn bench_writes_rows_that_a_later_run_of_other_cases_keeps() {
             "{row}"
         );
     }
+    let json = bench("users-20", "stock,lockstep");
+    let [stock, ours] = &json["rows"].as_array().unwrap()[7..] else {
+        panic!("{json}")
+    };
+    for row in [stock, ours] {
+        assert!(row["lookup_p99_ms"].as_f64() >= row["lookup_p50_ms"].as_f64());
+        assert!(row["lookup_p50_ms"].as_f64().unwrap() > 0.0, "{row}");
+    }
     for case in ["aggregate", "throttle-only", "aggregate-10min"] {
         assert!(results.join(format!("priority-{case}.svg")).exists());
     }

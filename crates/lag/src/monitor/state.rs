@@ -78,6 +78,8 @@ pub struct NodeState {
     pub active_clients: u64,
     /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
+    /// Time since the oldest of their statements began.
+    pub awaiting_sync_ms: Option<f64>,
     /// Milliseconds since the oldest open transaction began; None if none is open.
     pub oldest_transaction_ms: Option<f64>,
     /// Milliseconds since the oldest prepared transaction was prepared; None if there is none.
@@ -158,6 +160,18 @@ impl LinkState {
 }
 
 impl MonitorState {
+    /// Number of replicas: links, and named nodes that nothing leads to.
+    pub fn replicas(&self) -> usize {
+        let named = |node: &&NodeState| {
+            let is_of = |link: &LinkState| {
+                let rest = link.replica.strip_prefix(&node.name);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+            };
+            [Role::Standby, Role::Subscriber].contains(&node.role) && !self.links.iter().any(is_of)
+        };
+        self.links.len() + self.nodes.iter().filter(named).count()
+    }
+
     /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
         let window = Window::new(nodes.iter().map(NodeWindow::of).collect());
@@ -214,6 +228,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
             .then(|| written / seconds),
         active_clients: last.map_or(0, |last| last.clients.active),
         awaiting_sync: last.map_or(0, |last| last.clients.awaiting_sync),
+        awaiting_sync_ms: last.and_then(|last| last.clients.awaiting_sync_ms),
         oldest_transaction_ms: last.and_then(|last| {
             let sessions = last.clients.oldest.iter();
             sessions
@@ -242,7 +257,8 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
 }
 
 fn suspect(diagnosis: &Diagnosis, at: &str) -> Option<Suspect> {
-    let found = diagnosis.findings.iter().find(|finding| finding.at == at)?;
+    let mut findings = diagnosis.findings.iter();
+    let found = findings.find(|finding| finding.at == at && !finding.is_aside())?;
     Some(Suspect {
         cause: found.cause,
         title: found.title.clone(),

@@ -49,9 +49,12 @@ fn unsynced(scene: &mut Scene, of: impl Fn(usize) -> (Option<u32>, Option<u64>, 
     }
 }
 
+/// A copy in the sample with this number: its worker, the rows that it has copied, and errors.
+type Copying = fn(usize) -> (Option<u32>, Option<u64>, u64);
+
 #[test]
 fn a_copy_that_does_not_get_on_is_found() {
-    let of = |copy: fn(usize) -> (Option<u32>, Option<u64>, u64)| {
+    let of = |copy: Copying| {
         let mut scene = Scene::healthy();
         unsynced(&mut scene, copy);
         let diagnosis = scene.diagnose();

@@ -100,6 +100,8 @@ causes! {
     SpillToDisk = "spill_to_disk",
     /// A slot keeps nearly as much WAL as it may.
     RetainedWalNearLimit = "retained_wal_near_limit",
+    /// A slot has lost WAL that its consumer needs.
+    SlotLost = "slot_lost",
     /// A slot keeps WAL for nobody.
     UnusedSlot = "unused_slot",
     /// A relay is there and does nothing.

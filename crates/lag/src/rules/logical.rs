@@ -329,8 +329,10 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             .filter(|(runs, pushed)| *runs >= DECODING_SHARE && runs > pushed)
             .collect();
         // A slot that is late alone may have a reason of its own, but a walsender that decodes
-        // is none.
-        if late.len() < all.len() || busy.len() * 2 <= late.len() {
+        // is none. A giant transaction is one for its slot.
+        let has_giant = |link: &&Link<'_>| giant_of(link).is_some();
+        let is_giant = late.len() == 1 && late.iter().any(has_giant);
+        if late.len() < all.len() || busy.len() * 2 <= late.len() || is_giant {
             continue;
         }
         let runs = ratio(busy.iter().map(|(runs, _)| runs).sum(), busy.len() as f64);
@@ -370,9 +372,12 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
                 ),
             );
         }
+        let mut scope = "its slot".to_owned();
         if late.len() > 1 {
             evidence.at = all_slots(upstream);
+            scope = "every slot".to_owned();
         }
+        evidence = evidence.name("scope", scope);
         evidence = evidence.name("setting", "logical_decoding_work_mem");
         found.push(evidence);
     }
@@ -441,19 +446,19 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
     evidence
 }
 
-pub(super) fn giant(view: &View<'_>) -> Vec<Evidence> {
-    let mut found = Vec::new();
-    for link in logical(view) {
-        let Some(spilled) = spilled(link) else {
-            continue;
-        };
+/// What was spilled of a giant transaction, if there is one.
+fn giant_of(link: &Link<'_>) -> Option<Spilled> {
+    spilled(link).filter(|spilled| {
         let mean = spilled.bytes / spilled.transactions;
-        let giant = mean >= GIANT_TIMES * work_mem(link) && spilled.transactions <= 3.0;
-        if giant {
-            found.push(spill_evidence(link, &spilled, 0.95));
-        }
-    }
-    found
+        mean >= GIANT_TIMES * work_mem(link) && spilled.transactions <= 3.0
+    })
+}
+
+pub(super) fn giant(view: &View<'_>) -> Vec<Evidence> {
+    let giants = logical(view).filter_map(|link| Some((link, giant_of(link)?)));
+    giants
+        .map(|(link, spilled)| spill_evidence(link, &spilled, 0.95))
+        .collect()
 }
 
 pub(super) fn spill(view: &View<'_>) -> Vec<Evidence> {

@@ -44,6 +44,7 @@ mod replica_tests;
 #[cfg(test)]
 mod scene;
 mod server;
+mod setting;
 mod standing;
 mod synchronised;
 mod synchronous;
@@ -233,7 +234,7 @@ impl Evidence {
 
     pub(crate) fn setting(self, node: &NodeWindow, name: &'static str) -> Self {
         match node.facts.setting(name) {
-            Some(value) => self.name(name, value),
+            Some(value) => self.name(name, setting::shown(name, value)),
             None => self,
         }
     }

@@ -50,7 +50,7 @@ fn what_promotes_stops_or_loses_says_so_and_comes_last() {
             seen += 1;
             let is_other = remedy.contains("if {node} is meant to stand there");
             assert!(
-                is_dangerous(&remedy) || is_other,
+                is_dangerous(remedy) || is_other,
                 "after a dangerous one: {remedy}"
             );
             let warns = WARNINGS.iter().any(|word| remedy.contains(word));
@@ -266,7 +266,8 @@ fn of_slot(status: &str, limit: &str) -> Vec<String> {
         sample.slots[1].wal_status = Some(status.into());
     }
     let diagnosis = scene.diagnose();
-    let near = |found: &&Finding| found.cause == Cause::RetainedWalNearLimit;
+    let near =
+        |found: &&Finding| [Cause::RetainedWalNearLimit, Cause::SlotLost].contains(&found.cause);
     let found = diagnosis.findings.iter().find(near);
     found
         .map(|found| found.remedies.clone())

@@ -93,7 +93,9 @@ pub(super) fn with_delay(evidence: Evidence, node: &NodeWindow) -> Evidence {
         false => "max_standby_streaming_delay",
     };
     match node.facts.setting(name) {
-        Some(value) => evidence.name("delay_setting", name).name("delay", value),
+        Some(value) => evidence
+            .name("delay_setting", name)
+            .name("delay", super::setting::shown(name, value)),
         None => evidence,
     }
 }

@@ -65,11 +65,13 @@ fn left(node: &NodeWindow, slot: &Slot) -> Option<f64> {
     Some(slot.safe_wal_size? as f64 / limit)
 }
 
+fn is_lost(slot: &Slot) -> bool {
+    slot.wal_status == Some(WalStatus::Lost)
+}
+
 fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
-    matches!(
-        slot.wal_status,
-        Some(WalStatus::Unreserved | WalStatus::Lost)
-    ) || left(node, slot).is_some_and(|left| left < NEAR)
+    let is_near = || left(node, slot).is_some_and(|left| left < NEAR);
+    !is_lost(slot) && (slot.wal_status == Some(WalStatus::Unreserved) || is_near())
 }
 
 /// A replica that was named needs the slot, or one that cannot be asked may need it.
@@ -90,17 +92,49 @@ fn of_replica(evidence: Evidence, name: &str) -> Evidence {
     evidence.name("lockstep_replica", name)
 }
 
+/// Adds whose slot it is, so that a remedy does not drop what somebody needs.
+fn of_owner(evidence: Evidence, view: &View<'_>, node: &NodeWindow, slot: &Slot) -> Evidence {
+    match replica::of_slot(slot) {
+        Some(name) => of_replica(evidence, name),
+        None if !slot.active && !has_owner(view, node, slot) => {
+            evidence.name("unowned_slot", &slot.slot_name)
+        }
+        None => evidence,
+    }
+}
+
+/// Slots whose WAL is gone. What they keep is nothing, so no figure says how bad that is.
+pub(super) fn lost(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (node, sample) in upstreams(view) {
+        for slot in sample.slots.iter().filter(|slot| is_lost(slot)) {
+            let mut evidence = Evidence::on(node, Severity::Lag)
+                .fact("lost", 1.0, "wal_status is \"lost\": the server has removed WAL from before its restart_lsn")
+                .name("slot", &slot.slot_name)
+                .name("upstream", &node.name);
+            if let Some(limit) = node
+                .facts
+                .number("max_slot_wal_keep_size")
+                .filter(|limit| *limit > 0.0)
+            {
+                let words = format!("max_slot_wal_keep_size is {limit:.0} MB");
+                evidence = evidence.fact("limit_bytes", limit * MB, words);
+            }
+            evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
+            evidence.explains = 1.0;
+            found.push(of_owner(evidence, view, node, slot));
+        }
+    }
+    found
+}
+
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (node, sample) in upstreams(view) {
         for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
             let kept = kept(sample, slot);
             let status = slot.wal_status.as_ref().map_or("?", WalStatus::name);
-            let severity = match slot.wal_status {
-                Some(WalStatus::Lost) => Severity::Lag,
-                _ => Severity::Risk,
-            };
-            let mut evidence = Evidence::on(node, severity)
+            let mut evidence = Evidence::on(node, Severity::Risk)
                 .fact(
                     "retained_bytes",
                     kept,
@@ -113,20 +147,11 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            let is_lost = slot.wal_status == Some(WalStatus::Lost);
-            let what = if is_lost { "lost_slot" } else { "near_slot" };
-            evidence = evidence.name(what, &slot.slot_name);
             let limit = node.facts.number("max_slot_wal_keep_size");
-            if let Some(limit) = limit.filter(|limit| *limit > 0.0 && !is_lost) {
+            if let Some(limit) = limit.filter(|limit| *limit > 0.0) {
                 evidence = evidence.name("twice", format!("{:.0}", 2.0 * limit));
             }
-            match replica::of_slot(slot) {
-                Some(name) => evidence = of_replica(evidence, name),
-                None if !slot.active && !has_owner(view, node, slot) => {
-                    evidence = evidence.name("unowned_slot", &slot.slot_name);
-                }
-                None => {}
-            }
+            evidence = of_owner(evidence, view, node, slot);
             // The less is left, the worse; a slot that nobody uses does not move by itself.
             let used = if slot.active { 0.9 } else { 1.0 };
             evidence.explains = used * (1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0));
@@ -161,7 +186,7 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
             // Rules about replicas know more of one whose target was asked.
             let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
-            let is_seen = used > 0.0 || is_near(node, slot) || is_known;
+            let is_seen = used > 0.0 || is_near(node, slot) || is_lost(slot) || is_known;
             // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.
             let rows = slot.xmin_age.filter(|age| *age >= OLD_XMIN);
             if is_seen || (kept < MUCH_WAL && rows.is_none()) || slot.synced {

@@ -46,7 +46,7 @@ pub const RULES: &[Rule] = &[
         signal: replay::delayed,
         remedies: &[
             "on {node}: ALTER SYSTEM SET recovery_min_apply_delay = 0; SELECT pg_reload_conf(); (now \
-             {recovery_min_apply_delay} ms), unless this standby is meant to be late",
+             {recovery_min_apply_delay}), unless this standby is meant to be late",
         ],
     },
     Rule {
@@ -68,8 +68,8 @@ pub const RULES: &[Rule] = &[
         signal: replay::conflict,
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended",
-            "on {node}: lower {delay_setting} (now {delay} ms, -1 is \
-             forever): queries that hold replay up for longer are then cancelled",
+            "on {node}: lower {delay_setting} (now {delay}): queries that hold replay up for longer are then \
+             cancelled",
             "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts \
              over old rows, at the price of dead rows on the primary",
         ],
@@ -81,8 +81,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that query may be ended; it has the oldest \
              transaction, so most likely an open cursor or scan on that page",
-            "on {node}: lower {delay_setting} (now {delay} ms, -1 is \
-             forever)",
+            "on {node}: lower {delay_setting} (now {delay})",
             "close cursors early: a cursor that is not read further keeps its page pinned",
         ],
     },
@@ -161,7 +160,7 @@ pub const RULES: &[Rule] = &[
         signal: halted::walsenders,
         remedies: &[
             "look at the log of {upstream} for what ends them: pg_terminate_backend, wal_sender_timeout \
-             (now {wal_sender_timeout} ms), a crash, too little memory",
+             (now {wal_sender_timeout}), a crash, too little memory",
             "if it says nothing: look for what cuts connections between the servers: a proxy, a firewall, \
              an idle limit (tcp_keepalives_idle)",
         ],
@@ -231,8 +230,8 @@ pub const RULES: &[Rule] = &[
              process",
             "look at the walreceiver {pid} on {node} (ps, a debugger) and at the network to {upstream}: \
              nothing gets through, and the connection stays open",
-            "on {node}: wal_receiver_timeout (now {wal_receiver_timeout} ms), on {upstream}: \
-             wal_sender_timeout (now {wal_sender_timeout} ms): after that they connect again",
+            "on {node}: wal_receiver_timeout (now {wal_receiver_timeout}), on {upstream}: \
+             wal_sender_timeout (now {wal_sender_timeout}): after that they connect again",
         ],
     },
     Rule {
@@ -290,7 +289,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {server}: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each transaction \
              is then flushed as it is applied",
-            "on {server}, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it \
+            "on {server}, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay}); it \
              counts for the whole server",
             "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until \
              they are visible there, not until they are flushed",
@@ -381,7 +380,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::SlowDecoding,
-        title: "decoding is slow, for every slot",
+        title: "decoding is slow, for {scope}",
         signal: logical::decoding,
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
@@ -438,7 +437,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::RelayHalted,
-        title: "relay {relay} is connected and does nothing",
+        title: "{relay} is connected and does nothing",
         signal: halted::relay,
         remedies: &[
             "on the machine of {relay}: look at the process of lockstep relay (ps, a debugger): if its \
@@ -572,11 +571,21 @@ pub const RULES: &[Rule] = &[
         title: "a slot keeps nearly as much WAL as it may",
         signal: standing::retained,
         remedies: &[
-            "let the consumer of slot {near_slot} run and catch up",
-            "set up the consumer of slot {lost_slot} again, with a new slot: WAL that it needs is lost. \
-             A standby with a restore_command may have it from an archive",
+            "let the consumer of slot {slot} run and catch up",
             "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
              (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
+            "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
+            "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
+             consumer loses what it has not received, and must be set up again",
+        ],
+    },
+    Rule {
+        cause: Cause::SlotLost,
+        title: "slot {slot} has lost WAL that its consumer needs",
+        signal: standing::lost,
+        remedies: &[
+            "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
+             copies its tables. A standby with a restore_command may have that WAL from an archive",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not received, and must be set up again",
@@ -621,7 +630,7 @@ pub const RULES: &[Rule] = &[
             "on {without_feedback}: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); the \
              primary then keeps the rows that queries need, which costs dead rows there",
             "on {node}: ALTER SYSTEM SET {delay_setting} = '{longer}ms'; SELECT \
-             pg_reload_conf(); (now {delay} ms): replay then waits for \
+             pg_reload_conf(); (now {delay}): replay then waits for \
              queries, so the standby lags",
             "let long queries run on a standby of their own",
         ],

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, RULES, Severity, fill};
+use crate::diagnosis::diagnose;
 use crate::node::Trouble;
 use crate::parallel_replay::ParallelReplay;
 use crate::views::{Searched, Slot};
+use crate::window::Window;
 
 type Change = fn(&mut Scene);
 
@@ -304,7 +306,7 @@ const CASES: &[Case] = &[
             let last = s.primary.samples.last_mut().unwrap();
             last.slots[1].wal_status = Some("lost".into());
         },
-        Cause::RetainedWalNearLimit,
+        Cause::SlotLost,
         Some(("slot", "slot_one")),
     ),
     (
@@ -546,7 +548,7 @@ fn the_better_remedy_comes_first() {
         place("ALTER SUBSCRIPTION sub_one SET (synchronous_commit = on)"),
         0
     );
-    assert!(place("wal_writer_delay = 10ms (now 200 ms)") > 0);
+    assert!(place("wal_writer_delay = 10ms (now 200ms)") > 0);
 }
 
 #[test]
@@ -618,4 +620,33 @@ fn remedies_with_gaps_are_left_out() {
 #[test]
 fn long_queries_are_shortened() {
     assert_eq!(super::shortened(&"é ".repeat(500)).chars().count(), 122);
+}
+
+/// One slot with a giant transaction says nothing of how fast decoding is for others.
+#[test]
+fn a_giant_transaction_of_the_only_slot_is_the_only_cause() {
+    let mut scene = Scene::healthy();
+    let (waits, idle) = (
+        ("IO", "ReorderBufferWrite"),
+        ("Activity", "LogicalApplyMain"),
+    );
+    scene.stuck_subscriber(1, waits, idle);
+    for sample in &mut scene.primary.samples {
+        sample.slots.truncate(2);
+        sample.senders.truncate(2);
+    }
+    let of = |scene: &Scene| -> Vec<Cause> {
+        let nodes = [&scene.primary, &scene.standby, &scene.one];
+        let diagnosis = diagnose(&Window::new(nodes.map(Clone::clone).into()));
+        diagnosis.findings.iter().map(|found| found.cause).collect()
+    };
+    assert!(
+        of(&scene).contains(&Cause::SlowDecoding),
+        "{:?}",
+        of(&scene)
+    );
+    scene.spilled(5_000_000_000, 1);
+    let found = of(&scene);
+    assert!(found.contains(&Cause::GiantTransaction), "{found:?}");
+    assert!(!found.contains(&Cause::SlowDecoding), "{found:?}");
 }

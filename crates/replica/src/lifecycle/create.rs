@@ -559,7 +559,7 @@ impl Run<'_> {
         let publication = &self.replica.publication;
         finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
         failpoint::CREATE_SEQUENCES.reach();
-        let mut unmade = finish::views(&mut source, &mut target)?;
+        let mut unmade = finish::without_event_triggers(&mut source, &mut target, finish::views)?;
         unmade.extend(finish::analyze(&self.options.target, self.options.jobs)?);
         (self.state).set_unmade(&self.replica.name, Phase::Finishing, &unmade)?;
         failpoint::CREATE_FINISHED.reach();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use lockstep_client::quote::sql_literal;
+use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, Conninfo, ToText, field};
 
 use crate::copy::workers::target_session;
@@ -123,6 +123,58 @@ pub fn sequences(
         set.map_err(ReplicaError::Target)?;
     }
     Ok(())
+}
+
+/// Event triggers of the source that fire for sessions like ours, and how each is enabled there.
+const ALWAYS: &str = "SELECT evtname, CASE evtenabled WHEN 'A' THEN 'ALWAYS' ELSE 'REPLICA' END \
+                      FROM pg_event_trigger WHERE evtenabled IN ('A', 'R') ORDER BY 1";
+
+/// The event triggers in `$1` that the target has.
+const THERE: &str = "SELECT evtname FROM pg_event_trigger \
+                     WHERE evtname IN (SELECT json_array_elements_text($1::json))";
+
+/// From this version on `event_triggers` keeps them silent.
+const SETS_EVENT_TRIGGERS: u32 = 170_000;
+
+/// Calls `work` on a target whose event triggers stay silent meanwhile, whatever they are enabled for. They
+/// are enabled afterwards as they are on the source, so that a call after a crash enables them, too.
+pub fn without_event_triggers<T>(
+    source: &mut Connection,
+    target: &mut Connection,
+    work: impl FnOnce(&mut Connection, &mut Connection) -> Result<T>,
+) -> Result<T> {
+    let always = match target.server_version() < SETS_EVENT_TRIGGERS {
+        true => source.query(ALWAYS).map_err(ReplicaError::Source)?,
+        false => Vec::new(),
+    };
+    let mut commands = Vec::new();
+    let mut read = || -> Result<(), ClientError> {
+        let mut enabled = Vec::new();
+        for row in &always {
+            enabled.push((field::<String>(row, 0)?, field::<String>(row, 1)?));
+        }
+        let names: Vec<_> = enabled.iter().map(|(name, _)| name).collect();
+        for row in target.query_with(THERE, &[&serde_json::json!(names).to_string()])? {
+            let name: String = field(&row, 0)?;
+            let how = enabled.iter().find(|(one, _)| *one == name);
+            let name = identifier("event trigger", &name)?;
+            let to = |how: &str| format!("ALTER EVENT TRIGGER {name} {how}");
+            let how = how.map_or_else(String::new, |(_, how)| format!("ENABLE {how}"));
+            commands.push((to("DISABLE"), to(&how)));
+        }
+        Ok(())
+    };
+    if !always.is_empty() {
+        read().map_err(ReplicaError::Target)?;
+    }
+    let all = |target: &mut Connection, which: fn(&(String, String)) -> &String| {
+        let mut commands = commands.iter().map(which);
+        let run = commands.try_for_each(|command| target.execute(command));
+        run.map_err(ReplicaError::Target)
+    };
+    all(target, |(disable, _)| disable)?;
+    let done = work(source, target);
+    all(target, |(_, enable)| enable).and(done)
 }
 
 /// The search path of those who connect to the source and set none.

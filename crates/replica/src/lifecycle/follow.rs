@@ -244,7 +244,9 @@ impl Look {
             Some(&tables),
             Some(expected),
         );
-        Some((found.ok()?, unmade))
+        let mut found = found.ok()?;
+        found.look_at_target(&mut state).ok()?;
+        Some((found, unmade))
     }
 }
 

@@ -658,8 +658,19 @@ fn acting(facts: &Facts, found: &mut Findings) {
     }
 }
 
+/// A role that row security could stop sets `row_security` to off, so that nothing is hidden: an error then.
 fn row_security(facts: &Facts, found: &mut Findings) {
-    let source = &facts.source;
+    let (source, target) = (&facts.source, &facts.target);
+    if !target.superuser && !target.bypass_rls {
+        let says = format!(
+            "its row security is forced, so that the target would refuse changes of role \"{}\"",
+            target.role
+        );
+        let todo = format!("ALTER ROLE \"{}\" BYPASSRLS on the target", target.role);
+        let forced = facts.copied();
+        let forced = forced.filter(|table| table.row_security && table.row_security_forced);
+        found.tables(Severity::Error, forced, &says, &todo);
+    }
     if source.superuser || source.bypass_rls {
         return;
     }

@@ -357,6 +357,7 @@ fn a_right_missing_on_the_source_is_named_with_the_grant() {
             |f| f.tables[0].readable = false,
         ),
         (Error, "table \"s.t\"", "row security", "BYPASSRLS", |f| {
+            f.target.bypass_rls = true;
             f.tables[0].row_security = true;
             f.tables[0].row_security_forced = true;
         }),
@@ -371,6 +372,21 @@ fn a_right_missing_on_the_source_is_named_with_the_grant() {
     });
     assert_eq!(all, []);
     assert_eq!(found(|f| f.tables[0].row_security = true), []);
+    // Row security that is forced would stop the role on the target as well.
+    let forced = |bypass_rls| {
+        found(|f| {
+            f.source.superuser = true;
+            (f.target.superuser, f.target.bypass_rls) = (false, bypass_rls);
+            f.tables[0].row_security = true;
+            f.tables[0].row_security_forced = true;
+        })
+    };
+    let on_target = |bypass_rls| {
+        let mut found = forced(bypass_rls).into_iter();
+        found
+            .any(|(severity, _, says, _)| severity == Error && says.contains("target would refuse"))
+    };
+    assert_eq!([false, true].map(on_target), [true, false]);
 }
 
 #[test]

@@ -27,6 +27,9 @@ pub enum Why {
     /// The source has made it after the copy, or has made it a logged one, or has moved it out of an
     /// excluded schema.
     Uncopied,
+    /// The source has made it as a partition after the copy, and the target has no such partition under its
+    /// name, but another table.
+    NoPartition,
 }
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
@@ -106,7 +109,7 @@ pub fn lost(
 
 /// Tables that a replica would copy if it was made now, and that none of `$2` (as in [`LOST`]) is. Each
 /// comes with the partitioned tables above it. A partition that publication `$1` has, itself or by a table
-/// above it, is replicated from its first row on.
+/// above it, is replicated from its first row on; `{published}` chooses whether those are asked for.
 const UNCOPIED: &str = "
 WITH asked AS (
     SELECT l ->> 0 AS schema_name, l ->> 1 AS table_name, (l ->> 2)::oid AS source_oid
@@ -124,7 +127,7 @@ WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND {namespaces} AND o.source_o
             OR NOT EXISTS (SELECT FROM pg_class x WHERE x.oid = a.source_oid)))
     AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_class'::regclass
         AND e.objid = c.oid AND e.deptype = 'e')
-    AND NOT EXISTS (SELECT FROM pg_publication_rel r
+    AND {published} (SELECT FROM pg_publication_rel r
         JOIN pg_publication p ON p.oid = r.prpubid
             AND p.pubname IN (SELECT json_array_elements_text($1::json))
         WHERE c.relispartition AND r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
@@ -137,22 +140,83 @@ pub fn uncopied(
     tables: &[TableCopy],
     excluded: &Excluded,
 ) -> Result<Vec<Lost>, ClientError> {
-    let sql = with_namespaces(UNCOPIED);
+    let sql = UNCOPIED.replace("{published}", "NOT EXISTS");
+    let found = after_the_copy(source, &sql, publications, tables, excluded)?;
+    let why = Why::Uncopied;
+    Ok(lost_for(found, &why))
+}
+
+/// Partitions that came after the copy of `tables` and are replicated, if the target has them.
+pub fn later_partitions(
+    source: &mut Connection,
+    publications: &[String],
+    tables: &[TableCopy],
+    excluded: &Excluded,
+) -> Result<Vec<TableName>, ClientError> {
+    let sql = UNCOPIED.replace("{published}", "EXISTS");
+    after_the_copy(source, &sql, publications, tables, excluded)
+}
+
+/// Tables of `$1` that are there and are no partitions that rows are applied to.
+const NO_PARTITIONS: &str = "
+SELECT n.nspname, c.relname
+FROM json_array_elements($1::json) s JOIN pg_namespace n ON n.nspname = s ->> 0
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s ->> 1
+WHERE c.relkind IN ('r', 'p')
+    AND NOT (c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p')
+ORDER BY 1, 2";
+
+/// Which of the source's later partitions are other tables on the target, so that their changes are skipped.
+pub fn no_partitions(
+    target: &mut Connection,
+    later: &[TableName],
+) -> Result<Vec<Lost>, ClientError> {
+    if later.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<_> = later
+        .iter()
+        .map(|name| (&name.schema, &name.table))
+        .collect();
+    let rows = target.query_with(NO_PARTITIONS, &[&serde_json::json!(names).to_string()])?;
+    let found: Result<Vec<_>, ClientError> = rows.iter().map(|row| name_of(row)).collect();
+    Ok(lost_for(found?, &Why::NoPartition))
+}
+
+fn lost_for(tables: Vec<TableName>, why: &Why) -> Vec<Lost> {
+    let lost = |table| Lost {
+        table,
+        why: why.clone(),
+    };
+    tables.into_iter().map(lost).collect()
+}
+
+fn name_of(row: &[Option<String>]) -> Result<TableName, ClientError> {
+    Ok(TableName {
+        schema: field(row, 0)?,
+        table: field(row, 1)?,
+    })
+}
+
+fn after_the_copy(
+    source: &mut Connection,
+    sql: &str,
+    publications: &[String],
+    tables: &[TableCopy],
+    excluded: &Excluded,
+) -> Result<Vec<TableName>, ClientError> {
+    let sql = with_namespaces(sql);
     let rows = source.query_with(&sql, &[&json_array(publications), &asked(tables)])?;
     let mut found = Vec::new();
     for row in rows {
-        let table = TableName {
-            schema: field(&row, 0)?,
-            table: field(&row, 1)?,
-        };
+        let table = name_of(&row)?;
         let above = tables_of(&row, 2)?;
         if !above
             .iter()
             .chain([&table])
             .any(|name| excluded.names(name))
         {
-            let why = Why::Uncopied;
-            found.push(Lost { table, why });
+            found.push(table);
         }
     }
     Ok(found)
@@ -171,6 +235,10 @@ impl Lost {
             Why::Replaced => "another table has its name on the source now".to_owned(),
             Why::Unpublished => "the publication does not have it any more".to_owned(),
             Why::Uncopied => "it was made, or became logged, after the copy".to_owned(),
+            Why::NoPartition => "the source has made this partition after the copy, and on the target the \
+                                 table is no partition, so its changes are skipped: make it a partition there \
+                                 before the first row comes"
+                .to_owned(),
         }
     }
 }

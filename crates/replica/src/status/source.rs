@@ -8,8 +8,8 @@ use lockstep_wire::Lsn;
 use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
-use crate::state::{APPLICATION, Replica, TableCopy, system_id};
-use crate::status::lost::{Lost, lost, sequences, uncopied};
+use crate::state::{APPLICATION, Replica, ReplicaState, TableCopy, system_id};
+use crate::status::lost::{Lost, later_partitions, lost, no_partitions, sequences, uncopied};
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
@@ -57,6 +57,8 @@ pub struct Source {
     pub unpublished: Vec<TableName>,
     /// Other tables that are not replicated, or not under their names.
     pub lost: Vec<Lost>,
+    /// Partitions that were made after the copy.
+    pub later: Vec<TableName>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
     /// Number of its sequences, which are not replicated.
@@ -124,6 +126,13 @@ impl Source {
         }
     }
 
+    /// Adds what the target has in place of later partitions.
+    pub fn look_at_target(&mut self, state: &mut ReplicaState) -> Result<()> {
+        let found = no_partitions(state.connection(), &self.later);
+        self.lost.extend(found.map_err(ReplicaError::Target)?);
+        Ok(())
+    }
+
     /// Why the slot cannot be used any more, and what to do.
     pub fn slot_lost(&self, replica: &Replica) -> Option<String> {
         let reason = self.slot.as_ref()?.invalidation.as_ref()?;
@@ -146,7 +155,7 @@ impl Source {
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
             let mut unpublished = unpublished(&mut session, replica)?;
-            let mut lost = Vec::new();
+            let (mut lost, mut later) = (Vec::new(), Vec::new());
             if let Some(tables) = tables {
                 let publications = std::slice::from_ref(&replica.publication);
                 lost = self::lost(&mut session, publications, tables)?;
@@ -155,6 +164,7 @@ impl Source {
                 let mut uncopied = uncopied(&mut session, publications, tables, &excluded)?;
                 uncopied.retain(|lost| !unpublished.contains(&lost.table));
                 lost.extend(uncopied);
+                later = later_partitions(&mut session, publications, tables, &excluded)?;
             }
             let sequences = sequences(&mut session, &replica.excluded())?;
             let altered = match expected {
@@ -166,6 +176,7 @@ impl Source {
                 slot,
                 unpublished,
                 lost,
+                later,
                 altered,
                 sequences,
             };

@@ -11,7 +11,7 @@ use super::locked;
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
 use crate::names::{Excluded, TableName, tables_of};
-use crate::status::lost::{Lost, Why, lost, uncopied};
+use crate::status::lost::{Lost, Why, later_partitions, lost, no_partitions, uncopied};
 use lockstep_apply::Others;
 
 /// Tables below others, with all of those, the columns of the primary key, and the columns.
@@ -61,6 +61,9 @@ pub fn find(
     if let Others::LaterPartitions(excluded) = &options.starts.others {
         let uncopied = uncopied(source, publications, listed, excluded);
         lost.extend(uncopied.map_err(VerifyError::Source)?);
+        let later = later_partitions(source, publications, listed, excluded);
+        let later = later.map_err(VerifyError::Source)?;
+        lost.extend(no_partitions(target, &later).map_err(VerifyError::Target)?);
     }
     let lost = (lost.into_iter())
         .filter(|lost| !is_compared(&lost.table) && !changed.contains(&lost.table));
@@ -123,6 +126,7 @@ fn report(lost: Lost) -> TableReport {
         Why::Replaced => (DifferenceKind::Replaced, String::new()),
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
+        Why::NoPartition => (DifferenceKind::NoPartition, String::new()),
     };
     TableReport::new(lost.table, Vec::new(), 0, vec![Difference { key, kind }])
 }

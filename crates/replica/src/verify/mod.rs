@@ -207,6 +207,8 @@ pub enum DifferenceKind {
     Unpublished,
     /// The source has the table, and it was not copied.
     Uncopied,
+    /// The source has made the partition after the copy, and the target's table of its name is none.
+    NoPartition,
 }
 
 /// Compares all tables that are replicated. `hold` is that of the replica, which must be applying.

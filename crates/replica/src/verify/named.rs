@@ -130,6 +130,10 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
     }
 }
 
+/// Why a replica that works has not got further in the time that a user gives it.
+const SLOW: &str = "it works, and has finished nothing more within the time that --wait gives it: a large \
+    transaction, or the first changes of hundreds of tables, takes longer; try a longer --wait";
+
 /// Waits until the replica is where the source was, as long as it gets on: changes are held back
 /// only for what is left then.
 fn wait_near(
@@ -156,6 +160,7 @@ fn wait_near(
             Holder::Nobody if own.is_none() => Some("the process that applied has ended"),
             Holder::Apply if applied.state == "blocked" => Some("a change does not fit"),
             Holder::Apply if applied.lsn >= Some(end) => return Ok(()),
+            Holder::Apply if since.elapsed() > what.patience && error.is_none() => Some(SLOW),
             _ if since.elapsed() > what.patience => Some("it makes no progress"),
             _ => None,
         };

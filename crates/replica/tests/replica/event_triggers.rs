@@ -18,7 +18,10 @@ const TRIGGERS: &str = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUE
     CREATE EVENT TRIGGER logs ON ddl_command_end EXECUTE FUNCTION log(); \
     CREATE EVENT TRIGGER forbids ON ddl_command_start \
       WHEN TAG IN ('REFRESH MATERIALIZED VIEW', 'CREATE PUBLICATION', 'DROP PUBLICATION', 'ALTER TABLE') \
-      EXECUTE FUNCTION forbid()";
+      EXECUTE FUNCTION forbid(); \
+    CREATE EVENT TRIGGER always ON ddl_command_start WHEN TAG IN ('REFRESH MATERIALIZED VIEW') \
+      EXECUTE FUNCTION forbid(); \
+    ALTER EVENT TRIGGER always ENABLE ALWAYS";
 
 #[test]
 fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
@@ -28,7 +31,7 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
     create(&options(&source, &target), &mut Told::default()).unwrap();
     assert_eq!(values(&target, "SELECT id FROM m"), ["1"]);
     let triggers = "SELECT concat(evtname, evtenabled) FROM pg_event_trigger ORDER BY 1";
-    assert_eq!(values(&target, triggers), ["forbidsO", "logsO"]);
+    assert_eq!(values(&target, triggers), ["alwaysA", "forbidsO", "logsO"]);
     // An older state is upgraded with them in place.
     let mut session = sql(&target);
     session

@@ -4,6 +4,10 @@ use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::lifecycle::follow::follow;
+use lockstep_replica::state::ReplicaState;
+use lockstep_replica::status::lost::Why;
+use lockstep_replica::status::source::Source;
+use lockstep_replica::verify::{self, DifferenceKind, Replicated};
 
 use crate::apply_lab::{Ends, LONG};
 use crate::{Told, conninfo, options, server, sql, values};
@@ -59,6 +63,42 @@ fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
         control.stop();
         following.join().unwrap().unwrap();
     });
+}
+
+#[test]
+fn a_later_partition_that_is_another_table_on_the_target_is_told_of() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source).execute(PARTITIONED).unwrap();
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    sql(&source).execute(SECOND).unwrap();
+    let lost = || {
+        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let replica = state.replica("r").unwrap().unwrap();
+        let tables = state.tables("r").unwrap();
+        let mut found = Source::ask(&replica, None, Some(&tables), None).unwrap();
+        found.look_at_target(&mut state).unwrap();
+        (found.unreplicated(&replica).tables, found.lost)
+    };
+    assert_eq!(lost(), (0, Vec::new()), "the first row stops the replica");
+    let plain = "CREATE TABLE p2 (k int PRIMARY KEY, v text)";
+    sql(&target).execute(plain).unwrap();
+    let (tables, found) = lost();
+    assert_eq!((tables, found[0].why.clone()), (1, Why::NoPartition));
+    let what = Replicated {
+        name: "r".to_owned(),
+        target: conninfo(&target),
+        source: None,
+        jobs: 1,
+        patience: LONG,
+    };
+    let report = verify::replica(&what, &mut |_| ()).unwrap();
+    let differs = report.tables.iter().flat_map(|table| &table.differences);
+    let differs: Vec<_> = differs.map(|one| one.kind).collect();
+    assert_eq!(differs, [DifferenceKind::NoPartition]);
+    let attach = "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (100) TO (200)";
+    sql(&target).execute(attach).unwrap();
+    assert_eq!(lost().0, 0);
 }
 
 #[test]

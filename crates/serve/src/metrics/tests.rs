@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use lockstep_lag::link::BehindPrimary;
 use lockstep_lag::point::Bound;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Cause, Severity};
@@ -15,6 +16,17 @@ fn full() -> MonitorState {
     example::lag(&mut state, 0, 1_400.0);
     state.links[0].bound = Bound::LEAST;
     state.links[1].bound = Bound::MOST;
+    state.links[1].behind_primary = Some(BehindPrimary {
+        behind: true,
+        lag_ms: 82_000.0,
+        lag_is_least: true,
+        lag_most_ms: None,
+        lag_bytes: 1e6,
+    });
+    (
+        state.nodes[0].awaiting_sync,
+        state.nodes[0].awaiting_sync_ms,
+    ) = (2, Some(7_500.0));
     let copy = LinkState {
         replica: "copy".to_owned(),
         lockstep_replica: Some(ReplicaReport {

@@ -5,7 +5,7 @@ import { News } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";
 import { topology } from "./topology.js";
-import { clock, el, lines, mark, put, show, sync } from "./write.js";
+import { aside, clock, el, lines, mark, put, show, sync, zone } from "./write.js";
 
 const at = (id) => document.getElementById(id);
 const MARKS = { starting: "…", ok: "✓", risk: "△", blind: "?", lag: "▲" };
@@ -31,6 +31,8 @@ function updateCause(shown, found) {
   mark(shown.root, "data-level", { lag: "lag", risk: "risk", note: "ok" }[found.severity]);
   put(shown.title, `${found.at}: ${found.title}`);
   put(shown.tag, severity(found));
+  show(shown.remedies, !aside(found));
+  show(shown.evidence, !aside(found));
   lines(shown.remedies, found.remedies.map((remedy, index) => `${index ? "Or" : "Do"}: ${remedy}`));
   lines(shown.evidence, found.evidence.map((fact) => fact.words));
   put(shown.query, found.names.query ?? "");
@@ -79,7 +81,7 @@ function render(state) {
   // Read aloud only when something else is the matter, not with each figure.
   put(at("spoken"), brief);
   document.title = `${MARKS[level]} ${brief} · Lockstep`;
-  put(at("news"), `${clock(state.at_ms)}, every ${state.every_s} s`);
+  put(at("news"), `${clock(state.at_ms)} ${zone(state.at_ms)}, every ${state.every_s} s`);
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
   kept(state.history);
   causes(state.diagnosis.findings);
@@ -90,7 +92,7 @@ function render(state) {
 }
 
 function lost(since, why) {
-  const when = since === null ? "" : ` since ${clock(since)}`;
+  const when = since === null ? "" : ` since ${clock(since)} ${zone(since)}`;
   const words = `No news${when}: ${why}. ${since === null ? "" : "What is below is old. "}Trying again.`;
   if (lostSince === words) return;
   lostSince = words;

@@ -1,7 +1,7 @@
 // A replica's lag over time, and below it the bytes in each part of the way, stacked. Drawn by
 // hand as SVG; the same as a sentence and as a table.
 
-import { bytes, clock, el, lines as cellsOf, mark, moment, put, seconds, sync } from "./write.js";
+import { bytes, clock, el, lines as cellsOf, mark, moment, put, seconds, sync, zone } from "./write.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LAG = { top: 16, bottom: 74 };
@@ -78,7 +78,7 @@ export class Chart {
     mark(this.cross, "d", near ? `M${x(near.at_ms).toFixed(1)} 0V${height - 16}` : "");
     const parts = near ? stages.map((stage, index) => [stage.name, near.stage_bytes[index]]).filter(([, count]) => count > 0) : [];
     const visible = near?.visible_ms === undefined || near.visible_ms === null ? "" : `, visible after ${seconds(near.visible_ms)}`;
-    put(this.readout, near ? `${clock(near.at_ms)}: ${seconds(near.lag_ms)}${visible}${parts.map(([name, count]) => ` · ${name} ${bytes(count)}`).join("")}` : "");
+    put(this.readout, near ? `${clock(near.at_ms)} ${zone(near.at_ms)}: ${seconds(near.lag_ms)}${visible}${parts.map(([name, count]) => ` · ${name} ${bytes(count)}`).join("")}` : "");
   }
 
   // `moments` are the oldest first; `to` is now; both in milliseconds since 1970.
@@ -134,7 +134,7 @@ export class Chart {
     let words = `${this.name}, the last ${time}: nothing is known yet.`;
     if (now) {
       const parts = stages.map((stage, index) => `${stage.name} ${bytes(now.stage_bytes[index])}`);
-      words = `${this.name}, the last ${time}: lag ${seconds(now.lag_ms)} now, at most ${seconds(worst.lag_ms)} at ${clock(worst.at_ms)}. On the way now: ${parts.join(", ")}.`;
+      words = `${this.name}, the last ${time}: lag ${seconds(now.lag_ms)} now, at most ${seconds(worst.lag_ms)} at ${clock(worst.at_ms)} ${zone(worst.at_ms)}. On the way now: ${parts.join(", ")}.`;
     }
     mark(this.picture, "aria-label", words);
     const make = (stage) => {

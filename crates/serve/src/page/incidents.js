@@ -1,6 +1,6 @@
 // What was the matter, from when to when, the newest first.
 
-import { bytes, el, mark, moment, put, seconds, show, sync } from "./write.js";
+import { bytes, el, mark, moment, put, seconds, show, sync, zone } from "./write.js";
 
 // Most that are listed.
 const MOST = 50;
@@ -21,7 +21,8 @@ function update(shown, one) {
   put(shown.what, WORDS[one.matter]);
   put(shown.at, one.at);
   const length = lasts ? "" : `, ${seconds(Math.max(0, one.end_ms - one.begin_ms))}`;
-  put(shown.when, `${moment(one.begin_ms)} – ${lasts ? "now" : moment(one.end_ms)}${length}`);
+  const time = `${moment(one.begin_ms)} – ${lasts ? "now" : moment(one.end_ms)}`;
+  put(shown.when, `${time} ${zone(one.begin_ms)}${length}`);
   const bound = one.lag_is_least ? "at least" : "at most";
   put(shown.most, one.most_lag_ms === null ? "" : `${bound} ${seconds(one.most_lag_ms)}, ${bytes(one.most_lag_bytes)}`);
   put(shown.cause, one.causes.join("; then ") || "the cause was not found");

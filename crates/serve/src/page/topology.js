@@ -1,12 +1,15 @@
 // The topology as a picture: boxes for nodes, and an edge with its lag from each upstream to each
 // replica. Where there is room it grows to the right, and else downwards.
 
-import { age, el, lag, mark, put, show, sync } from "./write.js";
+import { age, cut, el, lag, mark, put, show, sync } from "./write.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 // Below this width the picture grows downwards, in pixels.
 const NARROW = 640;
 const WIDE = { width: 220, height: 66, gap: 14, least: 96 };
+// Width of a letter of a name, and of what stands beside the name in its box, in pixels.
+const LETTER = 9;
+const BESIDE = 44;
 const TALL = { height: 66, gap: 10, indent: 22 };
 const SIGNS = { ok: "✓", lag: "▲", risk: "△", blind: "?" };
 
@@ -91,7 +94,9 @@ function layout({ placed, rows, depth }, width) {
     return placed.length * (TALL.height + TALL.gap);
   }
   const columns = depth + 1;
-  const wide = Math.min(340, Math.max(140, (width - depth * WIDE.least) / columns));
+  const longest = Math.max(0, ...placed.map((place) => place.name.length));
+  const most = Math.max(340, longest * LETTER + BESIDE);
+  const wide = Math.min(most, Math.max(140, (width - depth * WIDE.least) / columns));
   const gap = depth ? Math.min(260, (width - columns * wide) / depth) : 0;
   placed.forEach((place) => {
     const left = place.depth * (wide + gap);
@@ -129,7 +134,8 @@ function update(shown, place, narrow) {
   mark(shown.root, "data-level", is);
   const { left, top, width, height } = place.box;
   Object.assign(shown.root.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
-  put(shown.name, `${SIGNS[is]} ${place.name}`);
+  const beside = narrow ? 3 * BESIDE : BESIDE;
+  put(shown.name, `${SIGNS[is]} ${cut(place.name, Math.floor((width - beside) / LETTER))}`);
   const from = place.link && place.up ? `, from ${place.up}` : "";
   const role = place.link?.lockstep_replica ? "lockstep replica" : place.role;
   put(shown.role, `${role}${from}`);

@@ -69,7 +69,8 @@ export function pairs(parent, rows) {
 export function seconds(ms) {
   if (ms < 0.5) return "0 ms";
   if (ms < 999.5) return `${ms.toFixed(0)} ms`;
-  if (ms < 120_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 9_950) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 120_000) return `${(ms / 1000).toFixed(0)} s`;
   if (ms < 7_200_000) return `${(ms / 60_000).toFixed(0)} min`;
   return `${(ms / 3_600_000).toFixed(0)} h`;
 }
@@ -86,6 +87,19 @@ export function age(link) {
   return all?.behind && !link.behind ? `its data is ${lag(all)} old: keeps up with ${link.upstream}` : "";
 }
 
+// A name of at most `most` characters, without its middle if it is longer: names often differ at their ends.
+export function cut(name, most) {
+  const letters = [...name];
+  if (letters.length <= most) return name;
+  const end = Math.max(0, Math.floor((most - 1) / 2));
+  return `${letters.slice(0, Math.max(0, most - end - 1)).join("")}…${letters.slice(letters.length - end).join("")}`;
+}
+
+// A subscription that commits asynchronously, as all do by default, while no commit waits for it.
+export function aside(found) {
+  return found.severity === "note" && found.cause === "asynchronous_apply_commit";
+}
+
 export function bytes(count) {
   const sign = count < 0 ? "-" : "";
   let value = Math.abs(count);
@@ -98,6 +112,12 @@ export function bytes(count) {
 }
 
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const ZONE = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
+
+// The zone in which times are shown, such as UTC or GMT+2.
+export function zone(ms) {
+  return ZONE.formatToParts(new Date(ms)).find((part) => part.type === "timeZoneName")?.value ?? "";
+}
 
 export function clock(ms) {
   return TIME.format(new Date(ms));

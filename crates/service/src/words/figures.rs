@@ -36,7 +36,8 @@ pub fn bytes(count: f64) -> String {
 pub fn seconds(ms: f64) -> String {
     match ms {
         ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms if ms < 120_000.0 => format!("{:.1} s", ms / 1000.0),
+        ms if ms < 9_950.0 => format!("{:.1} s", ms / 1000.0),
+        ms if ms < 120_000.0 => format!("{:.0} s", ms / 1000.0),
         ms if ms < 7_200_000.0 => format!("{:.0} min", ms / 60_000.0),
         ms => format!("{:.0} h", ms / 3_600_000.0),
     }
@@ -130,6 +131,7 @@ mod tests {
         assert_eq!(bytes(50.0 * 1024.0 * 1024.0), "50 MB");
         assert_eq!(seconds(12.4), "12 ms");
         assert_eq!(seconds(3_500.0), "3.5 s");
+        assert_eq!(seconds(82_460.0), "82 s");
         assert_eq!(seconds(600_000.0), "10 min");
         assert_eq!(percent(0.504), "50 %");
     }

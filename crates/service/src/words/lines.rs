@@ -51,9 +51,30 @@ pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// Cuts a name to at most `most` characters. The middle is left out, since names often differ at their ends.
+pub fn cut_name(name: &str, most: usize) -> String {
+    let length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    let end = most.saturating_sub(1) / 2;
+    let begin = most.saturating_sub(end + 1);
+    let first = name.chars().take(begin);
+    let last = name.chars().skip(length - end);
+    first.chain(['…']).chain(last).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_cut_in_the_middle() {
+        assert_eq!(cut_name("subscriber10", 12), "subscriber10");
+        assert_eq!(cut_name("a_very_long_slot_name_10", 12), "a_very…me_10");
+        assert_eq!(cut_name("über_größer", 5), "üb…er");
+        assert_eq!(cut_name("abc", 1), "…");
+    }
 
     #[test]
     fn lines_are_wrapped_and_indented() {

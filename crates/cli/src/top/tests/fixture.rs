@@ -33,6 +33,7 @@ pub fn node(name: &str, role: Role) -> NodeState {
         wal_bytes_per_s: (role != Role::Subscriber).then_some(3.4 * MB as f64),
         active_clients: 12,
         awaiting_sync: 0,
+        awaiting_sync_ms: None,
         oldest_transaction_ms: None,
         oldest_prepared_ms: None,
         archive_failures: 0,

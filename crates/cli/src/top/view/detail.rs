@@ -198,7 +198,8 @@ impl Page {
             .iter()
             .filter_map(|index| state.diagnosis.findings.get(*index));
         for (index, finding) in found.enumerate() {
-            let lines = finding_lines(index + 1, finding, self.columns);
+            let lead = format!("{}. ", index + 1);
+            let lines = finding_lines(&lead, finding, self.columns);
             self.lines.extend(lines.into_iter().map(Line::raw));
         }
     }

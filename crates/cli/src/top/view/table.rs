@@ -14,8 +14,10 @@ use crate::top::figures::{bar, cut, cut_name, left, legend, one_line, parts, rig
 use crate::top::model::Model;
 use crate::top::rows::{SortBy, TopRow};
 
-/// Lines of the pane below the table: a rule, the node, the cause, and what to do.
+/// Fewest lines of the pane below the table: a rule, the node, the cause, and what to do.
 const PANE: u16 = 4;
+/// Lines besides that it takes from those that the rows leave empty: for the rest of what to do.
+const MORE: u16 = 8;
 /// Height of the screen from which on the pane is shown, in lines.
 const PANE_FROM: u16 = 17;
 /// Height of the screen from which on the line about the primary is shown, in lines.
@@ -141,7 +143,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, mut rest: Lines, model: &mut Model, th
         );
     }
     if height >= PANE_FROM {
-        let pane = rest.bottom(PANE);
+        // The head, the rows and the legend go first.
+        let rows = u16::try_from(model.rows.len()).unwrap_or(u16::MAX);
+        let free = rest
+            .all()
+            .height
+            .saturating_sub(rows.saturating_add(PANE + 2));
+        let pane = rest.bottom(PANE + free.min(MORE));
         self::pane(frame, pane, model, theme);
         let place = rest.bottom(1);
         let positions = match columns >= WIDE {
@@ -264,7 +272,7 @@ fn cause(row: &TopRow, columns: usize) -> String {
     }
 }
 
-/// Draws the pane about the selected row: what the table leaves out, and the first remedy.
+/// Draws the pane about the selected row: what the table leaves out, and the remedies that fit.
 fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let columns = usize::from(area.width);
     let mut rest = Lines::of(area);
@@ -290,7 +298,7 @@ fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     }
     let finding = row.findings.first();
     let finding = finding.and_then(|index| state.diagnosis.findings.get(*index));
-    let remedy = finding.and_then(|finding| finding.remedies.first());
+    let remedies = finding.map_or(&[][..], |finding| &finding.remedies);
     let more = match row.findings.len() {
         0 | 1 => String::new(),
         found => format!(" (and {} more: Enter)", found - 1),
@@ -300,14 +308,19 @@ fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
         cut(&one_line(&about.join(" · ")), columns),
         theme.strong(),
     )];
-    match remedy {
-        Some(remedy) => {
+    match remedies {
+        [_, ..] => {
             let room = columns.saturating_sub(width(&more));
             let why = format!("{}{more}", cut(&row.cause, room));
             lines.push(Line::styled(why, style));
-            lines.push(Line::raw(cut(&one_line(&format!("Do: {remedy}")), columns)));
+            let left = usize::from(rest.all().height).saturating_sub(lines.len());
+            lines.extend(
+                remedy_lines(remedies, left, columns)
+                    .into_iter()
+                    .map(Line::raw),
+            );
         }
-        None => {
+        [] => {
             let why = wrapped("", &format!("{}{more}", row.cause), columns);
             lines.extend(why.into_iter().map(|line| Line::styled(line, style)));
         }
@@ -316,4 +329,25 @@ fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
         let place = rest.top(1);
         frame.render_widget(line, place);
     }
+}
+
+/// Remedies in at most this number of lines: those that fit whole, and of the first as much as fits.
+fn remedy_lines(remedies: &[String], most: usize, columns: usize) -> Vec<String> {
+    let mut shown: Vec<String> = Vec::new();
+    for (index, remedy) in remedies.iter().enumerate() {
+        let lead = if index == 0 { "Do: " } else { "Or: " };
+        let mut lines = wrapped(lead, &one_line(remedy), columns);
+        let left = most.saturating_sub(shown.len());
+        if lines.len() > left {
+            if index > 0 {
+                break;
+            }
+            let rest = lines.split_off(left.saturating_sub(1));
+            let rest: Vec<&str> = rest.iter().map(|line| line.trim()).collect();
+            let indent = " ".repeat(if lines.is_empty() { 0 } else { lead.len() });
+            lines.push(cut(&format!("{indent}{}", rest.join(" ")), columns));
+        }
+        shown.extend(lines);
+    }
+    shown
 }

@@ -87,7 +87,11 @@ pub const CHECKS: &[Check] = &[
         who: ANYBODY,
         proves: "its consumer is there, and it is far from its limit",
         needs: &[Part::Slots],
-        causes: &[Cause::UnusedSlot, Cause::RetainedWalNearLimit],
+        causes: &[
+            Cause::UnusedSlot,
+            Cause::RetainedWalNearLimit,
+            Cause::SlotLost,
+        ],
         holds: super::is_used,
     },
     Check {

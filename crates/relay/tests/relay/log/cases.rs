@@ -243,6 +243,36 @@ fn a_segment_that_fills_the_spool_can_be_removed() {
     assert!(taken > 150, "{taken}");
 }
 
+/// A disk that is full before the limit is reached, and long before a segment is.
+#[test]
+fn a_disk_with_room_for_less_than_a_segment_is_a_limit() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 1 << 20,
+        spool_bytes: Some(1 << 30),
+    };
+    let (disk, log) = log(limits);
+    disk.set_room(Some(disk.used() + 10_000));
+    let mut refused = 0;
+    for number in 0..100 {
+        let unit = Bytes::from(plain(100 + number * 10, 900).bytes());
+        if let Err(error) = log.append(unit.clone()) {
+            assert!(error.is_retryable(), "{error}");
+            assert!(error.to_string().contains("disk is full"), "{error}");
+            refused += 1;
+            // All is confirmed, so the segment that has filled the disk goes.
+            log.sync().unwrap();
+            log.retain(log.received()).unwrap();
+            log.append(unit).unwrap();
+        }
+    }
+    assert!((5..20).contains(&refused), "{refused}");
+    // Nothing is lost once there is room: what came last is read.
+    disk.set_room(None);
+    append(&log, &plain(2_000, 900));
+    assert!(log.spool_bytes() < 11_000, "{}", log.spool_bytes());
+}
+
 #[test]
 fn a_lower_limit_is_reached_at_last() {
     let (_, log) = log(Limits {

@@ -1,0 +1,312 @@
+//! A diagnosis as a plugin of Nagios, Icinga or another program with their protocol says it: a line with
+//! figures, more lines, and an exit code from 0 to 3.
+
+use std::fmt::Write;
+
+use lockstep_lag::diagnosis::LinkReport;
+use lockstep_lag::rules::Severity;
+use lockstep_lag::{Diagnosis, Finding};
+use lockstep_service::sanitize::sanitize;
+use lockstep_service::words::figures::seconds;
+
+use super::{lost, text};
+
+/// How bad it is, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Ok,
+    /// Something cannot be seen, so nobody knows whether all is well.
+    Unknown,
+    Warning,
+    Critical,
+}
+
+impl Level {
+    /// The exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Warning => 1,
+            Self::Critical => 2,
+            Self::Unknown => 3,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// Ages of a replica's data, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Thresholds {
+    /// From here on it is a warning,
+    pub warning_s: u32,
+    /// and from here on critical.
+    pub critical_s: u32,
+}
+
+impl Thresholds {
+    fn level(self, age_ms: f64) -> Level {
+        match age_ms / 1000.0 {
+            s if s >= f64::from(self.critical_s) => Level::Critical,
+            s if s >= f64::from(self.warning_s) => Level::Warning,
+            _ => Level::Ok,
+        }
+    }
+}
+
+/// A line that says that nothing could be checked.
+pub fn unknown(why: &str) -> String {
+    format!("LOCKSTEP {} - {}", Level::Unknown.name(), line(why))
+}
+
+/// The level, and all lines.
+pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) {
+    let mut said: Vec<(Level, String)> = Vec::new();
+    let lost = lost(diagnosis);
+    if !lost.is_empty() {
+        let words = format!("nothing can be said about {}", text::some(&lost));
+        said.push((Level::Critical, words));
+    }
+    said.extend(
+        diagnosis
+            .links
+            .iter()
+            .filter_map(|link| late(diagnosis, link, thresholds)),
+    );
+    said.extend(
+        diagnosis
+            .findings
+            .iter()
+            .filter_map(|found| other(diagnosis, found)),
+    );
+    said.extend(diagnosis.unknown.first().map(|unseen| {
+        let words = format!("not known whether all is well: {unseen}");
+        (Level::Unknown, words)
+    }));
+    // Within a level the order stays.
+    said.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+    let level = match said.first() {
+        Some((level, _)) => *level,
+        None if diagnosis.healthy || diagnosis.has_lag() => Level::Ok,
+        None => Level::Unknown,
+    };
+    let words: Vec<&str> = said.iter().map(|(_, words)| words.as_str()).collect();
+    let words = match words.is_empty() {
+        true => format!("{} replicas looked at, none is late", diagnosis.links.len()),
+        false => text::some_of(&words, "; "),
+    };
+    let mut lines = format!(
+        "LOCKSTEP {} - {} | {}",
+        level.name(),
+        line(&words),
+        figures(diagnosis, thresholds)
+    );
+    for found in diagnosis.findings.iter().filter(|found| !found.is_aside()) {
+        let _ = write!(lines, "\n{}: {}", line(&found.at), line(&found.title));
+        if let Some(remedy) = found.remedies.first() {
+            let _ = write!(lines, "\n  do: {}", line(remedy));
+        }
+    }
+    (level, lines)
+}
+
+/// The age of what a replica's readers see: behind the primary, if its upstream is behind as well.
+fn age_ms(link: &LinkReport) -> f64 {
+    let all = link.behind_primary.filter(|all| all.behind);
+    all.map_or(link.lag_ms, |all| all.lag_ms.max(link.lag_ms))
+}
+
+/// A replica whose data is too old. One that was behind before anybody watched may be older than it looks.
+fn late(
+    diagnosis: &Diagnosis,
+    link: &LinkReport,
+    thresholds: Thresholds,
+) -> Option<(Level, String)> {
+    let age_ms = age_ms(link);
+    let is_least =
+        link.bound.lag_is_least || link.behind_primary.is_some_and(|all| all.lag_is_least);
+    let least = match link.behind && is_least {
+        true => Level::Warning,
+        false => Level::Ok,
+    };
+    let level = thresholds.level(age_ms).max(least);
+    let why = diagnosis.cause_of(&link.upstream, &link.replica, link.kind);
+    let why = why.map_or(String::new(), |found| format!(": {}", found.title));
+    let sign = if is_least { "at least " } else { "" };
+    let words = format!("{} {sign}{} late{why}", link.replica, seconds(age_ms));
+    (level > Level::Ok).then_some((level, words))
+}
+
+/// What is wrong and is no replica's lag, which has thresholds: a risk is a warning, and what is as bad as
+/// lag is critical.
+fn other(diagnosis: &Diagnosis, found: &Finding) -> Option<(Level, String)> {
+    let of = |link: &&LinkReport| {
+        let cause = diagnosis.cause_of(&link.upstream, &link.replica, link.kind);
+        link.behind && cause.is_some_and(|cause| cause.at == found.at && cause.cause == found.cause)
+    };
+    let level = match found.severity {
+        Severity::Note => return None,
+        Severity::Risk => Level::Warning,
+        Severity::Lag if diagnosis.links.iter().any(|link| of(&link)) => return None,
+        Severity::Lag => Level::Critical,
+    };
+    Some((level, format!("{}: {}", found.at, found.title)))
+}
+
+/// Performance data: for each replica the age of its data and the bytes behind, and how many nodes are lost.
+fn figures(diagnosis: &Diagnosis, thresholds: Thresholds) -> String {
+    let Thresholds {
+        warning_s,
+        critical_s,
+    } = thresholds;
+    let mut all = Vec::new();
+    for link in &diagnosis.links {
+        let name = label(&link.replica);
+        let age = age_ms(link) / 1000.0;
+        all.push(format!("'{name} lag'={age:.3}s;{warning_s};{critical_s};0"));
+        all.push(format!("'{name} bytes'={:.0}B;;;0", link.lag_bytes));
+    }
+    all.push(format!("lost_nodes={};;1;0", lost(diagnosis).len()));
+    all.join(" ")
+}
+
+/// A label has no equals sign and no single quote.
+fn label(name: &str) -> String {
+    line(name).replace(['=', '\''], "_")
+}
+
+/// A text on one line. A bar would begin performance data.
+fn line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    sanitize(&words.join(" ")).replace('|', "/")
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_lag::link::BehindPrimary;
+    use lockstep_lag::point::Bound;
+
+    use super::super::tests::{found, link};
+    use super::*;
+
+    const OF: Thresholds = Thresholds {
+        warning_s: 10,
+        critical_s: 60,
+    };
+
+    fn healthy() -> Diagnosis {
+        Diagnosis {
+            healthy: true,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: vec![link("a", 0.0), link("b", 0.0)],
+            findings: Vec::new(),
+            checks: Vec::new(),
+        }
+    }
+
+    fn said(change: impl Fn(&mut Diagnosis)) -> (u8, String) {
+        let mut diagnosis = healthy();
+        change(&mut diagnosis);
+        let (level, text) = report(&diagnosis, OF);
+        (level.code(), text)
+    }
+
+    fn late(diagnosis: &mut Diagnosis, lag_ms: f64) {
+        diagnosis.healthy = false;
+        diagnosis.links[0] = link("a", lag_ms);
+        let found = found("a", "replay is paused", Severity::Lag);
+        diagnosis.findings.push(found);
+    }
+
+    #[test]
+    fn levels_are_those_of_the_thresholds() {
+        for (lag_ms, code) in [
+            (300.0, 0),
+            (9_900.0, 0),
+            (10_000.0, 1),
+            (59_000.0, 1),
+            (61_000.0, 2),
+        ] {
+            let (found, text) = said(|it| late(it, lag_ms));
+            assert_eq!(found, code, "{text}");
+        }
+        let (_, text) = said(|it| late(it, 61_000.0));
+        let first = text.lines().next().unwrap();
+        assert_eq!(
+            first,
+            "LOCKSTEP CRITICAL - a 61 s late: replay is paused | 'a lag'=61.000s;10;60;0 'a bytes'=1B;;;0 \
+             'b lag'=0.000s;10;60;0 'b bytes'=1B;;;0 lost_nodes=0;;1;0"
+        );
+        // What is older than it looks is at least a warning.
+        let (code, text) = said(|it| {
+            late(it, 300.0);
+            it.links[0].bound = Bound::LEAST;
+        });
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("a at least 300 ms late"), "{text}");
+        // The age counts from end to end.
+        let (code, text) = said(|it| {
+            it.links[1].behind_primary = Some(BehindPrimary {
+                behind: true,
+                lag_ms: 70_000.0,
+                lag_is_least: false,
+                lag_most_ms: None,
+                lag_bytes: 1.0,
+            });
+        });
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("'b lag'=70.000s"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_besides_lag_has_a_level_of_its_own() {
+        let (code, text) = said(|_| {});
+        assert_eq!(code, 0);
+        assert!(
+            text.starts_with("LOCKSTEP OK - 2 replicas looked at, none is late | "),
+            "{text}"
+        );
+        let (code, text) = said(|it| it.findings.push(found("a", "a risk", Severity::Risk)));
+        assert_eq!((code, text.contains("a: a risk")), (1, true), "{text}");
+        let (code, text) = said(|it| {
+            it.findings
+                .push(found("primary", "commits wait", Severity::Lag))
+        });
+        assert_eq!(code, 2, "{text}");
+        let (code, text) = said(|it| {
+            it.healthy = false;
+            it.unknown = vec!["a does not show x".to_owned()];
+        });
+        assert_eq!(code, 3, "{text}");
+        // A note is nothing.
+        let (code, text) = said(|it| it.findings.push(found("a", "a note", Severity::Note)));
+        assert_eq!(code, 0, "{text}");
+        // Without replicas nothing was checked.
+        let (code, text) = said(|it| {
+            it.healthy = false;
+            it.links.clear();
+        });
+        assert_eq!(code, 3, "{text}");
+    }
+
+    #[test]
+    fn names_and_words_cannot_be_taken_for_figures() {
+        let (_, text) = said(|it| {
+            it.links[0] = link("o'b=1 | x\n2", 0.0);
+            let found = found("a|b", "SELECT 1 | 2\nCRITICAL", Severity::Risk);
+            it.findings.push(found);
+        });
+        let first = text.lines().next().unwrap();
+        assert_eq!(first.matches('|').count(), 1, "{text}");
+        assert!(first.contains("'o_b_1 / x 2 lag'=0.000s"), "{text}");
+        assert_eq!(unknown("a\nb|c"), "LOCKSTEP UNKNOWN - a b/c");
+    }
+}
