@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockstep_client::Server;
 use lockstep_service::address::Listen as Place;
+use lockstep_wire::backend::{Column, Report};
 use tokio::sync::watch;
 use tracing::{error, info};
 
@@ -22,6 +23,10 @@ use crate::stats::Source;
 impl ConsoleService for Console {
     fn answer(&self, rights: &Rights, query: &str) -> Vec<u8> {
         Console::answer(self, rights, query)
+    }
+
+    fn columns(&self, query: &str) -> Result<Vec<Column<'static>>, Report> {
+        Console::columns(self, query)
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
 use lockstep_intake::continuity::{FollowedSource, SlotKind, read_history, written_history};
-use lockstep_spool::{FileStorage, Log};
+use lockstep_spool::{FileStorage, Log, LogError};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
@@ -369,7 +369,16 @@ impl Group {
         self.check_log();
         let lacks = Scarce::met(why) == Some(Scarce::Walsenders);
         self.lacks_walsender.store(lacks, Ordering::Release);
+        // A new connection describes only tables that change after it.
+        let described_too_much = matches!(
+            why,
+            RelayError::Log {
+                source: LogError::SchemaTooLarge { .. },
+                ..
+            }
+        );
         let phase = match why {
+            _ if described_too_much && self.goes_on() => Phase::Connecting,
             RelayError::Upstream(ClientError::Refused(refusal)) if !passing(&refusal.sqlstate) => {
                 Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
             }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
+use lockstep_wire::backend::TEXT;
 use lockstep_wire::batch::{Entry, put_batch, put_marker};
 use lockstep_wire::logical::frames::put_frame;
 use lockstep_wire::logical::{
-    Boundary, Commit, Context, Message, Relation, ReplicaIdentity, SchemaKey, Tuple, Value, Xid,
-    boundary,
+    Boundary, Column, Commit, Context, Message, Relation, ReplicaIdentity, SchemaKey, Tuple, Value,
+    Xid, boundary,
 };
 use lockstep_wire::stream::{FromServer, Timestamp};
 
@@ -183,7 +184,12 @@ fn schema(table: u32, version: u32) -> Vec<Vec<u8>> {
         namespace: b"public",
         name: &name(version),
         replica_identity: ReplicaIdentity::Default,
-        columns: Vec::new(),
+        columns: vec![Column {
+            flags: 1,
+            name: b"c",
+            kind: type_of(table).unwrap_or(TEXT),
+            modifier: -1,
+        }],
     }));
     kind.into_iter().chain([relation]).collect()
 }

@@ -14,7 +14,8 @@
 //! Memory: the cache with its overhead stays within [`Limits::cache_bytes`]; besides there
 //! are the descriptions in force ([`SCHEMA_LIMIT`] at most), one buffer of [`CHUNK_BYTES`]
 //! for writing, 60 bytes for each segment, and for each reader what it was handed plus one
-//! chunk.
+//! chunk, and of the descriptions where it began those that it has not told yet and that are not in
+//! force any more.
 //!
 //! The modules are layers: each uses those above it in this table.
 //!

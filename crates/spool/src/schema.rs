@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use lockstep_wire::logical::{Boundary, SchemaKey, boundary, frames};
+use lockstep_wire::logical::frames::{self, FRAME_HEADER};
+use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 
 use super::error::{LogError, Result};
 
@@ -25,22 +26,63 @@ impl Schema {
         self.bytes
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Takes over a frame. It is copied: it must not keep alive the memory around it.
     pub fn set(&mut self, key: SchemaKey, frame: &[u8]) {
-        let old = self.frames.insert(key, Bytes::copy_from_slice(frame));
-        self.bytes = self.bytes + frame.len() - old.map_or(0, |old| old.len());
+        self.put(key, Bytes::copy_from_slice(frame));
+    }
+
+    fn put(&mut self, key: SchemaKey, frame: Bytes) {
+        let length = frame.len();
+        let old = self.frames.insert(key, frame);
+        self.bytes = self.bytes + length - old.map_or(0, |old| old.len());
+    }
+
+    /// Takes a frame out.
+    pub fn remove(&mut self, key: SchemaKey) -> Option<Bytes> {
+        let frame = self.frames.remove(&key)?;
+        self.bytes -= frame.len();
+        Some(frame)
+    }
+
+    /// Takes out what describes a table: its columns' types, then the table.
+    pub fn remove_table(&mut self, table: u32) -> Vec<(SchemaKey, Bytes)> {
+        let key = SchemaKey::Relation(table);
+        let Some(frame) = self.remove(key) else {
+            return Vec::new();
+        };
+        let message = frame.get(FRAME_HEADER..).unwrap_or_default();
+        let mut all = Vec::new();
+        if let Ok((_, Message::Relation(relation))) = Message::parse(message, Context::default()) {
+            for column in &relation.columns {
+                let key = SchemaKey::Type(column.kind);
+                all.extend(self.remove(key).map(|frame| (key, frame)));
+            }
+        }
+        all.push((key, frame));
+        all
     }
 
     /// Takes over all of `other`.
     pub fn merge(&mut self, other: Self) {
         for (key, frame) in other.frames {
-            let length = frame.len();
-            let old = self.frames.insert(key, frame);
-            self.bytes = self.bytes + length - old.map_or(0, |old| old.len());
+            self.put(key, frame);
+        }
+    }
+
+    /// Shares the frames that are the same in `other`.
+    pub fn share(&mut self, other: &Self) {
+        for (key, frame) in &mut self.frames {
+            if let Some(same) = other.frames.get(key).filter(|other| *other == frame) {
+                frame.clone_from(same);
+            }
         }
     }
 

@@ -129,7 +129,7 @@ fn found(client: &mut Raw, slot: &str) -> Vec<Row> {
     ask(client, "", DEBEZIUM_LOOKS, &[slot, "postgres", "pgoutput"]).unwrap()
 }
 
-fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+pub fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frame::put(&mut out, tag, |out| out.extend_from_slice(body));
     out
@@ -140,12 +140,12 @@ fn c_strings(texts: &[&str]) -> Vec<u8> {
     texts.iter().flat_map(text).collect()
 }
 
-fn parse(name: &str, text: &str) -> Vec<u8> {
+pub fn parse(name: &str, text: &str) -> Vec<u8> {
     message(b'P', &[&c_strings(&[name, text])[..], &[0, 0]].concat())
 }
 
 /// Bind, Describe and Execute of the unnamed portal.
-fn execute(name: &str, parameters: &[&str]) -> Vec<u8> {
+pub fn execute(name: &str, parameters: &[&str]) -> Vec<u8> {
     let mut bind = c_strings(&["", name]);
     bind.extend([0, 0]);
     bind.extend(u16::try_from(parameters.len()).unwrap().to_be_bytes());
@@ -162,18 +162,23 @@ fn execute(name: &str, parameters: &[&str]) -> Vec<u8> {
     parts.concat()
 }
 
-fn sync() -> Vec<u8> {
+pub fn sync() -> Vec<u8> {
     message(b'S', &[])
 }
 
 /// A statement in the extended protocol, prepared and executed at once.
-fn ask(client: &mut Raw, name: &str, text: &str, parameters: &[&str]) -> Result<Vec<Row>, Report> {
+pub fn ask(
+    client: &mut Raw,
+    name: &str,
+    text: &str,
+    parameters: &[&str],
+) -> Result<Vec<Row>, Report> {
     client.send(&[parse(name, text), execute(name, parameters), sync()].concat());
     rows(client.answer())
 }
 
 /// The rows of an answer, or its error.
-fn rows(answer: Vec<Message>) -> Result<Vec<Row>, Report> {
+pub fn rows(answer: Vec<Message>) -> Result<Vec<Row>, Report> {
     let mut columns = Vec::new();
     let mut rows = Vec::new();
     for (tag, body) in answer {

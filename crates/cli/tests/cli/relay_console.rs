@@ -3,6 +3,8 @@
 
 use std::process::{Child, Command, Stdio};
 
+use crate::relay_clients::{execute, message, parse, rows, sync};
+use crate::relay_support::raw::{Message, Raw, error, packet};
 use crate::relay_support::{Relay, free_port, page, publisher, until};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -232,4 +234,77 @@ fn surroundings(relay: &Relay, metrics: u16) {
     let group = found["slots"][0]["group"].as_str().unwrap();
     let series = format!("lockstep_relay_slot_active{{group=\"{group}\",slot=\"s\"}} 1\n");
     assert!(text.contains(&series), "{text}");
+}
+
+/// Drivers such as psycopg 3 and asyncpg prepare statements; these are their messages.
+#[test]
+fn the_console_speaks_the_extended_protocol() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let parameters = [("user", SUPERUSER), ("database", "lockstep")];
+    let mut client = Raw::tcp(relay.port).log_in(&packet(&parameters)).unwrap();
+    let tags =
+        |answer: &[Message]| -> String { answer.iter().map(|(tag, _)| char::from(*tag)).collect() };
+
+    // psycopg 3, from the sixth call on: prepared once, then bound and described each time.
+    let version = format!("lockstep relay {}", env!("CARGO_PKG_VERSION"));
+    client.send(&[parse("_pg3_0", "SHOW VERSION"), sync()].concat());
+    assert_eq!(tags(&client.answer()), "1Z");
+    for _ in 0..3 {
+        client.send(&[execute("_pg3_0", &[]), sync()].concat());
+        let rows = rows(client.answer()).unwrap();
+        assert_eq!(rows, [[("version".to_owned(), Some(version.clone()))]]);
+    }
+
+    // asyncpg: described as a statement, then all columns in binary.
+    let describe = message(b'D', b"Sask\0");
+    client.send(&[parse("ask", "SHOW CLIENTS"), describe, sync()].concat());
+    let described = client.answer();
+    assert_eq!(tags(&described), "1tTZ");
+    assert_eq!(described[1].1, [0, 0]);
+    let bind = message(b'B', b"p\0ask\0\0\0\0\0\0\x01\0\x01");
+    let one = message(b'E', b"p\0\0\0\0\x01");
+    let portal = message(b'D', b"Pp\0");
+    client.send(&[bind, portal, one.clone(), one, sync()].concat());
+    let answer = client.answer();
+    assert_eq!(tags(&answer), "2TDCCZ", "{answer:?}");
+    // The last field of the last column says that it is binary.
+    assert_eq!(answer[1].1.last(), Some(&1));
+    // Nine columns, of which the first is an int8.
+    assert_eq!(answer[2].1[..6], [0, 9, 0, 0, 0, 8]);
+
+    // After an error all is thrown away up to Sync, also what would change something.
+    for (wrong, sqlstate) in [
+        (parse("x", "SELECT nonsense"), "0A000"),
+        (parse("x", "RELOAD; RELOAD"), "42601"),
+        (parse("ask", "SHOW HELP"), "42P05"),
+        (execute("gone", &[]), "26000"),
+        (execute("_pg3_0", &["1"]), "08P01"),
+        (message(b'E', b"gone\0\0\0\0\0"), "34000"),
+        (message(b'D', b"Sgone\0"), "26000"),
+        (message(b'B', b"x"), "08P01"),
+        (
+            [parse("", "DROP SLOT gone"), execute("", &[])].concat(),
+            "42704",
+        ),
+    ] {
+        let more = [parse("after", "SHOW HELP"), message(b'H', &[])].concat();
+        client.send(&[wrong, more, sync()].concat());
+        let answer = client.answer();
+        let said = tags(&answer);
+        assert!(said.ends_with("EZ"), "{said}");
+        let report = answer.into_iter().find_map(error).unwrap();
+        assert_eq!(report.sqlstate, sqlstate, "{report:?}");
+    }
+    client.send(&[execute("after", &[]), sync()].concat());
+    assert_eq!(tags(&client.answer()), "EZ");
+    // Portals end with Sync, statements when they are closed.
+    client.send(&[message(b'E', b"p\0\0\0\0\0"), sync()].concat());
+    assert_eq!(tags(&client.answer()), "EZ");
+    client.send(&[message(b'C', b"Sask\0"), message(b'D', b"Sask\0"), sync()].concat());
+    assert_eq!(tags(&client.answer()), "3EZ");
+    client.send(&[parse("", ""), execute("", &[]), sync()].concat());
+    assert_eq!(tags(&client.answer()), "12nIZ");
+    assert_eq!(rows(client.query("SHOW VERSION")).unwrap().len(), 1);
 }

@@ -4,12 +4,9 @@ use lockstep_service::words::date;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Column, INT4, INT8, TEXT};
 
+use super::statement::{Show, Statement};
+use crate::serve::{PG_LSN, TIMESTAMPTZ};
 use crate::stats::{ClientStat, GroupStat, SlotStat};
-
-/// Object identifier of the type `pg_lsn`.
-const PG_LSN: u32 = 3220;
-/// Object identifier of the type `timestamptz`.
-const TIMESTAMPTZ: u32 = 1184;
 
 pub(super) type ListingRow = Vec<Option<String>>;
 
@@ -89,6 +86,8 @@ pub const CONFIG_COLUMNS: [Column<'static>; 3] = [
     column("value", TEXT),
     column("source", TEXT),
 ];
+
+pub(super) const RELOAD_COLUMNS: [Column<'static>; 1] = [column("change", TEXT)];
 
 pub(super) const HELP_COLUMNS: [Column<'static>; 2] =
     [column("command", TEXT), column("description", TEXT)];
@@ -222,6 +221,32 @@ pub(super) fn help() -> Vec<ListingRow> {
     HELP.iter()
         .map(|row| row.iter().map(|&text| Some(text.to_owned())).collect())
         .collect()
+}
+
+/// Columns of a statement's answer; none if it returns no rows.
+pub(super) fn columns(statement: &Statement) -> Vec<Column<'static>> {
+    match statement {
+        Statement::Acknowledge(_)
+        | Statement::Transaction(_)
+        | Statement::DropSlot(_)
+        | Statement::Terminate(_) => Vec::new(),
+        Statement::Number(_) => vec![column("?column?", INT4)],
+        Statement::SelectVersion | Statement::Show(Show::Version) => vec![column("version", TEXT)],
+        Statement::Statistics(wanted) => {
+            let places = wanted.columns.iter();
+            let chosen = places.filter_map(|&at| STATISTICS_COLUMNS.get(at));
+            chosen.copied().collect()
+        }
+        Statement::Reset(_) => vec![column("lockstep_stat_reset_wal_cache", TEXT)],
+        Statement::OldestPointer => vec![column("get_oldest_wal_cache_ptr", PG_LSN)],
+        Statement::Show(Show::Slots) => SLOT_COLUMNS.to_vec(),
+        Statement::Show(Show::Clients) => CLIENT_COLUMNS.to_vec(),
+        Statement::Show(Show::Upstream) => UPSTREAM_COLUMNS.to_vec(),
+        Statement::Show(Show::Spool) => SPOOL_COLUMNS.to_vec(),
+        Statement::Show(Show::Config) => CONFIG_COLUMNS.to_vec(),
+        Statement::Show(Show::Help) => HELP_COLUMNS.to_vec(),
+        Statement::Reload => RELOAD_COLUMNS.to_vec(),
+    }
 }
 
 /// Numbers and rates are compared as numbers.

@@ -1,7 +1,7 @@
 //! The admin console: what `psql` gets from the relay's database `lockstep`.
 //!
-//! It speaks the simple query protocol and understands a few statements of its own, listed
-//! by `SHOW HELP`, besides what clients send by themselves. All statements of a query are
+//! It understands a few statements of its own, listed by `SHOW HELP`, besides what clients send by
+//! themselves, in simple queries and in the extended protocol. All statements of a query are
 //! read before the first is run, so a query that is wrong anywhere changes nothing; after
 //! that each stands alone, there are no transactions.
 //!
@@ -30,7 +30,7 @@ pub use listing::{
     CLIENT_COLUMNS, CONFIG_COLUMNS, SLOT_COLUMNS, SPOOL_COLUMNS, STATISTICS_COLUMNS,
     UPSTREAM_COLUMNS, hit_rate,
 };
-use listing::{ColumnKind, HELP_COLUMNS, ListingRow};
+use listing::{ColumnKind, HELP_COLUMNS, ListingRow, RELOAD_COLUMNS};
 pub use statement::{LONGEST_QUERY, MOST_COLUMNS, MOST_STATEMENTS};
 use statement::{Show, Statement, Statistics};
 
@@ -68,6 +68,19 @@ impl Console {
             Err(report) => Backend::ErrorResponse(report).encode(&mut out),
         }
         out
+    }
+
+    /// Columns of the answer to a statement that is prepared; none if it returns no rows, as an empty
+    /// one.
+    pub fn columns(&self, query: &str) -> Result<Vec<Column<'static>>, Report> {
+        match statement::parse(query)?.as_slice() {
+            [] => Ok(Vec::new()),
+            [statement] => Ok(listing::columns(statement)),
+            _ => Err(Report::error(
+                "42601",
+                "cannot insert multiple commands into a prepared statement",
+            )),
+        }
     }
 
     /// Appends the answer of one statement; an error ends the query.
@@ -182,11 +195,7 @@ impl Console {
         if rows.is_empty() {
             rows.push(vec![Some("nothing has changed".to_owned())]);
         }
-        let columns = [Column {
-            name: "change",
-            kind: lockstep_wire::backend::TEXT,
-        }];
-        listing::put(out, &columns, &rows, "RELOAD");
+        listing::put(out, &RELOAD_COLUMNS, &rows, "RELOAD");
         Ok(())
     }
 }

@@ -204,6 +204,31 @@ fn ask(relay: Relay, letters: &str, query: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
+fn a_statement_is_described_as_its_answer_is() {
+    let queries = "SELECT * FROM lockstep_stat_logical_wal_cache()|\
+         SELECT hit_rate, name FROM lockstep_stat_logical_wal_cache() WHERE name = 'a'|\
+         SELECT lockstep_stat_reset_wal_cache('a')|SELECT get_oldest_wal_cache_ptr()|SHOW SLOTS|\
+         SHOW CLIENTS|SHOW UPSTREAM|SHOW SPOOL|SHOW CONFIG|SHOW VERSION|SHOW HELP|DROP SLOT b|\
+         TERMINATE 7|RELOAD|SELECT 1|SELECT version()|BEGIN|SET x = 1|";
+    for query in queries.split('|') {
+        let relay = Arc::new(Relay::default());
+        let console = Console::new(relay.clone());
+        let columns = console.columns(query).unwrap();
+        assert!(relay.asked.lock().unwrap().is_empty(), "{query} was run");
+        let mut described = Vec::new();
+        Backend::RowDescription(columns.clone()).encode(&mut described);
+        let described = Some(shown(&described).remove(0)).filter(|_| !columns.is_empty());
+        let answer = shown(&console.answer(&rights("s"), query));
+        let answered = answer.iter().find(|line| line.starts_with('#'));
+        assert_eq!(answered.cloned(), described, "{query}");
+        assert!(!answer[0].starts_with("ERROR"), "{answer:?}");
+    }
+    let console = Console::new(Arc::new(Relay::default()));
+    let refused = console.columns("RELOAD; RELOAD").unwrap_err();
+    assert_eq!(refused.sqlstate, "42601");
+}
+
+#[test]
 fn statistics_have_the_columns_and_types_that_were_promised() {
     let heads = "# name:25 active_pid:23 cache_hit:20 cache_miss:20 blks_read:20 hit_rate:25 \
                  last_reset_timestamp:1184";

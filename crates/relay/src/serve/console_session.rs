@@ -11,13 +11,14 @@ use lockstep_wire::startup::{PROTOCOL_OPTION, Session, Startup};
 use tokio::io::AsyncWriteExt;
 
 use super::authenticate::{Begun, authenticate, refuse};
+use super::extended::{Extended, Step};
 use super::frames::{FrameReader, ReadError, split};
-use super::local::{Local, answer};
+use super::local::{Asked, Local, answer};
 use super::pass::{Arrival, Open, leave};
 use super::places::Purpose;
 use super::rights::{ConsoleService, Rights};
 use super::stop::Stop;
-use super::transport::{Reader, Transport};
+use super::transport::{Reader, Transport, message};
 use crate::session::{Client, Facts, SlotCommands};
 use crate::slot_sql;
 
@@ -101,7 +102,7 @@ pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
     let rights = Arc::new(admitted.rights);
     let open = Open::new(commands, admitted.facts);
     open.left_primary();
-    let local = Local::new(admitted.client);
+    let local = Local::extended(admitted.client);
     open.run(stop, async |_, stop| {
         answer_all(console, &rights, local, stop).await
     })
@@ -117,18 +118,37 @@ async fn answer_all<C: ConsoleService>(
     if local.reply(&answer(Vec::new())).await.is_err() {
         return;
     }
-    while let Some((next, text)) = local.query(stop).await {
+    let mut extended = Extended::default();
+    while let Some((next, asked)) = local.asked(stop).await {
         local = next;
-        if local
-            .reply(&ask_console(console, rights, text).await)
-            .await
-            .is_err()
-        {
+        let told = match asked {
+            Asked::Query(text) => {
+                let messages = ask_console(console, rights, text).await;
+                local.reply(&answer(messages)).await
+            }
+            Asked::Synced => {
+                extended.sync();
+                Ok(())
+            }
+            Asked::Extended(whole) => match extended.hear(&**console, &whole) {
+                Step::Say(messages) => local.reply(&messages).await,
+                Step::Fail(report) => local.fail(&message(*report)).await,
+                Step::Run(text) => {
+                    let answered = ask_console(console, rights, text).await;
+                    match extended.ran(&answered) {
+                        (messages, true) => local.fail(&messages).await,
+                        (messages, false) => local.reply(&messages).await,
+                    }
+                }
+            },
+        };
+        if told.is_err() {
             return;
         }
     }
 }
 
+/// The console's messages, without `ReadyForQuery`.
 async fn ask_console<C: ConsoleService>(
     console: &Arc<C>,
     rights: &Arc<Rights>,
@@ -140,18 +160,18 @@ async fn ask_console<C: ConsoleService>(
         .is_empty()
     {
         Backend::EmptyQueryResponse.encode(&mut messages);
-        return answer(messages);
+        return messages;
     }
     let (console, rights) = (Arc::clone(console), Arc::clone(rights));
     // It may wait for a disk or a lock.
     let answered = tokio::task::spawn_blocking(move || console.answer(&rights, &text)).await;
     match answered {
-        Ok(messages) => answer(messages),
+        Ok(messages) => messages,
         Err(error) => {
             tracing::error!(%error, "the console failed");
             let report = Report::error("XX000", "the console failed: see the relay's log");
             Backend::ErrorResponse(report).encode(&mut messages);
-            answer(messages)
+            messages
         }
     }
 }

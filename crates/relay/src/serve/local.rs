@@ -1,6 +1,7 @@
 //! Sessions that the relay answers itself: the console, and those whose connection to the
 //! primary was closed when streaming began.
 
+use bytes::BytesMut;
 use lockstep_wire::WireError;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{Frame, HEADER};
@@ -19,11 +20,22 @@ pub(super) struct Local {
     writer: Writer,
     /// An error in the extended protocol: everything up to the next Sync is thrown away.
     ignoring: bool,
+    /// Whether messages of the extended protocol are asked for.
+    extended: bool,
+}
+
+/// What a client asks for.
+pub(super) enum Asked {
+    Query(String),
+    /// A Parse, Bind, Describe, Execute, Close or Flush, whole.
+    Extended(BytesMut),
+    /// A Sync, which is answered already.
+    Synced,
 }
 
 /// What one message led to.
 enum Heard {
-    Query(String),
+    Asked(Asked),
     /// A message that needs nothing more.
     Nothing,
     Left,
@@ -35,6 +47,15 @@ impl Local {
             frames: FrameReader::new(client.reader),
             writer: client.writer,
             ignoring: false,
+            extended: false,
+        }
+    }
+
+    /// A session that speaks the extended protocol.
+    pub fn extended(client: Client) -> Self {
+        Self {
+            extended: true,
+            ..Self::new(client)
         }
     }
 
@@ -50,8 +71,18 @@ impl Local {
     /// The next query; None when the session is over.
     pub async fn query(mut self, stop: &mut Stop) -> Option<(Self, String)> {
         loop {
+            match self.asked(stop).await? {
+                (next, Asked::Query(text)) => return Some((next, text)),
+                (next, Asked::Extended(_) | Asked::Synced) => self = next,
+            }
+        }
+    }
+
+    /// What is asked for next; None when the session is over.
+    pub async fn asked(mut self, stop: &mut Stop) -> Option<(Self, Asked)> {
+        loop {
             match self.hear(stop).await {
-                Ok(Heard::Query(text)) => return Some((self, text)),
+                Ok(Heard::Asked(asked)) => return Some((self, asked)),
                 Ok(Heard::Nothing) => {}
                 Ok(Heard::Left) | Err(Over::Gone) => return None,
                 Err(Over::Report(report)) => {
@@ -73,6 +104,12 @@ impl Local {
         self.reply(&answer(message(report))).await
     }
 
+    /// Sends an error of the extended protocol; nothing more counts up to the next Sync.
+    pub async fn fail(&mut self, messages: &[u8]) -> std::io::Result<()> {
+        self.ignoring = true;
+        self.reply(messages).await
+    }
+
     /// Resolves when the client has left.
     pub async fn left(&mut self) {
         self.frames.end(QUERY_LIMIT).await;
@@ -88,6 +125,14 @@ impl Local {
         };
         match tag {
             b'Q' if !self.ignoring && length <= QUERY_LIMIT => return self.hear_query(stop).await,
+            b'P' | b'B' | b'D' | b'E' | b'C' | b'H'
+                if self.extended && !self.ignoring && length <= QUERY_LIMIT =>
+            {
+                return Ok(match self.whole(stop).await? {
+                    Some(whole) => Heard::Asked(Asked::Extended(whole)),
+                    None => Heard::Left,
+                });
+            }
             b'X' => return Ok(Heard::Left),
             // A copy that has ended may be followed by what was on its way.
             b'Q' | b'S' | b'F' | b'P' | b'B' | b'E' | b'D' | b'C' | b'H' | b'd' | b'c' | b'f' => {}
@@ -101,6 +146,7 @@ impl Local {
             b'S' => {
                 self.ignoring = false;
                 self.reply(&answer(Vec::new())).await?;
+                return Ok(Heard::Asked(Asked::Synced));
             }
             b'Q' if !self.ignoring => {
                 let what = format!("a query of {length} bytes is longer than {QUERY_LIMIT}");
@@ -108,24 +154,34 @@ impl Local {
             }
             b'F' if !self.ignoring => self.refuse(simple_only()).await?,
             b'P' | b'B' | b'E' | b'D' | b'C' if !self.ignoring => {
-                self.ignoring = true;
-                self.reply(&message(simple_only())).await?;
+                let report = match self.extended {
+                    true => {
+                        let what =
+                            format!("a message of {length} bytes is longer than {QUERY_LIMIT}");
+                        Report::error("54000", what)
+                    }
+                    false => simple_only(),
+                };
+                self.fail(&message(report)).await?;
             }
             _ => {}
         }
         Ok(Heard::Nothing)
     }
 
+    async fn whole(&mut self, stop: &mut Stop) -> Result<Option<BytesMut>, Over> {
+        tokio::select! {
+            whole = self.frames.message(QUERY_LIMIT) => Ok(whole?),
+            () = stop.told() => Err(Over::Report(stop.why())),
+        }
+    }
+
     async fn hear_query(&mut self, stop: &mut Stop) -> Result<Heard, Over> {
-        let whole = tokio::select! {
-            whole = self.frames.message(QUERY_LIMIT) => whole?,
-            () = stop.told() => return Err(Over::Report(stop.why())),
-        };
-        let Some(whole) = whole else {
+        let Some(whole) = self.whole(stop).await? else {
             return Ok(Heard::Left);
         };
         match query_text(&whole) {
-            Ok(text) => Ok(Heard::Query(text.to_owned())),
+            Ok(text) => Ok(Heard::Asked(Asked::Query(text.to_owned()))),
             Err(error) => {
                 self.refuse(Report::error("08P01", format!("invalid query: {error}")))
                     .await?;
@@ -175,6 +231,6 @@ pub(super) fn query_text(whole: &[u8]) -> Result<&str, WireError> {
 }
 
 fn simple_only() -> Report {
-    Report::error("0A000", "the relay itself only takes simple queries")
-        .hint("Use psql, or a client in simple query mode.")
+    Report::error("0A000", "the relay itself only takes simple queries here")
+        .hint("Reconnect, or use a client in simple query mode.")
 }

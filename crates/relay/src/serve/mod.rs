@@ -12,8 +12,9 @@
 //! | `statements` | SQL of a session that concerns replication slots |
 //! | `standing` | what the primary says about a session |
 //! | `local`, [`console_session`] | sessions that the relay answers itself |
+//! | `extended`, `binary` | the extended protocol of the console |
 //! | [`upstream_leg`] | a session's connection to the primary |
-//! | [`transport`], `frames` | bytes and messages of a connection |
+//! | [`transport`], `frames`, `fields` | bytes, messages and their fields |
 //! | [`stop`] | how all of it is told to stop |
 //!
 //! Limits: sessions ([`listener::SESSIONS`]), connections that are not logged in, time to begin
@@ -27,9 +28,12 @@
 //! `trust`, `peer`, `ident` and client certificates would be judged by the relay's own.
 
 mod authenticate;
+mod binary;
 pub mod console_session;
 mod doorway;
 mod exchange;
+mod extended;
+mod fields;
 mod frames;
 mod front;
 pub mod listener;
@@ -48,6 +52,7 @@ pub mod tls;
 pub mod transport;
 pub mod upstream_leg;
 
+pub(crate) use binary::{PG_LSN, TIMESTAMPTZ};
 pub use console_session::ConsoleLogin;
 pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
 pub use rights::{ConsoleService, Rights};

@@ -1,5 +1,7 @@
 //! Who may do what in the console, and the console as sessions see it.
 
+use lockstep_wire::backend::{Column, Report};
+
 /// What the primary says about the role of a console session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
@@ -16,4 +18,8 @@ pub struct Rights {
 pub trait ConsoleService: Send + Sync + 'static {
     /// Messages of the answer, without `ReadyForQuery`. Called where it may block.
     fn answer(&self, rights: &Rights, query: &str) -> Vec<u8>;
+
+    /// Columns of the answer to a statement that is prepared, which is not run; none if it returns no
+    /// rows.
+    fn columns(&self, query: &str) -> Result<Vec<Column<'static>>, Report>;
 }

@@ -4,6 +4,7 @@
 use lockstep_wire::backend::Report;
 use lockstep_wire::frame;
 
+use super::fields::Fields;
 use super::frames::split;
 use crate::slot_sql::{self, Act, Listed, Verdict, refusal};
 
@@ -226,41 +227,4 @@ pub(super) fn refused(message: &[u8], why: &str) -> Vec<u8> {
         }),
     }
     out
-}
-
-/// What is left of a message's body.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, left) = self.0.split_at_checked(length)?;
-        self.0 = left;
-        Some(taken)
-    }
-
-    fn c_bytes(&mut self) -> Option<&'a [u8]> {
-        let end = self.0.iter().position(|byte| *byte == 0)?;
-        let taken = self.take(end)?;
-        self.take(1)?;
-        Some(taken)
-    }
-
-    /// A text that can be read here; the primary may read others.
-    fn text(&mut self) -> Option<&'a str> {
-        std::str::from_utf8(self.c_bytes()?).ok()
-    }
-
-    fn number(&mut self) -> Option<u16> {
-        let bytes = self.take(2)?;
-        Some(u16::from_be_bytes(bytes.try_into().ok()?))
-    }
-
-    /// A parameter; Some(None) is NULL.
-    fn value(&mut self) -> Option<Option<&'a [u8]>> {
-        let length = i32::from_be_bytes(self.take(4)?.try_into().ok()?);
-        match usize::try_from(length) {
-            Ok(length) => self.take(length).map(Some),
-            Err(_) => Some(None),
-        }
-    }
 }

@@ -40,6 +40,32 @@ pub fn timestamptz(unix_us: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {clock}{fraction}+00{era}")
 }
 
+/// Microseconds since 1970 of a text that [`timestamptz`] has written; None for any other, and for
+/// years before 1970.
+pub fn read_timestamptz(text: &str) -> Option<i64> {
+    let (day, clock) = text.strip_suffix("+00")?.split_once(' ')?;
+    let numbers = |text: &str, between: char| -> Option<[i64; 3]> {
+        let numbers: Option<Vec<i64>> = text.split(between).map(|part| part.parse().ok()).collect();
+        numbers?.try_into().ok()
+    };
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let ([year, month, day], [hours, minutes, seconds]) =
+        (numbers(day, '-')?, numbers(clock, ':')?);
+    let fraction: i64 = format!("{fraction:0<6}").parse().ok()?;
+    // Days before a year, from 1970 on, and before its month.
+    let leap_days = |year: i64| year / 4 - year / 100 + year / 400;
+    let days = (year - 1970) * 365 + leap_days(year - 1) - leap_days(1969);
+    let leaps = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let february = if leaps { 29 } else { 28 };
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let before = months
+        .iter()
+        .take(usize::try_from(month - 1).ok()?)
+        .sum::<i64>();
+    let seconds = (days + before + day - 1) * DAY + hours * 3600 + minutes * 60 + seconds;
+    (year >= 1970).then_some(seconds * MICROS + fraction)
+}
+
 /// Year, month and day of a day counted from 1 January 1970, in the Gregorian calendar.
 ///
 /// Years are counted from 1 March, so that the day of the leap year is the last: then the
@@ -84,6 +110,8 @@ mod tests {
             (253_402_300_800_000_000, "10000-01-01 00:00:00+00"),
         ] {
             assert_eq!(timestamptz(unix_us), text);
+            let known = Some(unix_us).filter(|_| unix_us >= 0);
+            assert_eq!(read_timestamptz(text), known, "{text}");
         }
         // No overflow anywhere.
         timestamptz(i64::MIN);

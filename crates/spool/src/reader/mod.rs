@@ -1,10 +1,11 @@
 //! Reading the log: from memory where it is there, else from the spool.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lockstep_wire::Lsn;
+use lockstep_wire::logical::SchemaKey;
 
 use super::cache::Chunk;
 use super::error::{LogError, Result};
@@ -65,14 +66,16 @@ struct Piece {
     /// A unit is open after it, a frame goes on after it.
     open: bool,
     more: bool,
-    /// In it, or right after it, is what was in force where the reader's first unit began.
-    first: bool,
+    /// Tables and types that it describes, while the reader has some that it did not tell.
+    told: Vec<SchemaKey>,
 }
 
 /// Reads the log for one subscriber, front to back.
 ///
 /// It holds no lock but for moments, and no memory but what it handed out last, one chunk
-/// and, until its first unit begins, the descriptions in force.
+/// and what it has to tell of the descriptions that were in force where its first unit began. A
+/// table is told before its first change. The rest is forgotten where the upstream describes it
+/// again, and where a session of the upstream begins.
 #[derive(Debug)]
 pub struct Reader<S: Storage> {
     log: Arc<Log<S>>,
@@ -89,8 +92,11 @@ pub struct Reader<S: Storage> {
     /// Key of that unit until something was handed out: what the reader has come to may still be cut, and
     /// replaced by a unit that it does not want.
     from: Option<Lsn>,
-    /// In force here, until it was handed out.
+    /// In force where the first unit begins, and not told yet; None once there is none left, and
+    /// all that was told is handed out.
     schema: Option<Schema>,
+    /// What was described in what was handed out, until then.
+    told: BTreeSet<SchemaKey>,
     limit: Option<Lsn>,
     waiting: VecDeque<Piece>,
     /// What was handed out ends at the end of this unit, or within a later one.
@@ -143,6 +149,7 @@ impl<S: Storage> Reader<S> {
             seeking: Some(from),
             from: Some(from),
             schema: None,
+            told: BTreeSet::new(),
             limit: None,
             waiting: VecDeque::new(),
             sent: from,
@@ -198,6 +205,8 @@ impl<S: Storage> Reader<S> {
             schema.scan(&record.payload)?;
             self.place.offset = record.next;
         }
+        // Many readers may wait long until they have told all of it.
+        schema.share(&lock(&self.log.shared).schema);
         self.schema = Some(schema);
         Ok(())
     }
@@ -299,12 +308,18 @@ impl<S: Storage> Reader<S> {
 
     /// Goes on right after the last unit that was handed out.
     fn go_back(&mut self) -> Result<()> {
-        let told = self.schema.is_none() && !self.waiting.iter().any(|piece| piece.first);
-        let limit = self.limit;
+        let all_told = self.schema.is_none();
+        let (told, limit) = (std::mem::take(&mut self.told), self.limit);
         *self = Self::new(&Arc::clone(&self.log), self.sent)?;
         self.limit = limit;
-        if told {
-            self.schema = None;
+        match &mut self.schema {
+            Some(schema) if !all_told => {
+                for key in &told {
+                    schema.remove(*key);
+                }
+                self.told = told;
+            }
+            schema => *schema = None,
         }
         Ok(())
     }
@@ -336,8 +351,15 @@ impl<S: Storage> Reader<S> {
             self.sent = self.sent.max(piece.end);
             self.open = piece.open;
             self.more = piece.more;
+            self.told.extend(piece.told);
             pieces.push(piece.bytes);
             self.from = None;
+        }
+        if !pieces.is_empty() && self.waiting.is_empty() {
+            let done = self.schema.take_if(|schema| schema.is_empty()).is_some();
+            if done || self.schema.is_none() {
+                self.told.clear();
+            }
         }
         (!pieces.is_empty()).then_some(Read::Frames {
             pieces,

@@ -1,9 +1,10 @@
-//! What of a chunk a reader wants: from its first unit on, with what is in force put in
-//! where that begins, up to its limit.
+//! What of a chunk a reader wants: from its first unit on, up to its limit. Before the first change
+//! of a table comes its description, unless the upstream describes it again.
 
 use bytes::Bytes;
 use lockstep_wire::Lsn;
-use lockstep_wire::logical::{Boundary, boundary, frames};
+use lockstep_wire::logical::frames::FRAME_HEADER;
+use lockstep_wire::logical::{Boundary, SchemaKey, boundary, frames, tables_of};
 
 use super::{Origin, Piece, Reader};
 use crate::cache::Chunk;
@@ -103,14 +104,19 @@ impl<S: Storage> Reader<S> {
             // It is a unit of its own if it has a key.
             _ if limit.is_some_and(|limit| marks.first_key >= limit) => Ok(false),
             _ => {
-                self.take_rest(chunk, skip, origin, false);
+                if chunk.kind == RecordKind::Piece && skip == 0 && !self.is_within_frame() {
+                    let message = chunk.bytes.get(FRAME_HEADER..).unwrap_or_default();
+                    let here = (Bytes::new(), origin, Lsn::INVALID);
+                    self.tell_tables(message, here, &mut Vec::new());
+                }
+                self.take_rest(chunk, skip, origin, Vec::new());
                 Ok(true)
             }
         }
     }
 
     /// Takes all from `start` on.
-    fn take_rest(&mut self, chunk: &Chunk, start: usize, origin: Origin, first: bool) {
+    fn take_rest(&mut self, chunk: &Chunk, start: usize, origin: Origin, told: Vec<SchemaKey>) {
         if start < chunk.bytes.len() {
             self.waiting.push_back(Piece {
                 bytes: chunk.bytes.slice(start..),
@@ -118,65 +124,87 @@ impl<S: Storage> Reader<S> {
                 end: chunk.marks.last_end,
                 open: chunk.marks.open,
                 more: chunk.marks.more,
-                first,
+                told,
             });
         }
         self.stand_behind(chunk);
     }
 
-    /// Goes through a chunk frame by frame: puts in what is in force where the first unit
-    /// begins, stops at the limit.
+    /// Whether what was taken last ends within a frame.
+    fn is_within_frame(&self) -> bool {
+        self.waiting.back().map_or(self.more, |piece| piece.more)
+    }
+
+    /// Takes what comes before a change of tables that were not told yet, in which `told` is
+    /// described, and then what describes them. False if there is nothing to tell: nothing is taken.
+    fn tell_tables(
+        &mut self,
+        message: &[u8],
+        (before, origin, ended): (Bytes, Origin, Lsn),
+        told: &mut Vec<SchemaKey>,
+    ) -> bool {
+        let Some(schema) = self.schema.as_mut().filter(|schema| !schema.is_empty()) else {
+            return false;
+        };
+        let tables: Vec<_> = tables_of(message)
+            .flat_map(|table| schema.remove_table(table))
+            .collect();
+        if tables.is_empty() {
+            return false;
+        }
+        self.push(before, origin, ended, true, std::mem::take(told));
+        for (key, frame) in tables {
+            self.push(frame, Origin::Schema, Lsn::INVALID, true, vec![key]);
+        }
+        true
+    }
+
+    /// Goes through a chunk frame by frame: puts in what describes tables where that is needed,
+    /// stops at the limit.
     fn take_frames(&mut self, chunk: &Chunk, skip: usize, origin: Origin) -> Result<bool> {
         let bytes = chunk.bytes.slice(skip..);
         // Taken so far, and the end of the last unit before the current frame.
         let mut taken = 0;
         let mut ended = Lsn::INVALID;
-        let mut first = false;
+        // What is described in what is not taken yet.
+        let mut told = Vec::new();
         for frame in frames::scan(&bytes) {
             let frame = frame.map_err(|_| LogError::Frames("bytes that are no frames"))?;
-            let next = frame.offset + frame.length;
             let what = what(frame.message)?;
             let key = match what {
                 Boundary::Begin { key } => Some(key),
                 Boundary::Whole { key, end } => Some(key_of(key, end)),
                 _ => None,
             };
+            let before = || bytes.slice(taken..frame.offset);
             if self.limit.is_some_and(|limit| key >= Some(limit)) {
-                self.push(
-                    bytes.slice(taken..frame.offset),
-                    origin,
-                    ended,
-                    false,
-                    first,
-                );
+                self.push(before(), origin, ended, false, told);
                 self.stand_in(chunk, skip + frame.offset);
                 return Ok(false);
             }
-            match what {
-                Boundary::Begin { .. } => {
-                    if let Some(schema) = self.schema.take() {
-                        first = true;
-                        if schema.bytes() > 0 {
-                            self.push(bytes.slice(taken..next), origin, ended, true, first);
-                            for frame in schema.frames() {
-                                self.push(frame.clone(), Origin::Schema, Lsn::INVALID, true, first);
-                            }
-                            taken = next;
-                        }
+            match (what, &mut self.schema) {
+                (Boundary::End { end, .. } | Boundary::Whole { end, .. }, _) => ended = end,
+                (Boundary::Schema(key), Some(schema)) => {
+                    schema.remove(key);
+                    told.push(key);
+                }
+                (Boundary::Change, Some(_)) => {
+                    let here = (before(), origin, ended);
+                    if self.tell_tables(frame.message, here, &mut told) {
+                        taken = frame.offset;
                     }
                 }
-                Boundary::End { end, .. } | Boundary::Whole { end, .. } => ended = end,
-                Boundary::Schema(_) | Boundary::Change => {}
+                _ => {}
             }
             if self.schema.is_none() && self.limit.is_none() {
                 break;
             }
         }
-        self.take_rest(chunk, skip + taken, origin, first);
+        self.take_rest(chunk, skip + taken, origin, told);
         Ok(true)
     }
 
-    fn push(&mut self, bytes: Bytes, origin: Origin, end: Lsn, open: bool, first: bool) {
+    fn push(&mut self, bytes: Bytes, origin: Origin, end: Lsn, open: bool, told: Vec<SchemaKey>) {
         if !bytes.is_empty() {
             self.waiting.push_back(Piece {
                 bytes,
@@ -184,7 +212,7 @@ impl<S: Storage> Reader<S> {
                 end,
                 open,
                 more: false,
-                first,
+                told,
             });
         }
     }

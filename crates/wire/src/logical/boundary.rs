@@ -54,6 +54,20 @@ pub fn boundary(message: &[u8]) -> Result<Boundary> {
     }
 }
 
+/// Object identifiers of the tables that a change refers to; none if the message is no change of
+/// rows.
+pub fn tables_of(message: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    let (tag, body) = message.split_first().unwrap_or((&0, &[]));
+    let tables = match *tag {
+        tag::INSERT | tag::UPDATE | tag::DELETE => body.get(..4),
+        // Their number and the options come first.
+        tag::TRUNCATE => body.get(5..),
+        _ => None,
+    };
+    let tables = tables.unwrap_or_default().chunks_exact(4);
+    tables.filter_map(|table| Some(u32::from_be_bytes(table.try_into().ok()?)))
+}
+
 fn other(message: &[u8]) -> Result<Boundary> {
     let mut cursor = Cursor::new(message, "message of pgoutput");
     match cursor.u8()? {

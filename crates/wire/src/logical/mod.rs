@@ -18,7 +18,7 @@ mod message;
 mod relation;
 mod tuple;
 
-pub use boundary::{Boundary, SchemaKey, boundary};
+pub use boundary::{Boundary, SchemaKey, boundary, tables_of};
 pub use message::{Aborted, Commit, Context, Message, Prepared, TruncateOptions};
 pub use relation::{Column, MOST_COLUMNS, Relation, ReplicaIdentity};
 pub use tuple::{Old, Tuple, Value, Values};

@@ -1,5 +1,7 @@
 //! Sessions that the relay answers itself.
 
+use lockstep_wire::backend::Column;
+
 use super::*;
 use crate::serve::console_session::{self, ConsoleLogin};
 use crate::serve::places::Purpose;
@@ -114,6 +116,10 @@ impl ConsoleService for Repeats {
     fn answer(&self, rights: &Rights, query: &str) -> Vec<u8> {
         assert_ne!(query, "panic");
         back(Backend::CommandComplete(&format!("{rights:?} {query}")))
+    }
+
+    fn columns(&self, _: &str) -> Result<Vec<Column<'static>>, Report> {
+        Ok(Vec::new())
     }
 }
 

@@ -8,7 +8,7 @@ use lockstep_spool::{
 };
 use lockstep_wire::Lsn;
 
-use super::stream::{Sizes, Unit, relation, transaction, unit};
+use super::stream::{Sizes, Unit, relation, transaction, truncate, unit};
 use lockstep_simulation::disk::Disk;
 
 const LIMITS: Limits = Limits {
@@ -353,7 +353,7 @@ fn what_is_cut_before_it_is_handed_out_is_replaced() {
         let tables: Vec<_> = (0..3).map(|id| relation(id, 0, 2_000)).collect();
         append(&log, &transaction(100, 110, &tables));
         let mut reader = log.reader(Lsn::from(110)).unwrap();
-        let first = plain(110, 10);
+        let first = transaction(110, 120, &[truncate(&[0, 1, 2])]);
         let mut got = Vec::new();
         if whole {
             append(&log, &first);
@@ -373,7 +373,7 @@ fn what_is_cut_before_it_is_handed_out_is_replaced() {
             assert_eq!(reader.sent(), Lsn::from(120));
         }
         log.cut().unwrap();
-        let next = plain(120, 300);
+        let next = transaction(120, 130, &[truncate(&[2, 1, 0])]);
         append(&log, &next);
         got.extend(drain(&mut reader).0);
         let told: usize = tables.iter().map(|table| table.len() + 30).sum();
@@ -613,9 +613,12 @@ fn descriptions_are_bounded_and_forgotten_with_their_session() {
         ),
         "{error}"
     );
-    // A reader that begins here is told them all, in portions.
-    let unit = plain(120, 10);
-    append(&log, &unit);
+    // A reader that begins here is told those that it needs, in portions.
+    append(&log, &plain(120, 10));
+    let mut reader = log.reader(Lsn::from(120)).unwrap();
+    assert_eq!(drain(&mut reader).0, plain(120, 10).bytes());
+    let tables: Vec<u32> = (0..2 * half - 2).collect();
+    append(&log, &transaction(130, 140, &[truncate(&tables)]));
     let mut reader = log.reader(Lsn::from(120)).unwrap();
     let mut got = 0;
     while let Read::Frames { pieces, .. } = reader.read(1 << 20).unwrap() {
@@ -625,11 +628,10 @@ fn descriptions_are_bounded_and_forgotten_with_their_session() {
     }
     assert!(got > SCHEMA_LIMIT - 5 * 200_000);
     log.begin_session().unwrap();
-    log.append(Bytes::from(transaction(130, 140, &many(0, 4)).bytes()))
+    log.append(Bytes::from(transaction(140, 150, &many(0, 4)).bytes()))
         .unwrap();
-    let next = plain(140, 10);
-    append(&log, &next);
-    let mut reader = log.reader(Lsn::from(140)).unwrap();
+    append(&log, &transaction(150, 160, &[truncate(&tables)]));
+    let mut reader = log.reader(Lsn::from(150)).unwrap();
     let (bytes, ..) = drain(&mut reader);
     assert!(bytes.len() < 5 * 200_100, "{}", bytes.len());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_wire::Lsn;
 use lockstep_wire::logical::frames::{put_frame, scan};
-use lockstep_wire::logical::{Boundary, SchemaKey, boundary};
+use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 use lockstep_wire::stream::Timestamp;
 
 /// One unit.
@@ -37,7 +37,8 @@ fn message(tag: u8, fields: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// A message that describes a table, of about this number of bytes.
+/// A message that describes a table, of about this number of bytes; its column is of type
+/// `version % 6`.
 pub fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
     let name = vec![b'a' + version % 26; bytes];
     message(
@@ -47,15 +48,46 @@ pub fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
             b"public\0",
             &name,
             b"\0d",
-            &0u16.to_be_bytes(),
+            &1u16.to_be_bytes(),
+            b"\0c\0",
+            &u32::from(version % 6).to_be_bytes(),
+            &(-1i32).to_be_bytes(),
         ],
     )
 }
 
+/// A message that empties these tables.
+pub fn truncate(tables: &[u32]) -> Vec<u8> {
+    let number = u32::try_from(tables.len()).unwrap().to_be_bytes();
+    let tables: Vec<u8> = tables
+        .iter()
+        .flat_map(|table| table.to_be_bytes())
+        .collect();
+    message(b'T', &[&number, &[0], &tables])
+}
+
+/// A change of a table that may be described, or of none.
 fn change(bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
+    if random.u8(..10) == 0 {
+        let tables: Vec<u32> = (0..random.usize(..4)).map(|_| random.u32(1..9)).collect();
+        return truncate(&tables);
+    }
     let mut content = vec![0; bytes];
     random.fill(&mut content);
+    if random.bool() {
+        content.splice(..0, random.u32(1..9).to_be_bytes());
+    }
     message(*random.choice(b"IUDO").unwrap(), &[&content])
+}
+
+/// The tables that a message changes.
+fn changed(bytes: &[u8]) -> Vec<u32> {
+    let table = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+    match bytes[0] {
+        b'I' | b'U' | b'D' if bytes.len() >= 5 => vec![table(&bytes[1..5])],
+        b'T' => bytes[6..].chunks_exact(4).map(table).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// An ordinary transaction of these messages.
@@ -161,32 +193,44 @@ impl Model {
     /// What a reader that asks for `from` gets until now, and where in it units end.
     pub fn expected(&self, from: u64) -> Expected {
         let mut expected = Expected::default();
-        let mut schema = BTreeMap::new();
-        let mut injected = false;
+        // In force, and not told by what the reader gets.
+        let mut schema: BTreeMap<SchemaKey, Vec<u8>> = BTreeMap::new();
         for (number, unit) in self.units.iter().chain(&self.open).enumerate() {
             if unit.session {
                 schema.clear();
             }
             if unit.key >= from {
-                for (place, bytes) in unit.frames.iter().enumerate() {
-                    expected.bytes.extend(bytes);
-                    let begins = matches!(bytes[30], b'B' | b'b');
-                    if place == 0 && begins && !injected {
-                        injected = true;
-                        let is_type = |key: &&SchemaKey| matches!(key, SchemaKey::Type(_));
-                        let (types, tables): (Vec<_>, Vec<_>) = schema.keys().partition(is_type);
-                        for key in types.into_iter().chain(tables) {
-                            let frame: &Vec<u8> = &schema[key];
+                for bytes in &unit.frames {
+                    for table in changed(&bytes[30..]) {
+                        let Some(table) = schema.remove(&SchemaKey::Relation(table)) else {
+                            continue;
+                        };
+                        let told = Message::parse(&table[30..], Context::default());
+                        let Ok((_, Message::Relation(relation))) = told else {
+                            panic!("{told:?}");
+                        };
+                        let kind = SchemaKey::Type(relation.columns[0].kind);
+                        for frame in schema.remove(&kind).iter().chain([&table]) {
                             expected.bytes.extend(frame);
                             expected.schema_bytes += frame.len() as u64;
                         }
+                    }
+                    expected.bytes.extend(bytes);
+                    let message = scan(bytes).next().unwrap().unwrap().message;
+                    if let Boundary::Schema(key) = boundary(message).unwrap() {
+                        schema.remove(&key);
                     }
                 }
                 if number < self.units.len() {
                     expected.ends.push((expected.bytes.len(), unit.end));
                 }
             }
-            for bytes in &unit.frames {
+            let passed = if unit.key < from {
+                &unit.frames[..]
+            } else {
+                &[]
+            };
+            for bytes in passed {
                 let message = scan(bytes).next().unwrap().unwrap().message;
                 if let Boundary::Schema(key) = boundary(message).unwrap() {
                     schema.insert(key, bytes.clone());

@@ -19,7 +19,7 @@ use lockstep_relay::serve::{
 use lockstep_relay::session::{
     After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
-use lockstep_wire::backend::{Backend, Column, TEXT};
+use lockstep_wire::backend::{Backend, Column, Report, TEXT};
 use lockstep_wire::command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -179,6 +179,13 @@ impl ConsoleService for Echo {
         Backend::DataRow(vec![Some(text.as_bytes())]).encode(&mut out);
         Backend::CommandComplete("SELECT 1").encode(&mut out);
         out
+    }
+
+    fn columns(&self, _: &str) -> Result<Vec<Column<'static>>, Report> {
+        Ok(vec![Column {
+            name: "said",
+            kind: TEXT,
+        }])
     }
 }
 
