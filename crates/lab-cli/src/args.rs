@@ -85,7 +85,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     #[command(flatten)]
-    Measure(BenchCommand),
+    Measure(Box<BenchCommand>),
     /// Write docs/measurements.md and the README's table of claims from bench/results
     Measurements {
         /// The source tree to read and write

@@ -286,11 +286,10 @@ pub(super) fn incomplete(view: &View<'_>) -> Vec<Evidence> {
         let facts = facts
             .into_iter()
             .filter_map(|(name, number, words)| Some((name, number, words?)));
-        let evidence = facts.fold(None, |evidence: Option<Evidence>, (name, number, words)| {
+        facts.fold(None, |evidence: Option<Evidence>, (name, number, words)| {
             let evidence = evidence.unwrap_or_else(|| of(&found, 0.0).severity(Severity::Risk));
             Some(evidence.fact(name, number.unwrap_or(0) as f64, words))
-        });
-        evidence
+        })
     };
     view.replicas().filter_map(of_one).collect()
 }

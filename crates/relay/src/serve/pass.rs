@@ -115,7 +115,7 @@ pub(super) struct Open<O: SlotCommands> {
 enum Known {
     /// Nothing yet: the primary was not asked.
     Nothing,
-    Standing(Standing),
+    Standing(Box<Standing>),
     /// A session of replication that cannot stream from the relay.
     Elsewhere,
     /// No session of replication: nothing is the relay's.
@@ -193,7 +193,7 @@ impl<O: SlotCommands> Open<O> {
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
         let standing = match &self.known {
-            Known::Standing(standing) => Some(standing),
+            Known::Standing(standing) => Some(standing.as_ref()),
             Known::Elsewhere => None,
             Known::Nothing | Known::Other => return Decision::Pass,
         };
@@ -453,7 +453,7 @@ impl Passed {
         let questions = (standing::questions(), standing::ANSWERS);
         let said = self.question(open, questions, stop).await?;
         open.known = match standing::learn(&said) {
-            Learnt::Standing(standing) => Known::Standing(standing),
+            Learnt::Standing(standing) => Known::Standing(Box::new(standing)),
             Learnt::Elsewhere => Known::Elsewhere,
             Learnt::Other => Known::Other,
             Learnt::Refused(error) => return Ok(Some(error)),
