@@ -117,7 +117,7 @@ fn a_full_disk_is_waited_for() {
     let (primary, subscriber, relay) = subscribed(&lab, &["--spool", &spool]);
     disable(&lab, &subscriber, "s", &relay);
     write(&primary, 1, 40);
-    upstream_says(&lab, &relay, "no space is left");
+    upstream_says(&lab, &relay, "disk is full");
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
     until_same(&primary, &subscriber, "t");
     upstream_says(&lab, &relay, "streaming");
