@@ -633,6 +633,7 @@ mod tests {
         Cause::InitialSyncFails,
         Cause::NoReplicaIdentity,
         Cause::SpillToDisk,
+        Cause::SlotLost,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,

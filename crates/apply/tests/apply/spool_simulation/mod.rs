@@ -74,11 +74,8 @@ const PLANTS: [(Plant, u64, &str); 12] = [
     ),
     (intake(IntakeFault::ComparesNothing), 50, "other WAL"),
     (intake(IntakeFault::CoversInside), 50, "still arriving"),
-    (
-        intake(IntakeFault::FullIsDropped),
-        50,
-        "outside of any transaction",
-    ),
+    // What is dropped is the first message of a transaction or its last.
+    (intake(IntakeFault::FullIsDropped), 50, "transaction"),
     (intake(IntakeFault::UnitIsNotCut), 20, "still arriving"),
     (Plant::In(Fault::SpoolTakesAny), 50, "other WAL"),
     (Plant::In(Fault::SpoolForgetsCommitted), 200, "begins at"),
