@@ -209,7 +209,7 @@ fn hangs(cascade: &Cascade) {
             ("primary", true),
             (FIRST, true),
             (SECOND, false),
-            ("standby3", false),
+            ("127.0.0.1", false),
             ("relay", false)
         ],
         "{}",
