@@ -145,14 +145,15 @@ fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
         true => Some(probe(args, &nodes, &diagnosis)?),
         false => None,
     };
+    let mut said = String::new();
     match args.output {
         Format::Text | Format::Nagios => {
-            print!("{}", text::report(&diagnosis, args.seconds));
+            said.push_str(&text::report(&diagnosis, args.seconds));
             if args.explain {
-                print!("{}", text::explained(&diagnosis));
+                said.push_str(&text::explained(&diagnosis));
             }
             if let Some(probed) = &probed {
-                print!("{}", text::probed(probed));
+                said.push_str(&text::probed(probed));
             }
         }
         Format::Json => {
@@ -162,9 +163,10 @@ fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
                 diagnosis: &diagnosis,
                 probe: probed.as_ref(),
             };
-            println!("{}", serde_json::to_string_pretty(&whole)?);
+            said = serde_json::to_string_pretty(&whole)? + "\n";
         }
     }
+    output::write(said.as_bytes())?;
     verdict(&diagnosis)
 }
 

@@ -1,5 +1,6 @@
 //! The command line without servers: help, usage errors, and what is refused at once.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -224,4 +225,20 @@ fn a_password_file_that_others_may_read_is_warned_of_once() {
 #[test]
 fn version_is_printed() {
     LOCKSTEP.assert_version(env!("CARGO_PKG_VERSION"));
+}
+
+/// What cannot be written ends in one line, and not in a panic.
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    for output in ["text", "json"] {
+        let nobody = ["doctor", "--primary", "host=/nowhere", "--seconds", "1"];
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = LOCKSTEP.command(&nobody);
+        let ended = command.args(["--output", output]).stdout(full).output();
+        let ended = ended.unwrap();
+        let line = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert!(line.contains("No space left on device"), "{line}");
+    }
 }

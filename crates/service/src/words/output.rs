@@ -18,7 +18,10 @@ pub fn print(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Writes all of a text that is no line of a result.
+/// Writes all of a text that is more than a line. A reader that has gone away is no error.
 pub fn write(text: &[u8]) -> io::Result<()> {
-    io::stdout().write_all(text)
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
