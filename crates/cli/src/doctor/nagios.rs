@@ -173,7 +173,7 @@ fn figures(diagnosis: &Diagnosis, thresholds: Thresholds) -> String {
         all.push(format!("'{name} lag'={age:.3}s;{warning_s};{critical_s};0"));
         all.push(format!("'{name} bytes'={:.0}B;;;0", link.lag_bytes));
     }
-    all.push(format!("lost_nodes={};;1;0", lost(diagnosis).len()));
+    all.push(format!("lost_nodes={};;0;0", lost(diagnosis).len()));
     all.join(" ")
 }
 
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(
             first,
             "LOCKSTEP CRITICAL - a 61 s late: replay is paused | 'a lag'=61.000s;10;60;0 'a bytes'=1B;;;0 \
-             'b lag'=0.000s;10;60;0 'b bytes'=1B;;;0 lost_nodes=0;;1;0"
+             'b lag'=0.000s;10;60;0 'b bytes'=1B;;;0 lost_nodes=0;;0;0"
         );
         // What is older than it looks is at least a warning.
         let (code, text) = said(|it| {
