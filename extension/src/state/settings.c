@@ -218,12 +218,13 @@ settings_define_wait(void)
 }
 
 /*
- * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that comes another
- * way would be assigned without that, and nobody would wait. So it is refused: what ALTER ROLE, ALTER DATABASE
- * or a function would keep, or has kept while the library was not loaded; what is in a configuration file, on the
- * command line or among a connection's options. ALTER SYSTEM is refused by GUC_DISALLOW_IN_FILE. Only
- * set_config() cannot be told from SET here. When a configuration file has the setting, every process that
- * reads the file calls this, the startup process included: extension/src/README.md has the rule.
+ * Checks the syntax; the waiting is done by SET, in the utility hook (wait_lsn.c). A value that
+ * comes another way would be assigned without that, and nobody would wait. So it is refused: what
+ * ALTER ROLE, ALTER DATABASE or a function would keep, or has kept while the library was not
+ * loaded; what is in a configuration file, on the command line or among a connection's options.
+ * ALTER SYSTEM is refused by GUC_DISALLOW_IN_FILE. Only set_config() cannot be told from SET here.
+ * When a configuration file has the setting, every process that reads the file calls this, the
+ * startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)

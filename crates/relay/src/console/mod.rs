@@ -1,6 +1,6 @@
 //! The admin console: what `psql` gets from the relay's database `lockstep`.
 //!
-//! It understands a few statements of its own, listed by `SHOW HELP`, besides what clients send by
+//! The console understands a few statements of its own, listed by `SHOW HELP`, besides what clients send by
 //! themselves, in simple queries and in the extended protocol. All statements of a query are
 //! read before the first is run, so a query that is wrong anywhere changes nothing; after
 //! that each stands alone, there are no transactions.
