@@ -75,10 +75,10 @@ impl Seen {
 enum Replay {
     /// All at once, a step after it is flushed.
     Current,
-    /// So many bytes in a step.
+    /// Replay of this many bytes in a step.
     Slow(u64),
     Stopped,
-    /// By an operator, who is seen.
+    /// An operator has paused it, which the node says.
     Paused,
 }
 
