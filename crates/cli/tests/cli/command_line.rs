@@ -24,6 +24,11 @@ fn help_is_as_recorded() {
         &["man"],
         &["top"],
         &["serve"],
+        &["pool"],
+        &["pool", "agent"],
+        &["pool", "haproxy"],
+        &["pool", "conninfo"],
+        &["pool", "status"],
         &["relay"],
         &["relay", "status"],
         &["replica"],
@@ -75,6 +80,40 @@ fn every_command_of_the_test_bed_is_known() {
         let args: Vec<_> = command.split(' ').collect();
         LOCKSTEP.assert_usage_errors(&[(&args, "of the package lockstep-lab")]);
     }
+}
+
+#[test]
+fn usage_errors_of_pool_exit_with_2() {
+    LOCKSTEP.assert_usage_errors(&[
+        (&["pool"], "command"),
+        (&["pool", "agent"], "--primary"),
+        (&["pool", "agent", "--primary", "hots=a"], "\"hots\""),
+        (&["pool", "agent", "--primary", "", "--bound", "1"], "100ms"),
+        (
+            &[
+                "pool",
+                "agent",
+                "--primary",
+                "",
+                "--bound",
+                "1s",
+                "--interval",
+                "500ms",
+            ],
+            "a fifth of --bound",
+        ),
+        (
+            &["pool", "agent", "--primary", "", "--tls-key", "/x"],
+            "--tls-cert",
+        ),
+        (&["pool", "haproxy", "--nodes", "/nowhere"], "/nowhere"),
+        (
+            &["pool", "haproxy", "--nodes", "/x", "--check-every", "1ms"],
+            "from 50ms",
+        ),
+        (&["pool", "conninfo", "--nodes", "/nowhere"], "/nowhere"),
+        (&["pool", "status"], "--nodes"),
+    ]);
 }
 
 #[test]
