@@ -244,3 +244,25 @@ fn more_than_state_and_lag_needs_a_login() {
     );
     agent.serve.signal(Signal::SIGTERM);
 }
+
+/// An old primary that is still there takes no writes once a later timeline is known.
+#[test]
+fn an_old_primary_is_told() {
+    let lab = TestLab::stock().start().unwrap();
+    let old = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut new = lab.standby(&old, "standby", &Settings::new()).unwrap();
+    new.catch_up(&old).unwrap();
+    let left = lab.standby(&old, "left", &Settings::new()).unwrap();
+    new.promote().unwrap();
+    let agent = Agent::start(&new, &old, &[]);
+    let of_new = Agent::start(&new, &new, &[]);
+    let of_left = Agent::start(&new, &left, &[]);
+    until("the new primary takes writes, the old one none", || {
+        let statuses = [&of_new, &agent].map(|one| one.serve.get("/primary").status);
+        (statuses == [200, 503]).then_some(())
+    });
+    assert!(agent.haproxy_hears("writes").starts_with("ready down # "));
+    assert_eq!(of_new.haproxy_hears("writes"), "ready up 100%");
+    // A standby that stays with the old one.
+    of_left.await_state("out", Some("old_timeline"));
+}

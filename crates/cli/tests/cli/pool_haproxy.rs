@@ -1,6 +1,8 @@
 //! A pool behind a real HAProxy: a primary and two standbys, each with its agent.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -10,6 +12,7 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::pool_support::{Agent, free_port};
 use crate::serve_support::until;
@@ -193,6 +196,99 @@ fn new_sessions_go_where_the_agents_say() {
             .code()
             == Some(2)
     );
+}
+
+/// A certificate for 127.0.0.1 that signs itself, and its key, which others cannot read.
+fn certificate(folder: &Path) -> Option<[String; 2]> {
+    let [certificate, key] = ["crt", "key"].map(|name| folder.join(name).display().to_string());
+    let mut made = Command::new("openssl");
+    made.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+    ]);
+    made.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+    made.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+    made.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    let made = made
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .ok()?;
+    assert!(made.status.success(), "{made:?}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    Some([certificate, key])
+}
+
+#[test]
+fn agents_with_logins_and_tls_are_asked() {
+    let folder = TempDir::new().unwrap();
+    let Some([certificate, key]) = certificate(folder.path()) else {
+        println!("SKIP: there is no openssl");
+        return;
+    };
+    let logins = folder.path().join("logins").display().to_string();
+    fs::write(&logins, "ann:word\n").unwrap();
+    fs::set_permissions(&logins, fs::Permissions::from_mode(0o600)).unwrap();
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let secrets = [
+        "--auth-file",
+        &logins,
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+    ];
+    let agent = Agent::start(&primary, &primary, &secrets);
+    let file = nodes_file(&lab, &[(&primary, "primary", &agent)]);
+    let nodes = file.to_str().unwrap();
+    let status = |more: &[&str]| {
+        let args = [&["pool", "status", "--nodes", nodes][..], more].concat();
+        let output = lockstep(&args);
+        (output.status.code(), text(&output))
+    };
+    let authority = ["--agent-ca", &certificate];
+    until("the table has the sessions", || {
+        let (code, table) = status(&[&authority[..], &["--login-file", &logins]].concat());
+        let row = table.lines().nth(1)?;
+        let sessions: u32 = row.rsplit(' ').next()?.parse().ok()?;
+        (code == Some(0) && row.contains("writes") && sessions >= 1).then_some(())
+    });
+    let (code, table) = status(&authority);
+    assert!(
+        code == Some(0) && table.lines().nth(1).unwrap().ends_with(" -"),
+        "{table}"
+    );
+    let (code, table) = status(&[]);
+    assert!(
+        code == Some(4) && table.contains("its agent cannot be asked: "),
+        "{table}"
+    );
+    let json = lockstep(&["pool", "status", "--nodes", nodes, "--output", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["nodes"][0]["trouble"].is_string(), "{json}");
+
+    if !Path::new(PROGRAM).exists() {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+        return;
+    }
+    for late in ["freshest", "primary", "refuse"] {
+        for sessions in ["keep", "close"] {
+            let mut args = vec!["pool", "haproxy", "--nodes", nodes, "--when-all-late", late];
+            args.extend(["--sessions-when-out", sessions]);
+            args.extend(authority);
+            let config = text(&lockstep(&args));
+            let config = lab.write_file("haproxy.cfg", &config).unwrap();
+            let checked = Command::new(PROGRAM)
+                .args(["-c", "-f"])
+                .arg(&config)
+                .output();
+            assert!(checked.as_ref().unwrap().status.success(), "{checked:?}");
+        }
+    }
 }
 
 /// `lockstep pool status` says these reasons, and ends with this code.
