@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -11,6 +13,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -21,6 +24,7 @@ const PROGRAM: &str = "/usr/sbin/haproxy";
 
 struct Proxy {
     process: Child,
+    socket: PathBuf,
     writes: u16,
     reads: u16,
 }
@@ -87,16 +91,36 @@ fn start(lab: &Lab, nodes: &Path) -> Proxy {
         .stderr(Stdio::null());
     Proxy {
         process: lab.launcher().spawn(command, Side::Both).unwrap(),
+        socket,
         writes,
         reads,
     }
 }
 
+impl Proxy {
+    /// Sends a command to the runtime socket.
+    fn tell(&self, command: &str) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(format!("{command}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.trim(), "", "{command}");
+    }
+}
+
 /// The port of the server that a new session reaches; None if it reaches none.
 fn reached(port: u16) -> Option<u16> {
+    port_of(&mut session(port)?)
+}
+
+fn session(port: u16) -> Option<Connection> {
     let conninfo = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
     let conninfo = Conninfo::parse(&conninfo).unwrap();
-    let mut session = Connection::connect(&conninfo, Purpose::Sql, "test").ok()?;
+    Connection::connect(&conninfo, Purpose::Sql, "test").ok()
+}
+
+/// The port of a session's server.
+fn port_of(session: &mut Connection) -> Option<u16> {
     let rows = session.query("SHOW port").ok()?;
     rows[0][0].clone()?.parse().ok()
 }
@@ -179,6 +203,8 @@ fn new_sessions_go_where_the_agents_say() {
         &[("primary", "is_primary"), ("first", ""), ("second", "")],
     );
 
+    drained_nodes_keep_their_sessions(&proxy, [&first, &second], [of_first, of_second]);
+
     let hosts = |more: &[&str]| {
         let args = [&["pool", "conninfo", "--nodes", nodes][..], more].concat();
         text(&lockstep(&args))
@@ -196,6 +222,38 @@ fn new_sessions_go_where_the_agents_say() {
             .code()
             == Some(2)
     );
+}
+
+/// The agent drains its node; an operator drains one in HAProxy, which no agent takes back.
+fn drained_nodes_keep_their_sessions(
+    proxy: &Proxy,
+    [first, second]: [&Server; 2],
+    [of_first, of_second]: [&Agent; 2],
+) {
+    let mut kept = until("a session reaches the first", || {
+        let mut session = session(proxy.reads)?;
+        (port_of(&mut session)? == first.port()).then_some(session)
+    });
+    of_first.serve.signal(Signal::SIGUSR1);
+    await_servers(proxy.reads, &[second]);
+    assert_eq!(port_of(&mut kept), Some(first.port()));
+    of_first.serve.signal(Signal::SIGUSR2);
+    await_servers(proxy.reads, &[first, second]);
+
+    proxy.tell("set server reads/second state maint");
+    await_servers(proxy.reads, &[first]);
+    // The agent of the second goes out and in again, and rises: HAProxy has asked it often meanwhile.
+    of_second.serve.signal(Signal::SIGUSR1);
+    of_second.await_state("draining", Some("drained"));
+    of_second.serve.signal(Signal::SIGUSR2);
+    of_second.await_state("in", None);
+    until("the agent's words have been heard", || {
+        reached(proxy.reads);
+        (of_second.state()["share_percent"] == 100).then_some(())
+    });
+    await_servers(proxy.reads, &[first]);
+    proxy.tell("set server reads/second state ready");
+    await_servers(proxy.reads, &[first, second]);
 }
 
 /// A certificate for 127.0.0.1 that signs itself, and its key, which others cannot read.
