@@ -32,6 +32,9 @@ fn redo_only() -> Costs {
     }
 }
 
+/// A record's kind, transaction, blocks and main data.
+type Written = ((u8, u8), u32, Vec<Block>, [u8; 16]);
+
 fn block(id: u8, number: u32) -> Block {
     Block {
         id,
@@ -71,11 +74,7 @@ fn analyzed_by(stage: Stage, costs: Costs, records: &[((u8, u8), u32, Vec<u32>)]
 }
 
 /// A report on records with their blocks and main data.
-fn analyzed_whole(
-    stage: Stage,
-    costs: Costs,
-    records: &[((u8, u8), u32, Vec<Block>, [u8; 16])],
-) -> Report {
+fn analyzed_whole(stage: Stage, costs: Costs, records: &[Written]) -> Report {
     let size = SegmentSize::new(16 << 20).unwrap();
     let rules = Rules { stage, major: 15 };
     let mut analysis = Analysis::new(costs, size, rules, &HELPERS);
