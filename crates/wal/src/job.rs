@@ -4,8 +4,8 @@
 //! cannot know is which blocks exist: it takes a relation's blocks as existing, unless the relation was
 //! made in this WAL. Then its first block is missing, and its free space map until a record is about a
 //! second block. Nor can it know what sessions of a standby see: it takes them to see nothing that is
-//! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map: it takes
-//! the record as one for helpers if the last record that names the map's page is out of the queue in any case.
+//! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map: the
+//! record is one for helpers if the last one that names the map's page must have left the queue.
 
 use std::collections::HashMap;
 
