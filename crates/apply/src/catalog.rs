@@ -57,8 +57,8 @@ impl Default for Starts {
 const SESSION: &str = "SET lock_timeout = 20000; SET plan_cache_mode = force_generic_plan; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
-/// Tables that may be those that are asked for ([`Copies::home`]): with this OID, or one of two names. `$1` is
-/// a JSON array of arrays with these five; the answer's first column says for which of them it is.
+/// Tables that may be those that are asked for ([`Copies::home`]): with this OID, or one of two names. `$1`
+/// is a JSON array of arrays with these five; the answer's first column says for which of them it is.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
 const TABLES: &str = "SELECT asked.place, c.oid, n.nspname, c.relname, c.relkind = 'p', \
       c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
