@@ -86,9 +86,9 @@ pub const FACTS: &str = "SELECT pg_catalog.concat_ws('/', \
         SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) AS p)) AS tree(oids) \
     ORDER BY r.place";
 
-/// Each column of each index that [`FACTS`] lists, for each table of an array of OIDs. The types are those of which
-/// equal values have equal texts: bool, bytea, \"char\", name, the integers, text, oid, varchar, date,
-/// time, timestamp, uuid; and with a modifier char and numeric, which are then padded.
+/// Each column of each index that [`FACTS`] lists, for each table of an array of OIDs. The types are those
+/// of which equal values have equal texts: bool, bytea, \"char\", name, the integers, text, oid, varchar,
+/// date, time, timestamp, uuid; and with a modifier char and numeric, which are then padded.
 pub const UNIQUES: &str = "SELECT tree.root, i.indexrelid, i.indisexclusion, i.indnullsnotdistinct, a.attname, \
       coalesce(a.atttypid, 0), coalesce(a.atttypmod, -1), \
       coalesce(m.amname = 'btree' AND p.opcnamespace = 'pg_catalog'::pg_catalog.regnamespace \

@@ -52,7 +52,7 @@ pub struct Staleness {
 }
 
 impl Staleness {
-    /// With a fault planted, for tests.
+    /// This value with a fault planted, for tests.
     pub fn with_fault(fault: Option<Fault>) -> Self {
         Self {
             fault,

@@ -29,7 +29,7 @@ fn forget(server: &Server) {
     server.execute("SELECT pg_stat_statements_reset()").unwrap();
 }
 
-/// How often the server was asked for columns, indexes, or partitions since [`forget`].
+/// Times that the server was asked for columns, indexes, or partitions since [`forget`].
 fn questions(server: &Server) -> u64 {
     let info = lockstep_client::Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap();
     let mut session = Connection::connect(&info, Purpose::Sql, "test").unwrap();
