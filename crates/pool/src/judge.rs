@@ -90,7 +90,7 @@ pub struct Verdict {
     pub is_known: bool,
     /// Bytes from what the node shows to what the primary had when it last answered.
     pub lag_bytes: Option<u64>,
-    /// Staleness by what the node has received.
+    /// Bytes from what the node has received to that.
     pub unreceived_bytes: Option<u64>,
     /// None while the node does not answer.
     pub is_standby: Option<bool>,
@@ -156,7 +156,7 @@ impl Judge {
         }
     }
 
-    /// This judge with a fault planted, for tests.
+    /// The judge with a fault planted, for tests.
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
         self.fault = fault;
         self.shown = Staleness::with_fault(fault);

@@ -52,7 +52,7 @@ pub struct Staleness {
 }
 
 impl Staleness {
-    /// This value with a fault planted, for tests.
+    /// Nothing known, and a fault planted, for tests.
     pub fn with_fault(fault: Option<Fault>) -> Self {
         Self {
             fault,

@@ -75,17 +75,17 @@ impl Seen {
 enum Replay {
     /// All at once, a step after it is flushed.
     Current,
-    /// At most this number of bytes in a step.
+    /// Replay of this many bytes in a step.
     Slow(u64),
     Stopped,
-    /// Paused by an operator, who is seen.
+    /// An operator has paused it, which the node says.
     Paused,
 }
 
 /// A question on its way.
 #[derive(Debug, Clone, Copy)]
 struct Asked<T> {
-    /// Time of the question by the agent's clock.
+    /// When it was asked, by the agent's clock.
     at: Moment,
     /// When the server looks at it, by the world's clock.
     reaches_ms: u64,
@@ -142,7 +142,7 @@ struct Node {
     up_since_ms: u64,
     /// Since when it has had WAL that is no part of the cluster's history.
     diverged_since_ms: Option<u64>,
-    /// Time at which it follows the primary to its timeline.
+    /// When it follows the primary to its timeline.
     follows_ms: Option<u64>,
 }
 
