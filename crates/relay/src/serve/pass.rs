@@ -474,7 +474,7 @@ impl Passed {
         let questions = (standing::questions(), standing::ANSWERS);
         let said = self.question(open, questions, stop).await?;
         open.known = match standing::learn(&said) {
-            Learnt::Standing(standing) => Known::Standing(Box::new(standing)),
+            Learnt::Standing(standing) => Known::Standing(standing),
             Learnt::Elsewhere => Known::Elsewhere,
             Learnt::Other => Known::Other,
             Learnt::Refused(error) => return Ok(Some(error)),

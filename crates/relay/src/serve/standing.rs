@@ -59,7 +59,7 @@ const UTF8: &str = "UTF8";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Learnt {
     /// A session of logical replication.
-    Standing(Standing),
+    Standing(Box<Standing>),
     /// A session of replication without a database, or with one whose name cannot be read here.
     Elsewhere,
     /// Another session: nothing is the relay's in it.
@@ -118,7 +118,7 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         left = left.get(length..).unwrap_or_default();
     }
     match standing(&rows) {
-        Some(standing) => Learnt::Standing(standing),
+        Some(standing) => Learnt::Standing(Box::new(standing)),
         None if rows.is_empty() => Learnt::Other,
         None => Learnt::Elsewhere,
     }
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_session_of_logical_replication_is_known_by_its_answers() {
         let expected = |database: &str, encoding: &str| {
-            Learnt::Standing(Standing {
+            Learnt::Standing(Box::new(Standing {
                 database: database.to_owned(),
                 database_oid: 16_384,
                 role_oid: 10,
@@ -262,7 +262,7 @@ mod tests {
                     float_digits: 1,
                     output: output("[\"pg_catalog\"]"),
                 },
-            })
+            }))
         };
         assert_eq!(
             learn(&answers(Some(b"app"), USUAL)),
