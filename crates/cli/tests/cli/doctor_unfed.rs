@@ -192,11 +192,6 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         "0",
     );
 
-    let slow = format!("sleep 0.3; cp {}/%f %p", pair.archive);
-    pair.set("restore_command", &slow);
-    pair.archive(30);
-    pair.assert_first("restore_slow");
-
     pair.set("restore_command", "/bin/false");
     pair.archive(4);
     pair.assert_first("restore_fails");
