@@ -192,6 +192,16 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         "0",
     );
 
+    // Segments that are full: replay does not wait until those after them are there, too.
+    let slow = format!("sleep 0.3; cp {}/%f %p", pair.archive);
+    pair.set("restore_command", &slow);
+    for _ in 0..20 {
+        let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";
+        pair.primary.execute(fill).unwrap();
+    }
+    pair.archive(1);
+    pair.assert_first("restore_slow");
+
     pair.set("restore_command", "/bin/false");
     pair.archive(4);
     pair.assert_first("restore_fails");

@@ -224,7 +224,7 @@ pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
         let waits = startup_share(node, |process| process.waits_for("RestoreCommand"));
         let words = match waits >= MOSTLY {
             true => format!(
-                "restore_command runs, and has given nothing in {}",
+                "restore_command runs most of the time, and nothing of it was replayed in {}: it may only be slow",
                 seconds(node.length().as_secs_f64() * 1000.0)
             ),
             false => "restore_command is run again and again, and gives nothing".to_owned(),
