@@ -8,6 +8,7 @@ use lockstep_service::program::{Program, Shell};
 
 use crate::doctor::DoctorArgs;
 use crate::name::NAME;
+use crate::pool::PoolCommand;
 use crate::relay::RelayArgs;
 use crate::replica::ReplicaCommand;
 use crate::serve::ServeArgs;
@@ -59,6 +60,13 @@ pub enum Command {
     /// reads, unless --heartbeat is given; a role in pg_monitor is enough. SIGHUP reads passwords,
     /// certificate and key again. Logs go to standard error.
     Serve(Box<ServeArgs>),
+    /// One endpoint over read nodes, with the truth about their lag
+    #[command(disable_help_subcommand = true)]
+    Pool {
+        /// What to do.
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
     /// Subscribers connect to the relay as they would to the primary. The relay serves the streams of

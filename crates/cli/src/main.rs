@@ -10,6 +10,7 @@
 //! | `doctor` | `lockstep doctor` |
 //! | `top` | `lockstep top` |
 //! | `serve` | `lockstep serve` |
+//! | `pool` | `lockstep pool` |
 //! | `relay` | `lockstep relay` |
 //! | `replica` | `lockstep replica` |
 //! | `wal` | `lockstep wal` |
@@ -29,6 +30,7 @@ mod doctor;
 mod exit;
 mod name;
 mod nodes;
+mod pool;
 mod relay;
 mod replica;
 mod serve;
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode> {
     let done = match command {
         Command::Doctor(args) => return doctor::run(args),
+        Command::Pool { command } => return pool::run(command),
         Command::Top(args) => top::run(args),
         Command::Relay(args) => relay::run(args),
         Command::Replica { command } => replica::run(command),

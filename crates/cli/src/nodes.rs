@@ -43,12 +43,21 @@ impl NodesArgs {
             subscribers: self.subscriber.clone(),
             file: self.nodes.clone(),
         };
-        if let Some(warning) = named.exposed() {
-            complain(&warning);
-        }
-        named.nodes().map_err(|error| match error {
-            NodesError::Unusable(words) => Failure::Usage(words).into(),
-            NodesError::Conninfo { place, source } => anyhow::Error::from(source).context(place),
-        })
+        usable(&named, NamedNodes::nodes)
     }
+}
+
+/// What `take` gives of named nodes, with their errors as the command line has them. Warns of passwords that
+/// others can read.
+pub fn usable<T>(
+    named: &NamedNodes,
+    take: impl FnOnce(&NamedNodes) -> Result<T, NodesError>,
+) -> anyhow::Result<T> {
+    if let Some(warning) = named.exposed() {
+        complain(&warning);
+    }
+    take(named).map_err(|error| match error {
+        NodesError::Unusable(words) => Failure::Usage(words).into(),
+        NodesError::Conninfo { place, source } => anyhow::Error::from(source).context(place),
+    })
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_service::address::HostPort;
 use lockstep_service::toml_file;
 use serde::Deserialize;
 
@@ -48,9 +49,32 @@ struct Listed {
     name: Option<String>,
     role: Role,
     conninfo: String,
+    /// `host:port` of the node's agent, for `lockstep pool`.
+    agent: Option<String>,
+    /// `host:port` of the agent's agent-check.
+    agent_check: Option<String>,
+    door: Option<PoolDoor>,
     /// Where it stands, for errors.
     #[serde(skip)]
     place: String,
+}
+
+/// Which readers a node of a pool is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolDoor {
+    /// Readers of fresh data.
+    Fresh,
+    /// Long queries.
+    Reports,
+}
+
+/// What a file says of a node for `lockstep pool`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolEntry {
+    pub agent: Option<HostPort>,
+    pub agent_check: Option<HostPort>,
+    pub door: Option<PoolDoor>,
 }
 
 /// Variables of which one says where the primary is.
@@ -132,6 +156,26 @@ impl NamedNodes {
         Ok(nodes)
     }
 
+    /// The nodes, each with what the file says of it for `lockstep pool`.
+    pub fn with_pool(&self) -> Result<Vec<(Node, PoolEntry)>, NodesError> {
+        let entry = |one: &Listed| {
+            let address = |text: &Option<String>| match text {
+                Some(text) => HostPort::parse(text)
+                    .map(Some)
+                    .map_err(|words| NodesError::Unusable(format!("{}: {words}", one.place))),
+                None => Ok(None),
+            };
+            Ok(PoolEntry {
+                agent: address(&one.agent)?,
+                agent_check: address(&one.agent_check)?,
+                door: one.door,
+            })
+        };
+        let listed = self.listed()?;
+        let entries: Vec<_> = listed.iter().map(entry).collect::<Result<_, _>>()?;
+        Ok(self.nodes()?.into_iter().zip(entries).collect())
+    }
+
     /// A warning if users of this machine can read a password in the file.
     pub fn exposed(&self) -> Option<String> {
         let path = self.file.as_ref()?;
@@ -163,6 +207,9 @@ impl NamedNodes {
                 name: None,
                 role,
                 conninfo: conninfo.clone(),
+                agent: None,
+                agent_check: None,
+                door: None,
                 place: format!("--{role}"),
             }));
         }
@@ -180,6 +227,9 @@ impl NamedNodes {
                     name: None,
                     role: Role::Primary,
                     conninfo: String::new(),
+                    agent: None,
+                    agent_check: None,
+                    door: None,
                     place: format!("--{}", Role::Primary),
                 },
             ),

@@ -68,6 +68,7 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let (stop, stopping) = watch::channel(false);
     let server = Server {
         doors: Arc::clone(&doors),
+        is_open: |_| false,
         hosts: Hosts::of(address, &listen.host, &serving.allowed_hosts),
         stopping: stopping.clone(),
     };

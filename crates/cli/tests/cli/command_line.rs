@@ -22,6 +22,11 @@ fn help_is_as_recorded() {
         &["man"],
         &["top"],
         &["serve"],
+        &["pool"],
+        &["pool", "agent"],
+        &["pool", "haproxy"],
+        &["pool", "conninfo"],
+        &["pool", "status"],
         &["relay"],
         &["relay", "status"],
         &["replica"],
@@ -56,6 +61,40 @@ fn commands_of_the_test_bed_say_where_they_are_now() {
         (&["bench"], "is now lockstep-lab bench"),
         (&["bench", "tpcc", "check", "x"], "is now lockstep-lab tpcc"),
         (&["wal", "record"], "is now lockstep-lab wal record"),
+    ]);
+}
+
+#[test]
+fn usage_errors_of_pool_exit_with_2() {
+    LOCKSTEP.assert_usage_errors(&[
+        (&["pool"], "command"),
+        (&["pool", "agent"], "--primary"),
+        (&["pool", "agent", "--primary", "hots=a"], "\"hots\""),
+        (&["pool", "agent", "--primary", "", "--bound", "1"], "100ms"),
+        (
+            &[
+                "pool",
+                "agent",
+                "--primary",
+                "",
+                "--bound",
+                "1s",
+                "--interval",
+                "500ms",
+            ],
+            "a fifth of --bound",
+        ),
+        (
+            &["pool", "agent", "--primary", "", "--tls-key", "/x"],
+            "--tls-cert",
+        ),
+        (&["pool", "haproxy", "--nodes", "/nowhere"], "/nowhere"),
+        (
+            &["pool", "haproxy", "--nodes", "/x", "--check-every", "1ms"],
+            "from 50ms",
+        ),
+        (&["pool", "conninfo", "--nodes", "/nowhere"], "/nowhere"),
+        (&["pool", "status"], "--nodes"),
     ]);
 }
 

@@ -1,8 +1,8 @@
 //! A server of pages for people and programs: which requests are answered, and limits on connections.
 //!
-//! Only GET and HEAD are answered. While the server listens on the loopback, a page on the
-//! Internet could lead a browser here by a name that resolves to this machine. So requests for
-//! other host names than our own are refused.
+//! Only GET and HEAD are answered, and OPTIONS on open pages. While the server listens on the loopback, a
+//! page on the Internet could lead a browser here by a name that resolves to this machine. So requests
+//! for other host names than our own are refused.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -75,6 +75,8 @@ pub struct Server {
     pub doors: Arc<Doors>,
     /// The names that requests may ask for.
     pub hosts: Hosts,
+    /// Whether a path is answered without a login, too.
+    pub is_open: fn(&str) -> bool,
     /// True once the server ends.
     pub stopping: watch::Receiver<bool>,
 }
@@ -82,6 +84,10 @@ pub struct Server {
 /// Address of the client.
 #[derive(Debug, Clone, Copy)]
 struct Peer(SocketAddr);
+
+/// Whether a request came with a login; false where none is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoggedIn(pub bool);
 
 /// A response of plain text.
 pub fn plain(status: StatusCode, words: &str) -> Response {
@@ -153,13 +159,17 @@ where
 }
 
 /// Refuses requests that are not allowed, and adds the headers of every answer.
-async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let mut response = match refusal(&server, &request) {
-        Some((refusal, pause)) => {
+async fn guard(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
+    let mut response = match allow(&server, &request) {
+        Err(refused) => {
+            let (refusal, pause) = *refused;
             sleep(pause).await;
             refusal
         }
-        None => next.run(request).await,
+        Ok(login) => {
+            request.extensions_mut().insert(login);
+            next.run(request).await
+        }
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
@@ -168,33 +178,38 @@ async fn guard(State(server): State<Arc<Server>>, request: Request, next: Next) 
     response
 }
 
-/// The refusal of a request that is not allowed, and how long to delay it.
-fn refusal(server: &Server, request: &Request) -> Option<(Response, Duration)> {
+/// A refusal, and how long to delay it.
+type Refusal = Box<(Response, Duration)>;
+
+/// Whether a request that is allowed has a login.
+fn allow(server: &Server, request: &Request) -> Result<LoggedIn, Refusal> {
     if !server.hosts.allow_request(request) {
         let words =
             "this host name is not allowed: ask for localhost, or allow the name with --allow-host";
         let refusal = plain(StatusCode::MISDIRECTED_REQUEST, words);
-        return Some((refusal, Duration::ZERO));
+        return Err(Box::new((refusal, Duration::ZERO)));
     }
-    if let Some(refusal) = no_login(server, request) {
-        return Some(refusal);
-    }
+    let login = login(server, request)?;
     match *request.method() {
-        Method::GET | Method::HEAD => None,
+        Method::GET | Method::HEAD => Ok(login),
+        Method::OPTIONS if (server.is_open)(request.uri().path()) => Ok(login),
         _ => {
             let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
             let allowed = HeaderValue::from_static("GET, HEAD");
             refusal.headers_mut().insert(header::ALLOW, allowed);
-            Some((refusal, Duration::ZERO))
+            Err(Box::new((refusal, Duration::ZERO)))
         }
     }
 }
 
-fn no_login(server: &Server, request: &Request) -> Option<(Response, Duration)> {
-    let logins = server.doors.logins()?;
+fn login(server: &Server, request: &Request) -> Result<LoggedIn, Refusal> {
+    let Some(logins) = server.doors.logins() else {
+        return Ok(LoggedIn(false));
+    };
     let given = request.headers().get(header::AUTHORIZATION);
     let pause = match logins.check(given.map(HeaderValue::as_bytes)) {
-        Login::Right => return None,
+        Login::Right => return Ok(LoggedIn(true)),
+        Login::Missing if (server.is_open)(request.uri().path()) => return Ok(LoggedIn(false)),
         Login::Missing => Duration::ZERO,
         Login::Wrong => {
             let peer = request.extensions().get::<Peer>();
@@ -209,5 +224,5 @@ fn no_login(server: &Server, request: &Request) -> Option<(Response, Duration)> 
     );
     let how = HeaderValue::from_static("Basic realm=\"lockstep\", charset=\"UTF-8\"");
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, how);
-    Some((refusal, pause))
+    Err(Box::new((refusal, pause)))
 }

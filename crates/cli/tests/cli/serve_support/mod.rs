@@ -70,8 +70,13 @@ impl Answer {
 impl Serve {
     /// Starts one on a free port, and waits until it listens.
     pub fn start(args: &[&str]) -> Self {
+        Self::start_as(&["serve"], args)
+    }
+
+    /// Starts a command that serves HTTP.
+    pub fn start_as(command_words: &[&str], args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
-        command.arg("serve").args(args);
+        command.args(command_words).args(args);
         if !args.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
@@ -92,7 +97,7 @@ impl Serve {
         serve.address = until("it serves", || {
             let line = serve.logged("serving on")?;
             let (_, rest) = line.split_once("://")?;
-            Some(rest.trim_end().trim_end_matches('/').to_owned())
+            Some(rest.split('/').next()?.to_owned())
         });
         serve
     }

@@ -1,0 +1,153 @@
+//! `lockstep pool agent`: its arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use lockstep_client::Conninfo;
+use lockstep_pool::agent::Servers;
+use lockstep_pool::check::parse_time;
+use lockstep_pool::judge::Rules;
+use lockstep_pool::run::Agency;
+use lockstep_pool::state::Door;
+use lockstep_service::address::HostPort;
+use lockstep_service::exit::Failure;
+use lockstep_service::http::door::{Doors, Keys};
+use lockstep_service::logging::{self, LogFormat, LogLevel};
+
+/// Intervals in a bound, unless the interval is given: a current node is then always within half of it.
+const INTERVALS: u32 = 6;
+
+/// Fewest intervals in a bound.
+const LEAST_INTERVALS: u32 = 5;
+
+/// Shortest and longest interval.
+const SHORTEST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Which readers a node is for.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum DoorArg {
+    /// Readers of fresh data: the node is held to the bound
+    Fresh,
+    /// Long queries, for which replay waits: the node may be late
+    Reports,
+}
+
+/// `lockstep pool agent`
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// The node beside which this runs, as a conninfo string or URI; .pgpass, service files and PG*
+    /// variables work
+    #[arg(long, value_name = "CONNINFO", default_value = "")]
+    node: String,
+    /// The primary: best all servers of the cluster, host=a,b,c, of which the one is asked that takes
+    /// writes
+    #[arg(long, value_name = "CONNINFO")]
+    primary: String,
+    /// Which readers the node is for
+    #[arg(long, value_enum, default_value = "fresh")]
+    door: DoorArg,
+    /// The oldest data that a node of door fresh may show; a time such as 100ms or 2s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    bound: Duration,
+    /// Time between two questions; a sixth of the bound by default, at most 1s
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    interval: Option<Duration>,
+    /// How long all must be well before the node is in; at least the bound
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    settle: Duration,
+    /// Time in which the share of a newcomer, or of a node that returns, becomes whole
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    rise: Duration,
+    /// Address for HTTP; port 0 takes a free port, which the log names
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9872", value_parser = HostPort::parse)]
+    listen: HostPort,
+    /// Address for HAProxy's agent-check
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9873", value_parser = HostPort::parse)]
+    agent_check: HostPort,
+    /// Another host name that requests may use while this listens on the loopback interface; may be
+    /// repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Logins for what is more than state and lag: a file with lines user:password, which others must not
+    /// be able to read
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Certificate chain, PEM; turns TLS on for HTTP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Format of the log on standard error: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
+    log_format: LogFormat,
+    /// What is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
+    log_level: LogLevel,
+}
+
+impl AgentArgs {
+    fn rules(&self) -> Result<Rules, Failure> {
+        let usage = |words: String| Failure::Usage(words);
+        let most = self.bound / LEAST_INTERVALS;
+        let interval = self
+            .interval
+            .unwrap_or_else(|| (self.bound / INTERVALS).clamp(SHORTEST, LONGEST));
+        if interval > most || interval < SHORTEST {
+            return Err(usage(format!(
+                "an interval of {interval:?} does not suit a bound of {:?}: give --interval from {SHORTEST:?} to a \
+                 fifth of --bound",
+                self.bound
+            )));
+        }
+        Ok(Rules {
+            door: match self.door {
+                DoorArg::Fresh => Door::Fresh,
+                DoorArg::Reports => Door::Reports,
+            },
+            bound: self.bound,
+            interval,
+            settle: self.settle.max(self.bound),
+            rise: self.rise,
+        })
+    }
+
+    /// Conninfos are parsed here and not by the parser of arguments, because that would print an invalid
+    /// one with its password.
+    fn servers(&self) -> Result<Servers> {
+        let node = Conninfo::parse(&self.node).context("--node")?;
+        let mut primary = Conninfo::parse(&self.primary).context("--primary")?;
+        let hosts = primary.effective("host").unwrap_or_default();
+        let is_chosen = primary
+            .effective("target_session_attrs")
+            .is_some_and(|chosen| chosen != "any");
+        if hosts.contains(',') && !is_chosen {
+            primary = primary.with("target_session_attrs", "read-write")?;
+        }
+        Ok(Servers { primary, node })
+    }
+}
+
+/// Answers until a signal ends it.
+pub fn run(args: &AgentArgs) -> Result<()> {
+    let rules = args.rules()?;
+    let servers = args.servers()?;
+    let keys = Keys {
+        auth_file: args.auth_file.clone(),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+    };
+    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
+    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
+    lockstep_pool::run::run(Agency {
+        listen: args.listen.clone(),
+        agent_check: args.agent_check.clone(),
+        allowed_hosts: args.allow_host.clone(),
+        doors,
+        rules,
+        servers,
+    })?;
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! The nodes of a pool, from the file that `doctor`, `top` and `serve` read.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_lag::Role;
+use lockstep_lag::nodes::{NamedNodes, PoolDoor};
+use lockstep_pool::member::{self, AgentPlace, Member};
+use lockstep_pool::state::Door;
+use lockstep_service::exit::Failure;
+
+use crate::nodes::usable;
+
+/// Which nodes.
+#[derive(Debug, Args)]
+pub struct MembersArgs {
+    /// The TOML file with a [[node]] for each server that doctor, top and serve read. Its primary and its
+    /// standbys are the pool; agent, agent_check and door of each may be written there
+    #[arg(long, value_name = "FILE")]
+    nodes: PathBuf,
+}
+
+impl MembersArgs {
+    /// The primary and the standbys of the file.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        let named = NamedNodes {
+            file: Some(self.nodes.clone()),
+            ..NamedNodes::default()
+        };
+        let nodes = usable(&named, NamedNodes::with_pool)?;
+        let of_pool = |role| matches!(role, Role::Primary | Role::Standby);
+        let members = nodes.iter().filter(|(node, _)| of_pool(node.role));
+        let members = members.map(|(node, pool)| {
+            let place = AgentPlace {
+                agent: pool.agent.clone(),
+                agent_check: pool.agent_check.clone(),
+            };
+            let door = match pool.door {
+                Some(PoolDoor::Reports) => Door::Reports,
+                Some(PoolDoor::Fresh) | None => Door::Fresh,
+            };
+            Member::new(&node.name, &node.conninfo, &place, door)
+        });
+        let members: Vec<_> = members
+            .collect::<Result<_, _>>()
+            .map_err(|words| self.wrong(&words))?;
+        member::check(&members).map_err(|words| self.wrong(&words))?;
+        Ok(members)
+    }
+
+    pub fn wrong(&self, words: &str) -> Failure {
+        Failure::Usage(format!("--nodes {}: {words}", self.nodes.display()))
+    }
+}

@@ -1,0 +1,246 @@
+//! `lockstep pool agent` beside a real standby: what it says of whatever is wrong with it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::pool_support::Agent;
+use crate::serve_support::until;
+
+/// The process of a server with this kind of work.
+fn process(server: &Server, backend_type: &str) -> Pid {
+    let sql =
+        format!("SELECT pid::text FROM pg_stat_activity WHERE backend_type = '{backend_type}'");
+    let pid = server.query_text(&sql).unwrap().unwrap();
+    Pid::from_raw(pid.parse().unwrap())
+}
+
+fn write(primary: &Server) {
+    primary
+        .execute("CREATE TABLE IF NOT EXISTS t (x int); INSERT INTO t VALUES (1)")
+        .unwrap();
+}
+
+#[test]
+fn what_is_wrong_with_a_node_is_said() {
+    let lab = TestLab::stock().start().unwrap();
+    let mut primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let agent = Agent::start(&primary, &standby, &[]);
+    all_is_well(&agent);
+
+    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    agent.await_state("late", Some("paused"));
+    assert!(
+        agent
+            .haproxy_hears("fresh")
+            .starts_with("ready down # replay is paused")
+    );
+    assert!(agent.haproxy_hears("late-fresh").starts_with("ready up "));
+    assert_eq!(agent.serve.get("/replica?lag=1h").status, 503);
+    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+    agent.await_state("in", None);
+
+    // Replay hangs: nothing says so but that the node does not show what the primary had.
+    let startup = process(&standby, "startup");
+    kill(startup, Signal::SIGSTOP).unwrap();
+    write(&primary);
+    let said = agent.await_state("late", Some("stale"));
+    assert!(said["staleness_ms"].as_f64().unwrap() > 600.0, "{said}");
+    assert!(said["lag_bytes"].as_u64().unwrap() > 0, "{said}");
+    assert_eq!(agent.serve.get("/replica?lag=16MB").status, 200);
+    assert_eq!(agent.serve.get("/replica?lag=1").status, 503);
+    assert_eq!(agent.serve.get("/readiness?lag=1kB&mode=write").status, 200);
+    kill(startup, Signal::SIGCONT).unwrap();
+    agent.await_state("in", None);
+
+    // Received is replayed, and no WAL comes.
+    let upstream = standby
+        .query_text("SHOW primary_conninfo")
+        .unwrap()
+        .unwrap();
+    standby
+        .execute("ALTER SYSTEM SET primary_conninfo = ''")
+        .unwrap();
+    standby.reload().unwrap();
+    agent.await_state("late", Some("no_upstream"));
+    standby
+        .execute("ALTER SYSTEM SET restore_command = 'false'")
+        .unwrap();
+    standby.reload().unwrap();
+    agent.await_state("late", Some("archive"));
+    standby
+        .execute("ALTER SYSTEM RESET restore_command")
+        .unwrap();
+    let upstream = upstream.replace('\'', "''");
+    standby
+        .execute(&format!("ALTER SYSTEM SET primary_conninfo = '{upstream}'"))
+        .unwrap();
+    standby.reload().unwrap();
+    agent.await_state("in", None);
+
+    // The postmaster hangs; the agent's own session would not notice.
+    let postmaster = Pid::from_raw(standby.pid().unwrap());
+    kill(postmaster, Signal::SIGSTOP).unwrap();
+    agent.await_state("out", Some("no_session"));
+    kill(postmaster, Signal::SIGCONT).unwrap();
+    agent.await_state("in", None);
+
+    primary.stop(Stop::Immediate).unwrap();
+    let said = agent.await_state("late", Some("not_streaming"));
+    assert_eq!(agent.serve.get("/health").status, 200, "{said}");
+    until("nobody knows how stale it is", || {
+        (agent.state()["staleness_known"] == false).then_some(())
+    });
+    let metrics = agent.serve.get("/metrics").body;
+    assert!(
+        metrics.contains("lockstep_pool_staleness_known{} 0"),
+        "{metrics}"
+    );
+
+    standby.promote().unwrap();
+    agent.await_state("out", Some("is_primary"));
+    assert_eq!(agent.serve.get("/primary").status, 200);
+    assert_eq!(agent.serve.get("/read-only").status, 200);
+    standby.stop(Stop::Immediate).unwrap();
+    agent.await_state("out", Some("node_silent"));
+    assert_eq!(agent.serve.get("/health").status, 503);
+    assert!(agent.serve.logged("cannot ask the node: ").is_some());
+}
+
+fn all_is_well(agent: &Agent) {
+    let said = agent.await_state("in", None);
+    assert_eq!(said["role"], "replica");
+    assert!(said["staleness_ms"].as_f64().unwrap() < 600.0, "{said}");
+    for (request, status) in [
+        ("GET /replica", 200),
+        ("HEAD /replica", 200),
+        ("OPTIONS /replica", 200),
+        ("GET /replica?lag=1MB", 200),
+        ("GET /replica?lag=600ms", 200),
+        ("GET /replica?replication_state=streaming", 200),
+        ("GET /read-only", 200),
+        ("GET /readiness?lag=1MB&mode=apply", 200),
+        ("GET /pool/fresh", 200),
+        ("GET /pool/reports", 503),
+        ("OPTIONS /primary", 503),
+        ("GET /primary", 503),
+        ("GET /replica?lag=x", 400),
+        ("GET /nothing", 404),
+        ("GET /status", 403),
+        ("POST /replica", 405),
+    ] {
+        let answer = agent.serve.ask(request, &[]);
+        assert_eq!(answer.status, status, "{request}: {answer:?}");
+        let has_body = request.starts_with("GET ") || status == 405;
+        assert_eq!(!answer.body.is_empty(), has_body, "{request}: {answer:?}");
+    }
+    for door in ["", "fresh"] {
+        assert!(agent.haproxy_hears(door).starts_with("ready up "));
+    }
+    assert_eq!(agent.haproxy_hears("reports"), "maint");
+    assert_eq!(
+        agent.haproxy_hears("writes"),
+        "ready down # the node is a standby"
+    );
+    assert_eq!(agent.haproxy_hears("x"), "ready down # no such door");
+    let metrics = agent.serve.get("/metrics").body;
+    for line in [
+        "lockstep_pool_state{state=\"in\"} 1",
+        "lockstep_pool_state{state=\"late\"} 0",
+        "lockstep_pool_staleness_seconds{} 0.",
+        "lockstep_pool_staleness_known{} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(!metrics.contains("lockstep_pool_sessions"), "{metrics}");
+    agent.serve.signal(Signal::SIGUSR1);
+    agent.await_state("draining", Some("drained"));
+    assert_eq!(agent.haproxy_hears("fresh"), "drain");
+    assert_eq!(agent.serve.get("/pool/fresh").status, 404);
+    assert_eq!(agent.serve.get("/replica").status, 503);
+    agent.serve.signal(Signal::SIGUSR2);
+    agent.await_state("in", None);
+}
+
+#[test]
+fn a_node_whose_wal_is_gone_and_one_of_another_cluster_are_told() {
+    let lab = TestLab::stock().start().unwrap();
+    let settings = Settings::from([("wal_keep_size".to_owned(), "0".to_owned())]);
+    let mut primary = lab.primary("primary", None, &settings).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let agent = Agent::start(&primary, &standby, &[]);
+    agent.await_state("in", None);
+
+    standby.stop(Stop::Fast).unwrap();
+    let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+    primary.execute(drop).unwrap();
+    for _ in 0..3 {
+        primary.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100)); SELECT pg_switch_wal()").unwrap();
+        primary.execute("CHECKPOINT").unwrap();
+    }
+    standby.start().unwrap();
+    agent.await_state("late", Some("wal_removed"));
+
+    let other = lab.primary("other", None, &Settings::new()).unwrap();
+    let stranger = Agent::start(&other, &standby, &[]);
+    stranger.await_state("out", Some("other_cluster"));
+    primary.stop(Stop::Immediate).unwrap();
+}
+
+#[test]
+fn more_than_state_and_lag_needs_a_login() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let logins = folder.path().join("logins");
+    std::fs::write(&logins, "ann:word\n").unwrap();
+    std::fs::set_permissions(&logins, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let agent = Agent::start(
+        &primary,
+        &standby,
+        &["--auth-file", logins.to_str().unwrap()],
+    );
+    agent.await_state("in", None);
+
+    assert_eq!(agent.serve.get("/status").status, 401);
+    let wrong = "Authorization: Basic YW5uOngK";
+    assert_eq!(agent.serve.ask("GET /replica", &[wrong]).status, 401);
+    let right = "Authorization: Basic YW5uOndvcmQ=";
+    let all = agent.serve.ask("GET /status", &[right]).json();
+    assert!(all["sessions"].as_u64().unwrap() >= 1, "{all}");
+    assert!(all["node"]["shown"].is_string(), "{all}");
+    let metrics = agent.serve.ask("GET /metrics", &[right]).body;
+    assert!(metrics.contains("lockstep_pool_sessions"), "{metrics}");
+    let open = agent.serve.get("/metrics").body + &agent.serve.get("/replica").body;
+    for word in [
+        "pool_sessions",
+        "\"sessions\"",
+        "system",
+        "\"shown\"",
+        "trouble",
+    ] {
+        assert!(!open.contains(word), "{word}: {open}");
+    }
+
+    // The port is taken.
+    let mut second = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    second.args(["pool", "agent", "--primary", &primary.conninfo(SUPERUSER)]);
+    second.args(["--listen", &agent.serve.address]);
+    let output = second.output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(
+        words.contains(&agent.serve.address) && words.contains("with --listen"),
+        "{words}"
+    );
+    agent.serve.signal(Signal::SIGTERM);
+}

@@ -1,0 +1,75 @@
+//! Agents of a pool, and what they say.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use lockstep_lab::server::{SUPERUSER, Server};
+use serde_json::Value;
+
+use crate::serve_support::{PATIENCE, Serve, until};
+
+/// An agent that runs.
+pub struct Agent {
+    pub serve: Serve,
+    /// `127.0.0.1:…` of the agent-check.
+    pub agent_check: String,
+}
+
+/// A port that nobody uses.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+impl Agent {
+    /// Starts one beside a node, with a bound of 600 ms.
+    pub fn start(primary: &Server, node: &Server, more: &[&str]) -> Self {
+        let (primary, node) = (primary.conninfo(SUPERUSER), node.conninfo(SUPERUSER));
+        let mut args = vec!["--primary", &primary, "--node", &node, "--rise", "1s"];
+        for usual in [
+            ["--bound", "600ms"],
+            ["--settle", "700ms"],
+            ["--agent-check", "127.0.0.1:0"],
+        ] {
+            if !more.contains(&usual[0]) {
+                args.extend(usual);
+            }
+        }
+        args.extend(more);
+        let serve = Serve::start_as(&["pool", "agent"], &args);
+        let line = serve.logged("serving on").unwrap();
+        let (_, agent_check) = line.rsplit_once(' ').unwrap();
+        Self {
+            agent_check: agent_check.to_owned(),
+            serve,
+        }
+    }
+
+    /// The answer of the agent-check for a door.
+    pub fn haproxy_hears(&self, door: &str) -> String {
+        let mut stream = TcpStream::connect(&self.agent_check).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        if !door.is_empty() {
+            stream.write_all(format!("{door}\n").as_bytes()).unwrap();
+        }
+        let mut line = String::new();
+        stream.read_to_string(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub fn state(&self) -> Value {
+        self.serve.get("/health").json()
+    }
+
+    /// Waits for a state, and the reason why it is not `in`.
+    pub fn await_state(&self, state: &str, reason: Option<&str>) -> Value {
+        let mut last = Value::Null;
+        let wanted = || {
+            let said = self.state();
+            let is_wanted = said["state"] == state && said["reason"].as_str() == reason;
+            last = said.clone();
+            is_wanted.then_some(said)
+        };
+        until(&format!("the node is {state}, {reason:?}"), wanted)
+    }
+}

@@ -1,0 +1,341 @@
+//! Asks primary and node, each in a thread of its own, and keeps what follows in memory for whoever asks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_service::sanitize::sanitize;
+use lockstep_wire::Lsn;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::judge::{Judge, NodeAnswer, PrimaryAnswer, Rules, SILENCE, Verdict};
+use crate::questions::{self, NodeFacts, SessionFacts};
+use crate::state::NodeState;
+use crate::weight::Load;
+
+/// Shown by servers.
+const APPLICATION_NAME: &str = "lockstep pool agent";
+
+/// Name of the prepared question in each session.
+const QUESTION: &str = "lockstep_pool";
+
+/// Least time between two attempts to connect.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Time between two questions about the node's sessions.
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two questions about the primary's oldest WAL, while the node does not stream.
+const OLDEST_EVERY: Duration = Duration::from_secs(2);
+
+/// Time between two new sessions to the node, which show whether it accepts one.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// How long an attempt to connect may take, in seconds, unless the conninfo says otherwise.
+const CONNECT_TIMEOUT_S: &str = "2";
+
+/// Whom an agent asks.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    pub primary: Conninfo,
+    pub node: Conninfo,
+}
+
+/// What only those may see who have logged in.
+#[derive(Debug, Clone, Default)]
+pub struct Detail {
+    /// Why the primary, and the node, cannot be asked.
+    pub primary_trouble: Option<String>,
+    pub node_trouble: Option<String>,
+    pub primary: Option<PrimaryAnswer>,
+    pub node: Option<NodeAnswer>,
+    pub primary_answers: u64,
+    pub node_answers: u64,
+    pub primary_failures: u64,
+    pub node_failures: u64,
+    /// Changes of state since the agent began.
+    pub changes: u64,
+    /// Where the primary's oldest WAL begins, if that was asked.
+    oldest: Option<Lsn>,
+}
+
+struct Known {
+    clock: Clock,
+    judge: Judge,
+    detail: Detail,
+    state: Option<NodeState>,
+}
+
+/// All that the agent knows.
+pub struct Agent {
+    rules: Rules,
+    known: Mutex<Known>,
+    stops: AtomicBool,
+}
+
+impl Agent {
+    /// Starts asking, until the agent is stopped.
+    pub fn start(rules: Rules, servers: Servers) -> Arc<Self> {
+        let agent = Arc::new(Self {
+            rules,
+            known: Mutex::new(Known {
+                clock: Clock::start(),
+                judge: Judge::new(rules),
+                detail: Detail::default(),
+                state: None,
+            }),
+            stops: AtomicBool::new(false),
+        });
+        let Servers { primary, node } = servers;
+        let (primary, node) = (patient(primary), patient(node));
+        let probed = node.clone();
+        spawn(&agent, move |agent| agent.asks_primary(&primary));
+        spawn(&agent, move |agent| agent.asks_node(&node));
+        spawn(&agent, move |agent| agent.probes(&probed));
+        agent
+    }
+
+    /// Lets the threads end.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What follows now, and what is known beside it.
+    pub fn look(&self) -> (Verdict, Detail) {
+        let mut known = self.known();
+        (known.verdict(), known.detail.clone())
+    }
+
+    /// What follows now.
+    pub fn verdict(&self) -> Verdict {
+        self.known().verdict()
+    }
+
+    pub fn drain(&self, is_drained: bool) {
+        let mut known = self.known();
+        known.judge.drain(is_drained);
+        known.verdict();
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn runs(&self) -> bool {
+        !self.stops.load(Ordering::Relaxed)
+    }
+
+    /// How long an answer may take.
+    fn patience(&self) -> Duration {
+        SILENCE.max(self.rules.interval * 2)
+    }
+
+    // ---- The primary ----
+
+    fn asks_primary(&self, conninfo: &Conninfo) {
+        while self.runs() {
+            let Err(trouble) = self.primary_session(conninfo) else {
+                return;
+            };
+            self.known().primary_fails(&trouble);
+            thread::sleep(AGAIN);
+        }
+    }
+
+    fn primary_session(&self, conninfo: &Conninfo) -> Result<(), String> {
+        let (mut server, facts) = self.connect(conninfo, questions::PRIMARY)?;
+        let mut oldest_at: Option<Instant> = None;
+        while self.runs() {
+            let began = Instant::now();
+            let asked = self.known().now();
+            let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
+            let answer = questions::read_primary(&rows, facts.system).map_err(words)?;
+            let answer = answer.ok_or(
+                "it is a standby: name the primary, or all servers with target_session_attrs=read-write",
+            )?;
+            let needs_oldest = self.known().primary_answered(asked, answer);
+            if needs_oldest && oldest_at.is_none_or(|at| at.elapsed() >= OLDEST_EVERY) {
+                oldest_at = Some(Instant::now());
+                let rows = server.query(questions::OLDEST).map_err(words)?;
+                let oldest = questions::read_oldest(&rows, facts.segment_bytes).map_err(words)?;
+                self.known().detail.oldest = oldest;
+            }
+            self.rests(began);
+        }
+        Ok(())
+    }
+
+    // ---- The node ----
+
+    fn asks_node(&self, conninfo: &Conninfo) {
+        while self.runs() {
+            let Err(trouble) = self.node_session(conninfo) else {
+                return;
+            };
+            self.known().node_fails(&trouble);
+            thread::sleep(AGAIN);
+        }
+    }
+
+    fn node_session(&self, conninfo: &Conninfo) -> Result<(), String> {
+        let connected = Instant::now();
+        let (mut server, session) = self.connect(conninfo, questions::NODE)?;
+        let mut load: Option<(Instant, Load)> = None;
+        while self.runs() {
+            let began = Instant::now();
+            if load.is_none_or(|(at, _)| at.elapsed() >= LOAD_EVERY) {
+                let rows = server.query(questions::LOAD).map_err(words)?;
+                load = Some((began, questions::read_load(&rows).map_err(words)?));
+            }
+            let asked = self.known().now();
+            let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
+            let facts = NodeFacts {
+                system: session.system,
+                up_for: session.up_for + connected.elapsed(),
+                load: load.map(|(_, load)| load),
+                oldest: self.known().detail.oldest,
+            };
+            let answer = questions::read_node(&rows, &facts).map_err(words)?;
+            self.known().node_answered(asked, answer);
+            self.rests(began);
+        }
+        Ok(())
+    }
+
+    /// A session answers although its server may accept no other: the postmaster may be stopped.
+    fn probes(&self, conninfo: &Conninfo) {
+        while self.runs() {
+            thread::sleep(PROBE_EVERY);
+            let accepts = Connection::answers(conninfo);
+            let mut known = self.known();
+            known.judge.accepts(accepts);
+            known.verdict();
+        }
+    }
+
+    /// A session in which a question is prepared.
+    fn connect(
+        &self,
+        conninfo: &Conninfo,
+        question: &str,
+    ) -> Result<(Connection, SessionFacts), String> {
+        let mut server =
+            Connection::connect(conninfo, Purpose::Sql, APPLICATION_NAME).map_err(words)?;
+        server.set_patience(self.patience());
+        let rows = server.query(questions::SESSION).map_err(words)?;
+        let facts = SessionFacts::read(&rows).map_err(words)?;
+        if !facts.sees_all {
+            return Err(format!(
+                "the role is no member of pg_monitor: GRANT pg_monitor TO {}",
+                facts.role
+            ));
+        }
+        server.prepare(QUESTION, question).map_err(words)?;
+        Ok((server, facts))
+    }
+
+    /// Waits for the rest of an interval.
+    fn rests(&self, began: Instant) {
+        thread::sleep(self.rules.interval.saturating_sub(began.elapsed()));
+    }
+}
+
+fn spawn(agent: &Arc<Agent>, work: impl FnOnce(&Agent) + Send + 'static) {
+    let agent = Arc::clone(agent);
+    thread::spawn(move || work(&agent));
+}
+
+fn words(error: ClientError) -> String {
+    sanitize(&error.words())
+}
+
+/// The conninfo with a short limit on attempts to connect, if it has none.
+fn patient(conninfo: Conninfo) -> Conninfo {
+    match conninfo.effective("connect_timeout") {
+        Some(_) => conninfo,
+        None => conninfo
+            .clone()
+            .with("connect_timeout", CONNECT_TIMEOUT_S)
+            .unwrap_or(conninfo),
+    }
+}
+
+impl Known {
+    /// The moment. It is read under the lock, so that no thread hands in one from before another's.
+    fn now(&mut self) -> Duration {
+        self.clock.now()
+    }
+
+    /// What follows now. A change of the state is logged.
+    fn verdict(&mut self) -> Verdict {
+        let now = self.now();
+        let verdict = self.judge.verdict(now);
+        if self.state == Some(verdict.state) {
+            return verdict;
+        }
+        let name = verdict.state.name();
+        let before = self.state.map(NodeState::name);
+        self.detail.changes += u64::from(before.is_some_and(|before| before != name));
+        self.state = Some(verdict.state);
+        match verdict.state.reason() {
+            Some(reason) if before == Some("in") => warn!("{name}: {}", reason.words()),
+            Some(reason) => info!("{name}: {}", reason.words()),
+            None => info!("{name}"),
+        }
+        verdict
+    }
+
+    /// Takes an answer; true if it is of interest where the primary's WAL begins.
+    fn primary_answered(&mut self, asked: Duration, answer: PrimaryAnswer) -> bool {
+        let now = self.now();
+        self.judge.primary_answered(asked, now, answer);
+        if self.detail.primary_trouble.take().is_some() {
+            info!("the primary answers again");
+        }
+        self.detail.primary = Some(answer);
+        self.detail.primary_answers += 1;
+        let verdict = self.verdict();
+        if verdict.is_streaming {
+            self.detail.oldest = None;
+        }
+        !verdict.is_streaming && verdict.is_standby == Some(true)
+    }
+
+    fn primary_fails(&mut self, trouble: &str) {
+        self.detail.primary_failures += 1;
+        if self.detail.primary_trouble.as_deref() != Some(trouble) {
+            warn!("cannot ask the primary: {trouble}");
+            self.detail.primary_trouble = Some(trouble.to_owned());
+        }
+        self.verdict();
+    }
+
+    fn node_answered(&mut self, asked: Duration, answer: NodeAnswer) {
+        let now = self.now();
+        self.judge.node_answered(asked, now, answer);
+        if self.detail.node_trouble.take().is_some() {
+            info!("the node answers again");
+        }
+        self.detail.node = Some(answer);
+        self.detail.node_answers += 1;
+        self.verdict();
+    }
+
+    fn node_fails(&mut self, trouble: &str) {
+        let now = self.now();
+        self.judge.node_lost(now);
+        self.detail.node_failures += 1;
+        if self.detail.node_trouble.as_deref() != Some(trouble) {
+            warn!("cannot ask the node: {trouble}");
+            self.detail.node_trouble = Some(trouble.to_owned());
+        }
+        self.verdict();
+    }
+}

@@ -1,0 +1,72 @@
+//! HAProxy's agent-check: a connection gets one line, and is closed. HAProxy sends a line first that says
+//! for which door it asks (`agent-send`); without one the node's own door is meant.
+//!
+//! There is no login and no TLS, since HAProxy knows neither here: the answer says no more than the checks
+//! over HTTP say without a login.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::Listener;
+use lockstep_service::http::bounded::Limited;
+use lockstep_service::http::server::ended;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::agent::Agent;
+use crate::check::PoolDoor;
+
+/// Most connections at once; then the one ends that is silent longest.
+const MOST_CONNECTIONS: usize = 256;
+
+/// How long the question may take. HAProxy sends it at once, or never.
+const QUESTION_WITHIN: Duration = Duration::from_millis(50);
+
+/// Longest question, in bytes.
+const LONGEST_QUESTION: usize = 64;
+
+/// Answers until the agent stops.
+pub async fn serve(listener: TcpListener, agent: Arc<Agent>, mut stopping: watch::Receiver<bool>) {
+    let mut limited = Limited::new(listener, MOST_CONNECTIONS);
+    loop {
+        tokio::select! {
+            (stream, _) = limited.accept() => {
+                let agent = Arc::clone(&agent);
+                tokio::spawn(async move { answer(stream, &agent).await });
+            }
+            () = ended(&mut stopping) => return,
+        }
+    }
+}
+
+async fn answer(mut stream: impl AsyncRead + tokio::io::AsyncWrite + Unpin, agent: &Agent) {
+    let own = agent.rules().door;
+    let line = match question(&mut stream).await.as_str() {
+        "" => PoolDoor::Readers(own).agent_words(&agent.verdict(), own),
+        text => match PoolDoor::parse(text) {
+            Some(door) => door.agent_words(&agent.verdict(), own),
+            None => "ready down # no such door".to_owned(),
+        },
+    };
+    // Whoever has gone needs no answer.
+    let _ = stream.write_all(format!("{line}\n").as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+/// The line that was sent; empty if none came.
+async fn question(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut text = Vec::new();
+    let line = async {
+        while !text.contains(&b'\n') && text.len() < LONGEST_QUESTION {
+            let mut bytes = [0; LONGEST_QUESTION];
+            match stream.read(&mut bytes).await {
+                Ok(0) | Err(_) => break,
+                Ok(length) => text.extend(bytes.iter().take(length)),
+            }
+        }
+    };
+    let _ = timeout(QUESTION_WITHIN, line).await;
+    String::from_utf8_lossy(&text).trim().to_owned()
+}

@@ -1,0 +1,290 @@
+//! HAProxy's configuration for a pool: text from a list of nodes, without I/O.
+//!
+//! Each node is in the back end of its door twice. HAProxy asks its agent two things: over HTTP whether it
+//! takes sessions, so that a dead agent counts as well, and by agent-check how many. If no node of a door is
+//! in, the front end goes on to another back end, as `--when-all-late` says.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockstep_service::address::HostPort;
+
+use crate::check::PoolDoor;
+use crate::member::{Member, ServerPlace};
+use crate::state::Door;
+
+/// Who serves readers if no node of their door is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenAllLate {
+    /// Late nodes, by how late they are.
+    Freshest,
+    Primary,
+    /// Nobody: connections are closed.
+    Refuse,
+}
+
+/// What becomes of sessions of a node that is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionsWhenOut {
+    Keep,
+    Close,
+}
+
+/// What an operator wants.
+#[derive(Debug, Clone)]
+pub struct ProxyRules {
+    /// Host on which HAProxy listens.
+    pub host: String,
+    pub writes_port: u16,
+    pub reads_port: u16,
+    pub reports_port: u16,
+    pub statistics: HostPort,
+    /// The runtime socket.
+    pub socket: PathBuf,
+    /// Most connections at once.
+    pub connections: u32,
+    /// Time between two checks of a node.
+    pub check_every: Duration,
+    pub when_all_late: WhenAllLate,
+    pub sessions_when_out: SessionsWhenOut,
+    /// Certificate authority of the agents, if they speak TLS.
+    pub agent_ca: Option<PathBuf>,
+}
+
+/// Weight of each server, of which agents give a share.
+const WEIGHT: u32 = 200;
+
+/// Agent-checks for each check over HTTP.
+const AGENT_CHECKS: u32 = 2;
+
+/// The configuration; an error if the members cannot be written down.
+pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
+    crate::member::check(members)?;
+    let names = names(members)?;
+    let mut text = head(rules);
+    front(&mut text, rules, "writes", rules.writes_port, &[]);
+    back(&mut text, members, &names, rules, PoolDoor::Writes);
+    for (door, name, port) in [
+        (Door::Fresh, "reads", rules.reads_port),
+        (Door::Reports, "reports", rules.reports_port),
+    ] {
+        if !members.iter().any(|member| member.door == door) {
+            continue;
+        }
+        let late = PoolDoor::Late(door);
+        let then = match rules.when_all_late {
+            WhenAllLate::Freshest => Some(back_name(late)),
+            WhenAllLate::Primary => Some(back_name(PoolDoor::Writes)),
+            WhenAllLate::Refuse => None,
+        };
+        let own = back_name(PoolDoor::Readers(door));
+        let uses: Vec<_> = then
+            .map(|then| format!("use_backend {then} if {{ nbsrv({own}) eq 0 }}"))
+            .into_iter()
+            .collect();
+        front(&mut text, rules, name, port, &uses);
+        back(&mut text, members, &names, rules, PoolDoor::Readers(door));
+        if rules.when_all_late == WhenAllLate::Freshest {
+            back(&mut text, members, &names, rules, late);
+        }
+    }
+    Ok(text)
+}
+
+fn back_name(door: PoolDoor) -> &'static str {
+    match door {
+        PoolDoor::Readers(Door::Fresh) => "reads",
+        PoolDoor::Readers(Door::Reports) => "reports",
+        PoolDoor::Late(Door::Fresh) => "reads-late",
+        PoolDoor::Late(Door::Reports) => "reports-late",
+        PoolDoor::Writes => "writes",
+    }
+}
+
+/// The names of servers: HAProxy allows few characters.
+fn names(members: &[Member]) -> Result<Vec<String>, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let names = members.iter().map(|member| {
+        let name = member.name.chars();
+        name.map(|c| if plain(c) { c } else { '_' })
+            .collect::<String>()
+    });
+    let names: Vec<_> = names.collect();
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(twice) => Err(format!(
+            "two nodes would be called {twice} in HAProxy: names there have letters, digits, '.', '-' and '_'"
+        )),
+        None => Ok(names),
+    }
+}
+
+fn head(rules: &ProxyRules) -> String {
+    let (connections, socket) = (rules.connections, rules.socket.display());
+    let check_ms = rules.check_every.as_millis();
+    let statistics = &rules.statistics;
+    format!(
+        "# Written by lockstep pool haproxy; see docs/pool.md.\n\
+         global\n    \
+             maxconn {connections}\n    \
+             stats socket {socket} mode 600 level admin\n    \
+             stats timeout 1m\n\n\
+         defaults\n    \
+             mode tcp\n    \
+             balance leastconn\n    \
+             timeout connect 2s\n    \
+             timeout client 24h\n    \
+             timeout server 24h\n    \
+             timeout check {check_ms}ms\n    \
+             option clitcpka\n    \
+             option srvtcpka\n    \
+             option redispatch 1\n    \
+             retries 2\n\n\
+         frontend statistics\n    \
+             mode http\n    \
+             bind {statistics}\n    \
+             timeout client 10s\n    \
+             stats enable\n    \
+             stats uri /\n    \
+             stats refresh 2s\n"
+    )
+}
+
+fn front(text: &mut String, rules: &ProxyRules, name: &str, port: u16, uses: &[String]) {
+    let address = HostPort {
+        host: rules.host.clone(),
+        port,
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "\nfrontend {name}-in\n    bind {address}");
+    for line in uses {
+        let _ = writeln!(text, "    {line}");
+    }
+    let _ = writeln!(text, "    default_backend {name}");
+}
+
+fn back(
+    text: &mut String,
+    members: &[Member],
+    names: &[String],
+    rules: &ProxyRules,
+    door: PoolDoor,
+) {
+    let every = rules.check_every;
+    let agent_ms = (every / AGENT_CHECKS).as_millis();
+    // A session that stays on a server that was the primary would write there.
+    let closes = door == PoolDoor::Writes || rules.sessions_when_out == SessionsWhenOut::Close;
+    let closing = if closes {
+        " on-marked-down shutdown-sessions"
+    } else {
+        ""
+    };
+    let tls = match &rules.agent_ca {
+        Some(file) => format!(" check-ssl verify required ca-file {}", file.display()),
+        None => String::new(),
+    };
+    let _ = write!(
+        text,
+        "\nbackend {}\n    \
+             option httpchk\n    \
+             http-check send meth GET uri /pool/{}\n    \
+             http-check disable-on-404\n    \
+             default-server weight {WEIGHT} inter {}ms fall 1 rise 1 agent-inter {agent_ms}ms{closing}\n",
+        back_name(door),
+        door.name(),
+        every.as_millis(),
+    );
+    let belongs = |member: &&(&Member, &String)| match door {
+        PoolDoor::Readers(door) | PoolDoor::Late(door) => member.0.door == door,
+        PoolDoor::Writes => true,
+    };
+    let all: Vec<_> = members.iter().zip(names).collect();
+    for (member, name) in all.iter().filter(belongs) {
+        let server = match &member.server {
+            ServerPlace::Tcp(at) => at.to_string(),
+            ServerPlace::Socket { folder, port } => format!("unix@{folder}/.s.PGSQL.{port}"),
+        };
+        let (agent, check) = (&member.agent, &member.agent_check);
+        let _ = writeln!(
+            text,
+            "    server {name} {server} check addr {} port {}{tls} agent-check agent-addr {} agent-port {} \
+             agent-send \"{}\\n\"",
+            agent.host,
+            agent.port,
+            check.host,
+            check.port,
+            door.name()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> ProxyRules {
+        ProxyRules {
+            host: "127.0.0.1".to_owned(),
+            writes_port: 1,
+            reads_port: 2,
+            reports_port: 3,
+            statistics: HostPort::parse("127.0.0.1:4").unwrap(),
+            socket: "/run/s".into(),
+            connections: 100,
+            check_every: Duration::from_millis(500),
+            when_all_late: WhenAllLate::Freshest,
+            sessions_when_out: SessionsWhenOut::Keep,
+            agent_ca: None,
+        }
+    }
+
+    fn member(name: &str, door: Door) -> Member {
+        let at = |port| HostPort {
+            host: name.to_owned(),
+            port,
+        };
+        Member {
+            name: name.to_owned(),
+            server: ServerPlace::Tcp(at(5432)),
+            agent: at(9872),
+            agent_check: at(9873),
+            door,
+        }
+    }
+
+    #[test]
+    fn options_are_in_what_is_written() {
+        let nodes = [member("a", Door::Fresh), member("b", Door::Reports)];
+        let text = |change: fn(&mut ProxyRules)| {
+            let mut rules = rules();
+            change(&mut rules);
+            configuration(&nodes, &rules).unwrap()
+        };
+        let plain = text(|_| {});
+        assert!(plain.contains("use_backend reads-late if { nbsrv(reads) eq 0 }"));
+        assert!(plain.contains("use_backend reports-late if { nbsrv(reports) eq 0 }"));
+        assert!(plain.contains("agent-send \"late-fresh\\n\""));
+        // Only writers are cut off.
+        assert_eq!(plain.matches("shutdown-sessions").count(), 1);
+        let closed = text(|rules| rules.sessions_when_out = SessionsWhenOut::Close);
+        assert_eq!(closed.matches("shutdown-sessions").count(), 5);
+        let primary = text(|rules| rules.when_all_late = WhenAllLate::Primary);
+        assert!(primary.contains("use_backend writes if { nbsrv(reads) eq 0 }"));
+        let refuse = text(|rules| rules.when_all_late = WhenAllLate::Refuse);
+        assert!(!refuse.contains("use_backend") && !refuse.contains("late"));
+        let tls = text(|rules| rules.agent_ca = Some("/ca.pem".into()));
+        assert!(tls.contains("check-ssl verify required ca-file /ca.pem"));
+    }
+
+    #[test]
+    fn doors_without_nodes_are_left_out_and_names_are_plain() {
+        let text = configuration(&[member("a b", Door::Fresh)], &rules()).unwrap();
+        assert!(!text.contains("reports") && text.contains("server a_b a b:5432"));
+        let nodes = [member("a b", Door::Fresh), member("a_b", Door::Fresh)];
+        let error = configuration(&nodes, &rules()).unwrap_err();
+        assert!(error.contains("two nodes would be called a_b"), "{error}");
+        assert!(configuration(&[], &rules()).is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! One endpoint over read nodes: how stale each node is, whether it takes sessions, and how many.
+//!
+//! What decides does no I/O and reads no clock, so that the simulation in `tests/pool/simulation` drives it
+//! as the agent does. Only `agent`, `run`, `agent_check`, `routes` and `ask` do I/O.
+//!
+//! The modules are layers: each uses only those above it in this table, which a test holds.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`error`] | what can go wrong |
+//! | [`fault`] | faults that tests plant |
+//! | [`staleness`] | how old the data is that a node shows |
+//! | [`clock`] | the agent's clock |
+//! | [`state`] | whether a node takes sessions, and why not |
+//! | [`weight`] | how large its share is |
+//! | [`judge`] | all that is known of one node, and what follows |
+//! | [`check`] | what a check asks, and its answer |
+//! | [`questions`] | what primary and node are asked |
+//! | [`agent`] | asks both, and keeps what follows |
+//! | `metrics` | Prometheus' text format |
+//! | `routes` | which address gives which answer |
+//! | `agent_check` | HAProxy's agent-check |
+//! | [`run`](mod@run) | an agent from its start to the signal that ends it |
+//! | [`member`] | a node as it is written down |
+//! | [`haproxy`] | HAProxy's configuration |
+//! | [`multi_host`] | a connection string that names all nodes |
+//! | [`ask`] | asks an agent |
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod agent;
+mod agent_check;
+pub mod ask;
+pub mod check;
+pub mod clock;
+pub mod error;
+pub mod fault;
+pub mod haproxy;
+pub mod judge;
+pub mod member;
+mod metrics;
+pub mod multi_host;
+pub mod questions;
+mod routes;
+pub mod run;
+pub mod staleness;
+pub mod state;
+pub mod weight;

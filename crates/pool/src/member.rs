@@ -1,0 +1,176 @@
+//! A node of a pool as it is written down: where its server is, and where its agent.
+
+use lockstep_client::Conninfo;
+use lockstep_service::address::HostPort;
+
+use crate::state::Door;
+
+/// Port of an agent's HTTP.
+pub const AGENT_PORT: u16 = 9872;
+
+/// A node of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    pub server: ServerPlace,
+    /// Where the agent answers HTTP.
+    pub agent: HostPort,
+    /// Where it answers HAProxy's agent-check.
+    pub agent_check: HostPort,
+    pub door: Door,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerPlace {
+    Tcp(HostPort),
+    /// A Unix socket in this folder.
+    Socket {
+        folder: String,
+        port: u16,
+    },
+}
+
+/// What a file says of a node's agent.
+#[derive(Debug, Clone, Default)]
+pub struct AgentPlace {
+    pub agent: Option<HostPort>,
+    pub agent_check: Option<HostPort>,
+}
+
+impl ServerPlace {
+    fn of(conninfo: &Conninfo) -> Result<Self, String> {
+        let effective = |option| conninfo.effective(option).filter(|text| !text.is_empty());
+        let host = effective("hostaddr").or_else(|| effective("host"));
+        let host = host.ok_or("its conninfo names no host")?;
+        if host.contains(',') {
+            return Err(
+                "its conninfo names several hosts: a node of a pool is one server".to_owned(),
+            );
+        }
+        let port = effective("port").unwrap_or_else(|| "5432".to_owned());
+        let port = port
+            .parse()
+            .map_err(|_| format!("port {port} is no port"))?;
+        Ok(match host.starts_with('/') {
+            true => Self::Socket { folder: host, port },
+            false => Self::Tcp(HostPort { host, port }),
+        })
+    }
+}
+
+impl Member {
+    /// A member from what is written down. The agent is on the server's host unless something else is said,
+    /// and answers the agent-check on the next port.
+    pub fn new(
+        name: &str,
+        conninfo: &Conninfo,
+        place: &AgentPlace,
+        door: Door,
+    ) -> Result<Self, String> {
+        let wrong = |words: String| format!("node {name}: {words}");
+        let server = ServerPlace::of(conninfo).map_err(wrong)?;
+        let agent = match (&place.agent, &server) {
+            (Some(agent), _) => agent.clone(),
+            (None, ServerPlace::Tcp(at)) => HostPort {
+                host: at.host.clone(),
+                port: AGENT_PORT,
+            },
+            (None, ServerPlace::Socket { .. }) => {
+                let words = "it is reached by a Unix socket, so write where its agent is: agent = \"host:port\"";
+                return Err(wrong(words.to_owned()));
+            }
+        };
+        let agent_check = match &place.agent_check {
+            Some(check) => check.clone(),
+            None => HostPort {
+                host: agent.host.clone(),
+                port: agent
+                    .port
+                    .checked_add(1)
+                    .ok_or_else(|| wrong("there is no port after its agent's".to_owned()))?,
+            },
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            server,
+            agent,
+            agent_check,
+            door,
+        })
+    }
+}
+
+/// Checks that no server and no agent is named twice, and that there are some.
+pub fn check(members: &[Member]) -> Result<(), String> {
+    if members.is_empty() {
+        return Err("there is no node: name a primary and standbys in the nodes file".to_owned());
+    }
+    for (index, one) in members.iter().enumerate() {
+        for other in members.iter().skip(index + 1) {
+            let same = if one.server == other.server {
+                "server"
+            } else if one.agent == other.agent || one.agent_check == other.agent_check {
+                "agent"
+            } else {
+                continue;
+            };
+            return Err(format!("{} and {} have one {same}", one.name, other.name));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, conninfo: &str, agent: Option<&str>) -> Result<Member, String> {
+        let place = AgentPlace {
+            agent: agent.map(|text| HostPort::parse(text).unwrap()),
+            agent_check: None,
+        };
+        Member::new(
+            name,
+            &Conninfo::parse(conninfo).unwrap(),
+            &place,
+            Door::Fresh,
+        )
+    }
+
+    #[test]
+    fn agents_are_beside_their_servers() {
+        let node = member("a", "host=db1 port=5433", None).unwrap();
+        assert_eq!(node.agent.to_string(), "db1:9872");
+        assert_eq!(node.agent_check.to_string(), "db1:9873");
+        let node = member("a", "host=/run/x", Some("[::1]:1")).unwrap();
+        assert_eq!(node.agent_check.to_string(), "[::1]:2");
+        for (conninfo, agent, words) in [
+            ("host=/run/x", None, "write where its agent is"),
+            ("host=a,b", None, "several hosts"),
+            ("host=a", Some("a:65535"), "no port after"),
+        ] {
+            let error = member("a", conninfo, agent).unwrap_err();
+            assert!(
+                error.contains(words) && error.starts_with("node a: "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_is_named_twice() {
+        let all = |nodes: &[(&str, &str, Option<&str>)]| {
+            let members = nodes
+                .iter()
+                .map(|(name, conninfo, agent)| member(name, conninfo, *agent));
+            check(&members.collect::<Result<Vec<_>, _>>().unwrap())
+        };
+        assert!(all(&[]).unwrap_err().contains("no node"));
+        assert_eq!(all(&[("a", "host=x", None), ("b", "host=y", None)]), Ok(()));
+        let twice = all(&[("a", "host=x", None), ("b", "host=x", None)]).unwrap_err();
+        assert_eq!(twice, "a and b have one server");
+        let one = [("a", "host=x", Some("x:1")), ("b", "host=y", Some("x:1"))];
+        assert_eq!(all(&one).unwrap_err(), "a and b have one agent");
+    }
+}
