@@ -193,7 +193,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     );
 
     // Segments that are full: replay does not wait until those after them are there, too.
-    let slow = format!("sleep 0.3; cp {}/%f %p", pair.archive);
+    let slow = format!("sleep 0.7; cp {}/%f %p", pair.archive);
     pair.set("restore_command", &slow);
     for _ in 0..20 {
         let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";
