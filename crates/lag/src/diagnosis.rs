@@ -329,11 +329,30 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 7] = [
+const IMPLIED: [(Cause, Cause); 26] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
     (Cause::UpstreamElsewhere, Cause::NotStreaming),
+    (Cause::TimelineDiverged, Cause::NotStreaming),
+    (Cause::RoleRefused, Cause::NotStreaming),
+    (Cause::NoFreeWalsender, Cause::NotStreaming),
+    (Cause::RestoreSlow, Cause::NotStreaming),
+    (Cause::SubscriptionSlotMissing, Cause::SubscriptionRefused),
+    (Cause::SubscriptionSlotMissing, Cause::ApplyStopped),
+    (Cause::PublicationMissing, Cause::SubscriptionRefused),
+    (Cause::PublicationMissing, Cause::ApplyStopped),
+    (Cause::ColumnsMissing, Cause::ApplyStopped),
+    (Cause::NoFreeWorker, Cause::SubscriptionRefused),
+    (Cause::NoFreeWorker, Cause::ApplyStopped),
+    (Cause::NoFreeWorker, Cause::InitialSyncFails),
+    (Cause::NoFreeWalsender, Cause::SubscriptionRefused),
+    (Cause::NoFreeWalsender, Cause::ApplyStopped),
+    (Cause::SubscriptionRefused, Cause::ApplyStopped),
+    (Cause::ApplyBlocked, Cause::SlowConsumer),
+    (Cause::ConfirmsNothing, Cause::SlowConsumer),
+    (Cause::ConfirmsNothing, Cause::OtherDatabases),
+    (Cause::ConfirmsNothing, Cause::SlowNetwork),
     (Cause::GiantTransaction, Cause::SpillToDisk),
     (Cause::MissingIndex, Cause::SlowConsumer),
     (Cause::RelayHalted, Cause::SlowConsumer),
@@ -361,7 +380,10 @@ fn report(
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
     let (lag_ms, lag_max_ms) = link.lag_ms();
-    let bound = link.bound();
+    let bound = match link.points.is_empty() {
+        true => Bound::LEAST,
+        false => link.bound(),
+    };
     LinkReport {
         upstream: link.upstream.name.clone(),
         replica: link.name.clone(),

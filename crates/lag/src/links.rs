@@ -12,7 +12,7 @@ use crate::relay::{self, Group};
 use crate::replica::{self, Replica};
 use crate::sample::Sample;
 use crate::states::{SenderState, SlotType};
-use crate::views::{Receiver, Sender, Slot};
+use crate::views::{Receiver, Sender, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
 
 pub fn links(window: &Window) -> Vec<Link<'_>> {
@@ -223,7 +223,8 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
         // A relay takes slots over from the primary, which keeps them for a moment longer.
         let upstream = others()
             .find(|other| has_slot(other) == Some(true))
-            .or_else(|| others().find(|other| has_slot(other).is_some()))?;
+            .or_else(|| others().find(|other| has_slot(other).is_some()))
+            .or_else(|| publisher(window, node, name).filter(|_| !is_replica))?;
         let of_kind = |is: bool| is.then(|| name.to_owned());
         Some(Link {
             kind: LinkKind::Logical,
@@ -239,6 +240,23 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
         })
     };
     consumers(last).into_iter().filter_map(link).collect()
+}
+
+/// The primary from which a subscription that has no worker most of the time is meant to get changes: its
+/// slot is nowhere, and the primary has its publications.
+fn publisher<'a>(window: &'a Window, node: &NodeWindow, name: &str) -> Option<&'a NodeWindow> {
+    let has_worker = |sample: &Sample| {
+        sample
+            .subscription(name)
+            .is_some_and(Subscription::receives)
+    };
+    let last = node.last().filter(|_| node.share(has_worker) < 0.5)?;
+    let row = last.subscription(name)?;
+    let followed = last.tables.subscriptions.get(name)?;
+    let primary = window.primary()?;
+    let tables = &primary.last()?.tables;
+    let has_all = tables.published(&followed.publications).is_some();
+    (row.enabled && row.slot_name.is_some() && has_all).then_some(primary)
 }
 
 fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 //! One connection to a node that takes samples. It only reads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use lockstep_service::clock::unix_us;
 use lockstep_service::postgres::SUPPORTED;
 use lockstep_service::sanitize::{sanitize, sanitize_json};
+use lockstep_wire::Timeline;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -19,7 +21,7 @@ use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample};
 use crate::source::{self, Source};
 use crate::tables::{self, Tables};
-use crate::views::{ArchiveQueue, WalFolder};
+use crate::views::{ArchiveQueue, Background, WalFolder};
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -74,6 +76,7 @@ pub struct NodeSampler {
     wal_folder: Option<WalFolder>,
     archive: Option<ArchiveQueue>,
     source: Option<Arc<Source>>,
+    background: Arc<Background>,
     dead_rows: Option<u64>,
     /// When these three were asked for; None before.
     folder_at: Option<Instant>,
@@ -173,6 +176,7 @@ impl NodeSampler {
             wal_folder: None,
             archive: None,
             source: None,
+            background: Arc::default(),
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -247,6 +251,7 @@ impl NodeSampler {
             wal_folder: None,
             archive: None,
             source: None,
+            background: Arc::default(),
             dead_rows: None,
             folder_at: None,
             tables_at: None,
@@ -299,6 +304,7 @@ impl NodeSampler {
                     sample.wal_folder = self.wal_folder;
                     sample.archive = self.archive;
                     sample.source.clone_from(&self.source);
+                    sample.background = Arc::clone(&self.background);
                     sample.dead_rows = self.dead_rows;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
@@ -384,7 +390,25 @@ impl NodeSampler {
             let settings = self.ask_freely("where it gets WAL", source::QUESTION)?;
             self.source = settings.map(|settings| Arc::new(Source::read(settings)));
         }
+        self.background = Arc::new(self.ask_background()?);
         Ok(())
+    }
+
+    /// Asks for what changes seldom and is no part of a sample.
+    fn ask_background(&mut self) -> Result<Background> {
+        let mut background = Background::default();
+        if self.node.role == Role::Primary {
+            let roles: Option<BTreeMap<String, Option<String>>> =
+                self.ask_freely("roles", &questions::roles())?;
+            background.roles = roles.filter(|roles| roles.len() < questions::MOST_ROLES);
+        }
+        if self.node.role == Role::Standby {
+            let number: Option<u32> = self.ask_freely("its timeline", questions::TIMELINE)?;
+            background.timeline = number.and_then(Timeline::new);
+        }
+        let collations = self.ask_freely("versions of collations", questions::COLLATIONS)?;
+        background.collations = collations.unwrap_or_default();
+        Ok(background)
     }
 
     /// Asks for something that the server may refuse: then it is None.

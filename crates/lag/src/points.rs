@@ -278,8 +278,28 @@ fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     })
 }
 
+/// Longest record that may be flushed in part, in bytes. Longer ones are rare.
+const MOST_RECORD: u64 = 1024 * 1024;
+
+/// A standby that was not asked has flushed all that there is, and the last record goes on behind it: then
+/// nobody knows whether it has replayed all that it can.
+fn ends_within_record(link: &Link<'_>, above: &Sample) -> bool {
+    let is_unasked = link.kind == LinkKind::Physical && link.replica.is_none();
+    let (Some(end), Some(inserted)) = (above.wal.flush, above.wal.insert) else {
+        return false;
+    };
+    let sender = link.sender(above).filter(|_| is_unasked);
+    let flushed = sender.is_some_and(|sender| sender.flush_lsn >= Some(end));
+    let replay = sender.and_then(|sender| sender.replay_lsn);
+    let rest = replay.map_or(0, |replay| end.bytes_since(replay));
+    flushed && u64::from(end) % PAGE == 0 && inserted > end && (1..=MOST_RECORD).contains(&rest)
+}
+
 fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let above = link.upstream.sample_at(sample.at)?;
+    if ends_within_record(link, above) {
+        return None;
+    }
     let own = match (link.kind, link.replica) {
         (LinkKind::Physical, Some(_)) => Some(sample),
         _ => None,

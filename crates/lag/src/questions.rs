@@ -141,6 +141,8 @@ const SETTINGS: &[&str] = &[
     "max_prepared_transactions",
     "max_locks_per_transaction",
     "max_logical_replication_workers",
+    "max_replication_slots",
+    "wal_retrieve_retry_interval",
     "max_sync_workers_per_subscription",
     "recovery_prefetch",
     "maintenance_io_concurrency",
@@ -233,6 +235,30 @@ pub const ARCHIVE_QUEUE: &str = "SELECT json_build_object('ready', count(*), 'ol
 pub const DEAD_ROWS: &str = "SELECT coalesce(sum(s.n_dead_tup), 0)::bigint FROM pg_stat_all_tables s \
      JOIN pg_class c ON c.oid = s.relid WHERE s.n_dead_tup > 50 + 0.2 * greatest(c.reltuples, 0)";
 
+/// Most roles that are read.
+pub const MOST_ROLES: usize = 1000;
+
+/// The statement for [`crate::views::Background::roles`]: why a role may not ask for WAL, or null.
+pub fn roles() -> String {
+    format!(
+        "SELECT coalesce(json_object_agg(rolname, CASE WHEN NOT rolcanlogin THEN 'LOGIN' \
+           WHEN NOT rolreplication AND NOT rolsuper THEN 'REPLICATION' \
+           WHEN rolvaliduntil < now() THEN 'VALID UNTIL ''infinity''' END), '{{}}') \
+         FROM (SELECT * FROM pg_roles LIMIT {MOST_ROLES}) r"
+    )
+}
+
+/// The statement for [`crate::views::Background::timeline`].
+pub const TIMELINE: &str = "SELECT greatest(c.timeline_id, r.min_recovery_end_timeline) \
+     FROM pg_control_checkpoint() c, pg_control_recovery() r";
+
+/// The statement for [`crate::views::Background::collations`].
+pub const COLLATIONS: &str = "SELECT coalesce(json_agg(d), '[]') FROM (\
+       SELECT quote_ident(datname) AS database, datcollversion AS recorded, \
+         pg_database_collation_actual_version(oid) AS actual FROM pg_database WHERE datallowconn \
+       ORDER BY oid) d \
+     WHERE recorded <> actual";
+
 /// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
@@ -253,7 +279,9 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM write_lag) AS write_lag_ms, \
                1000 * extract(epoch FROM flush_lag) AS flush_lag_ms, \
                1000 * extract(epoch FROM replay_lag) AS replay_lag_ms, \
-               age(backend_xmin) AS xmin_age FROM pg_stat_replication",
+               age(backend_xmin) AS xmin_age, \
+               (extract(epoch FROM reply_time) * 1000000)::bigint AS replied_us \
+             FROM pg_stat_replication",
         ),
         Part::Slots => list(&format!(
             "SELECT slot_name, slot_type, database, temporary, active, active_pid, \
@@ -319,7 +347,8 @@ fn wal() -> String {
        'replayed_commit_age_ms', \
           1000 * extract(epoch FROM statement_timestamp() - pg_last_xact_replay_timestamp()), \
        'pause', pg_get_wal_replay_pause_state()) \
-     ELSE json_build_object('flush', pg_current_wal_flush_lsn(), 'synchronous_standby_names', \
+     ELSE json_build_object('flush', pg_current_wal_flush_lsn(), \
+       'insert', pg_current_wal_insert_lsn(), 'synchronous_standby_names', \
        current_setting('synchronous_standby_names'), 'timeline', \
        ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint) END"
         .to_owned()
@@ -430,6 +459,7 @@ fn totals(major: u32) -> String {
         "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
            'page_images', (SELECT wal_fpi FROM pg_stat_wal), \
            'checkpoints', (SELECT {checkpoints}), \
+           'checksum_failures', (SELECT sum(checksum_failures)::bigint FROM pg_stat_database), \
            'index_builds', (SELECT count(*) FROM pg_stat_progress_create_index), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
               FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \

@@ -14,8 +14,8 @@ use crate::source::Source;
 use crate::states::{BackendType, ReplayPause, SenderState, SlotType};
 use crate::tables::Tables;
 use crate::views::{
-    ArchiveQueue, Archiver, Clients, Conflicts, Decoding, Extension, Prepared, Process, Receiver,
-    Sender, Slot, Subscription, Totals, WalFolder,
+    ArchiveQueue, Archiver, Background, Clients, Conflicts, Decoding, Extension, Prepared, Process,
+    Receiver, Sender, Slot, Subscription, Totals, WalFolder,
 };
 
 /// What does not change while a connection lasts.
@@ -108,6 +108,8 @@ pub struct Sample {
     pub dead_rows: Option<u64>,
     /// Where a standby is meant to get WAL, asked for as seldom.
     pub source: Option<Arc<Source>>,
+    /// What changes seldom, asked for as seldom.
+    pub background: Arc<Background>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
@@ -119,6 +121,8 @@ pub struct Sample {
 pub struct Wal {
     /// Durable on a primary.
     pub flush: Option<Lsn>,
+    /// Written on a primary, durable or not.
+    pub insert: Option<Lsn>,
     /// Durable on a standby, of what was streamed since it started.
     pub receive: Option<Lsn>,
     /// Replayed on a standby.

@@ -1,5 +1,5 @@
 //! Where a standby is meant to get its WAL from, by its settings. Nothing of `primary_conninfo` is kept but
-//! the address.
+//! the address and the role.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub struct Source {
     pub streams: Option<bool>,
     /// Host or address, and port, of that server.
     pub address: Option<(String, String)>,
+    /// The role that it connects as; None if `primary_conninfo` names none.
+    pub user: Option<String>,
     /// `primary_slot_name`
     pub slot: Option<String>,
     /// `restore_command` is set.
@@ -32,6 +34,8 @@ impl Source {
         let parsed = conninfo
             .as_deref()
             .and_then(|text| Conninfo::parse(text).ok());
+        let user = parsed.as_ref().and_then(|parsed| parsed.get("user"));
+        let user = user.map(str::to_owned);
         let address = parsed.and_then(|parsed| {
             let host = parsed.get("host").or_else(|| parsed.get("hostaddr"))?;
             let port = parsed.get("port").unwrap_or(PORT);
@@ -40,6 +44,7 @@ impl Source {
         Self {
             streams: conninfo.map(|text| !text.trim().is_empty()),
             address,
+            user,
             slot: set("primary_slot_name"),
             restores: set("restore_command").is_some(),
         }
@@ -78,8 +83,12 @@ mod tests {
         ]);
         assert_eq!(source.address, address("a", "5432"));
         assert_eq!(
-            (source.slot.as_deref(), source.restores),
-            (Some("s"), false)
+            (
+                source.slot.as_deref(),
+                source.user.as_deref(),
+                source.restores
+            ),
+            (Some("s"), Some("u"), false)
         );
         assert!(!format!("{source:?}").contains("secret"));
     }

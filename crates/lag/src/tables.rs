@@ -12,6 +12,9 @@ pub const EVERY: Duration = Duration::from_secs(60);
 /// Most tables of one server that are compared.
 pub const MOST_TABLES: usize = 10_000;
 
+/// Most triggers and foreign keys of one subscription that are read.
+pub const MOST_NAMED: usize = 20;
+
 /// The tables of one database. Names are `schema.table`, quoted where SQL needs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -22,6 +25,16 @@ pub struct Tables {
     /// which the server refuses. A primary key that is deferrable is none, nor is an index that was
     /// dropped. Of a partitioned table that is published as such, its partitions count.
     pub unidentified: BTreeMap<String, BTreeSet<String>>,
+    /// Columns that a publication has of each of its tables, quoted where SQL needs it, with their types.
+    /// Empty if there are more than are read.
+    pub columns: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
+    /// Columns of each followed table that can be written, quoted where SQL needs it. Empty if there are
+    /// more than are read.
+    pub held: BTreeMap<String, BTreeSet<String>>,
+    /// Publications that publish TRUNCATE.
+    pub truncating: BTreeSet<String>,
+    /// Published tables with REPLICA IDENTITY FULL.
+    pub full: BTreeSet<String>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
 }
@@ -32,6 +45,32 @@ pub struct Tables {
 pub struct Followed {
     pub publications: Vec<String>,
     pub tables: BTreeSet<String>,
+    /// Triggers of these tables that fire in an apply worker.
+    pub triggers: Vec<Trigger>,
+    /// Foreign keys to these tables from tables that the subscription does not follow.
+    pub references: Vec<Reference>,
+}
+
+/// A trigger that fires in an apply worker: ENABLE ALWAYS or ENABLE REPLICA.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Trigger {
+    /// Quoted where SQL needs it.
+    pub name: String,
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+}
+
+/// A foreign key.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Reference {
+    /// Quoted where SQL needs it.
+    pub name: String,
+    /// The table that has it: `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    /// The table to whose rows it leads.
+    pub to: String,
 }
 
 /// The statement for [`Tables`]. Whoever asks may read all of it.
@@ -48,8 +87,50 @@ pub fn question() -> String {
                  format('%I.%I', n.nspname, c.relname)), '[]') \
                  FROM (SELECT * FROM pg_subscription_rel WHERE srsubid = s.oid LIMIT {most}) r \
                  JOIN pg_class c ON c.oid = r.srrelid \
-                 JOIN pg_namespace n ON n.oid = c.relnamespace))), '{{}}') FROM pg_subscription s \
+                 JOIN pg_namespace n ON n.oid = c.relnamespace), \
+              'triggers', (SELECT coalesce(json_agg(t), '[]') FROM (\
+                 SELECT quote_ident(t.tgname) AS name, format('%I.%I', n.nspname, c.relname) AS \"table\" \
+                 FROM pg_subscription_rel r JOIN pg_trigger t ON t.tgrelid = r.srrelid \
+                   AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal \
+                   JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE r.srsubid = s.oid ORDER BY t.oid LIMIT {few}) t), \
+              'references', (SELECT coalesce(json_agg(f), '[]') FROM (\
+                 SELECT quote_ident(f.conname) AS name, \
+                   format('%I.%I', n.nspname, c.relname) AS \"table\", \
+                   format('%I.%I', m.nspname, d.relname) AS \"to\" \
+                 FROM pg_subscription_rel r JOIN pg_constraint f ON f.confrelid = r.srrelid \
+                   AND f.contype = 'f' JOIN pg_class c ON c.oid = f.conrelid \
+                   JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_class d ON d.oid = r.srrelid \
+                   JOIN pg_namespace m ON m.oid = d.relnamespace \
+                 WHERE r.srsubid = s.oid AND NOT EXISTS (SELECT FROM pg_subscription_rel o \
+                   WHERE o.srsubid = s.oid AND o.srrelid = f.conrelid) \
+                 ORDER BY f.oid LIMIT {few}) f))), '{{}}') FROM pg_subscription s \
               WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())), \
+           'columns', (SELECT coalesce(json_object_agg(pubname, columns) \
+                FILTER (WHERE number <= {most}), '{{}}') FROM (\
+              SELECT pubname, json_object_agg(format('%I.%I', t.schemaname, t.tablename), \
+                (SELECT json_object_agg(quote_ident(a.attname), format_type(a.atttypid, a.atttypmod)) \
+                 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (t.attnames))) \
+                AS columns, sum(sum(cardinality(t.attnames))) OVER () AS number \
+              FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t \
+                JOIN pg_namespace n ON n.nspname = t.schemaname \
+                JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
+              GROUP BY pubname) c), \
+           'held', (SELECT coalesce(json_object_agg(name, columns) \
+                FILTER (WHERE number <= {most}), '{{}}') FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS name, \
+                json_agg(quote_ident(a.attname)) AS columns, sum(count(*)) OVER () AS number \
+              FROM (SELECT DISTINCT srrelid FROM pg_subscription_rel LIMIT {most}) r \
+                JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+                  AND a.attgenerated = '' GROUP BY 1) h), \
+           'truncating', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
+              WHERE pubtruncate), \
+           'full', (SELECT coalesce(json_agg(DISTINCT format('%I.%I', n.nspname, c.relname)), '[]') \
+              FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t \
+                JOIN pg_namespace n ON n.nspname = t.schemaname \
+                JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
+              WHERE c.relreplident = 'f'), \
            'unidentified', (SELECT coalesce(json_object_agg(pubname, tables), '{{}}') FROM (\
               SELECT p.pubname, json_agg(DISTINCT format('%I.%I', s.nspname, c.relname)) AS tables \
               FROM pg_publication p JOIN (SELECT * FROM pg_publication_tables LIMIT {most}) t \
@@ -67,7 +148,8 @@ pub fn question() -> String {
            'cut_off', (SELECT count(*) FROM (SELECT FROM pg_publication_tables LIMIT {most}) a) \
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \
               >= {most})",
-        most = MOST_TABLES
+        most = MOST_TABLES,
+        few = MOST_NAMED
     )
 }
 

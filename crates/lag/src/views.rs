@@ -1,6 +1,8 @@
 //! What a server's views say: rows, with the columns that [`crate::questions`] asks for.
 
-use lockstep_wire::Lsn;
+use std::collections::BTreeMap;
+
+use lockstep_wire::{Lsn, Timeline};
 use serde::{Deserialize, Serialize};
 
 use crate::process_cpu::Cpu;
@@ -37,6 +39,8 @@ pub struct Sender {
     /// Age, in transactions, of the oldest snapshot that the standby reports through
     /// hot_standby_feedback.
     pub xmin_age: Option<i64>,
+    /// When the replica sent its newest reply, by its own clock, in microseconds since 1970.
+    pub replied_us: Option<i64>,
 }
 
 /// A row of `pg_replication_slots`.
@@ -137,6 +141,13 @@ pub struct Subscription {
     /// The table that most rows were read of, among the subscription's tables without an index that
     /// leads to a row.
     pub searched: Option<Searched>,
+}
+
+impl Subscription {
+    /// True if the apply worker is there, and has had a message from the publisher.
+    pub fn receives(&self) -> bool {
+        self.pid.is_some() && self.received_lsn.is_some()
+    }
 }
 
 /// A table that a subscription has not synchronised yet: a row of `pg_subscription_rel`.
@@ -270,6 +281,30 @@ pub struct WalFolder {
     pub oldest: Option<Lsn>,
 }
 
+/// What a server's catalogs and control file say that changes seldom.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Background {
+    /// Roles that may ask for WAL, or why they may not, on a primary; None if they were not read, or are
+    /// more than are read.
+    pub roles: Option<BTreeMap<String, Option<String>>>,
+    /// The timeline that a standby has come to.
+    pub timeline: Option<Timeline>,
+    /// Databases whose collations are of another version than the one that made their indexes.
+    pub collations: Vec<Collation>,
+}
+
+/// Versions of a database's default collation.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Collation {
+    /// Quoted where SQL needs it.
+    pub database: String,
+    /// The version with which its indexes were made, as the database says.
+    pub recorded: String,
+    /// The version of this machine's library.
+    pub actual: String,
+}
+
 /// Segments that wait to be archived: `pg_ls_archive_statusdir()`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -315,6 +350,8 @@ pub struct Totals {
     pub checkpoints: u64,
     /// Indexes that are being built.
     pub index_builds: u64,
+    /// Pages that were read with a wrong checksum; None without checksums.
+    pub checksum_failures: Option<u64>,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
     /// From 16 on.

@@ -29,6 +29,18 @@ const MOST_GROUPS: usize = 64;
 pub struct Window {
     /// Nodes in the order in which they were named: the primary first.
     pub nodes: Vec<NodeWindow>,
+    /// Replicas that were there before; None if nobody has watched for longer than this window.
+    pub remembered: Option<Vec<Remembered>>,
+}
+
+/// A replica that was connected for some time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub upstream: String,
+    /// The name of its link.
+    pub replica: String,
+    /// Time since it was last seen.
+    pub away: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -67,7 +79,10 @@ pub struct CpuShares {
 
 impl Window {
     pub fn new(nodes: Vec<NodeWindow>) -> Self {
-        Self { nodes }
+        Self {
+            nodes,
+            remembered: None,
+        }
     }
 
     /// The primary, if it answered and is one.

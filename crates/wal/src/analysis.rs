@@ -141,7 +141,7 @@ impl Chains {
     fn add(&mut self, record: &Record, job: &Job, ns: f64) {
         // What the startup process executes comes after everything before it.
         let mut begin = match job.class {
-            Class::Ahead | Class::Removal => self.floor,
+            Class::Ahead | Class::Removal | Class::ClearsMap => self.floor,
             Class::Inline(_) | Class::Barrier(_) => self.longest,
         };
         let xid = usize::from(job.xid_slot);
@@ -272,7 +272,7 @@ impl Analysis {
         self.all.add(record, cost_ns);
         self.image_bytes += u64::from(record.image_bytes());
         let cause = match class {
-            Class::Ahead | Class::Removal => {
+            Class::Ahead | Class::Removal | Class::ClearsMap => {
                 self.ahead.add(record, cost_ns);
                 return;
             }

@@ -19,14 +19,19 @@ const BTREE_SPLIT_R: u8 = 0x40;
 const BTREE_INSERT_POST: u8 = 0x50;
 const BTREE_REUSE_PAGE: u8 = 0xD0;
 const HEAP2_MULTI_INSERT: u8 = 0x50;
+const HEAP2_LOCK_UPDATED: u8 = 0x60;
 const XLOG_IMAGE: u8 = 0xB0;
 
 /// Forks by their number.
 const MAIN_FORK: ForkNumber = 0;
 const FREE_SPACE_FORK: ForkNumber = 1;
+pub(crate) const VISIBILITY_FORK: ForkNumber = 2;
 
 /// Entries of a page of the free space map.
 const SLOTS_PER_MAP_PAGE: u32 = 4069;
+
+/// Heap blocks that have their bits in one page of the visibility map.
+const HEAP_BLOCKS_PER_MAP_PAGE: u32 = 8_168 * 4;
 
 /// What a commit may say besides its transaction's end to be no barrier: the database,
 /// subtransactions, the origin, and that the committer waits for `remote_apply`.
@@ -78,6 +83,8 @@ pub enum Class {
     Ahead,
     /// Hot standby: ahead if nobody sees what it removes, else inline.
     Removal,
+    /// Ahead if no record that names the visibility map's page is on its way, else inline.
+    ClearsMap,
     /// The startup process executes it at its turn.
     Inline(Cause),
     /// Like inline, and nothing behind it begins before it is replayed.
@@ -160,12 +167,12 @@ pub fn classify(record: &Record, oversized: bool) -> Class {
         manager::XACT => transaction(record),
         _ => other(record),
     };
-    if class != Class::Ahead {
+    if !matches!(class, Class::Ahead | Class::ClearsMap) {
         return class;
     }
-    let forks = record.blocks.iter().map(|block| block.fork);
-    match forks.max().unwrap_or(MAIN_FORK) {
+    match last_fork(record) {
         MAIN_FORK => {}
+        VISIBILITY_FORK if clears_visibility_map(record) => {}
         FREE_SPACE_FORK => return Class::Barrier(Cause::Unknown),
         _ => return Class::Inline(Cause::Map),
     }
@@ -174,7 +181,26 @@ pub fn classify(record: &Record, oversized: bool) -> Class {
         .is_some_and(|last| usize::from(last) >= BLOCKS);
     match oversized || many {
         true => Class::Inline(Cause::Large),
-        false => Class::Ahead,
+        false => class,
+    }
+}
+
+fn last_fork(record: &Record) -> ForkNumber {
+    let forks = record.blocks.iter().map(|block| block.fork);
+    forks.max().unwrap_or(MAIN_FORK)
+}
+
+/// Whether redo clears bits of the visibility map.
+pub fn clears_visibility_map(record: &Record) -> bool {
+    // The place of the flags differs, and the first one says that bits are cleared; in updates so does the
+    // second, for the new tuple's page.
+    match (record.header.manager, record.operation() & 0x70) {
+        (manager::HEAP, 0x00) => flagged(record, 2, 1),
+        (manager::HEAP, 0x10 | 0x60) => flagged(record, 7, 1),
+        (manager::HEAP, 0x20 | 0x40) => flagged(record, 7, 1 | 2),
+        (manager::HEAP2, HEAP2_MULTI_INSERT) => flagged(record, 0, 1),
+        (manager::HEAP2, HEAP2_LOCK_UPDATED) => flagged(record, 7, 1),
+        _ => false,
     }
 }
 
@@ -184,20 +210,16 @@ fn flagged(record: &Record, at: usize, any: u8) -> bool {
     record.main.get(at).is_some_and(|flags| flags & any != 0)
 }
 
-fn map_or_ahead(changes_map: bool) -> Class {
-    match changes_map {
-        true => Class::Inline(Cause::Map),
+fn ahead_or_clears_map(record: &Record) -> Class {
+    match clears_visibility_map(record) && last_fork(record) != VISIBILITY_FORK {
+        true => Class::ClearsMap,
         false => Class::Ahead,
     }
 }
 
 fn heap(record: &Record) -> Class {
-    // The place of the flags differs, and the first one says that a visibility map changes; in
-    // updates so does the second, for the new tuple's page.
     match record.operation() & 0x70 {
-        0x00 => map_or_ahead(flagged(record, 2, 1)),
-        0x10 | 0x60 => map_or_ahead(flagged(record, 7, 1)),
-        0x20 | 0x40 => map_or_ahead(flagged(record, 7, 1 | 2)),
+        0x00 | 0x10 | 0x20 | 0x40 | 0x60 => ahead_or_clears_map(record),
         0x30 | 0x50 => Class::Inline(Cause::Kind),
         _ => Class::Barrier(Cause::Ddl),
     }
@@ -207,9 +229,9 @@ fn heap2(record: &Record) -> Class {
     match record.operation() & 0x70 {
         // Prune, freeze, vacuum; their names differ from 17 on.
         0x10 | 0x20 | 0x30 => Class::Ahead,
-        // Cleared for all visible, or set for all frozen.
-        0x50 => map_or_ahead(flagged(record, 0, 1 | 1 << 5)),
-        0x60 => map_or_ahead(flagged(record, 7, 1)),
+        // Set for all frozen.
+        HEAP2_MULTI_INSERT if flagged(record, 0, 1 << 5) => Class::Inline(Cause::Map),
+        HEAP2_MULTI_INSERT | HEAP2_LOCK_UPDATED => ahead_or_clears_map(record),
         0x00 => Class::Barrier(Cause::Ddl),
         0x70 => Class::Inline(Cause::Kind),
         _ => Class::Inline(Cause::Map),
@@ -283,7 +305,7 @@ pub fn classify_hot(record: &Record, major: u32, oversized: bool) -> Class {
     match record.header.manager {
         manager::MULTIXACT => Class::Barrier(Cause::Unknown),
         manager::BTREE if ahead || record.operation() == BTREE_REUSE_PAGE => btree_hot(record),
-        manager::HEAP2 if ahead => heap2_hot(record, major),
+        manager::HEAP2 if ahead || class == Class::ClearsMap => heap2_hot(record, class, major),
         manager::XLOG if ahead && record.operation() == XLOG_IMAGE => Class::Inline(Cause::Kind),
         _ => class,
     }
@@ -304,9 +326,9 @@ fn btree_hot(record: &Record) -> Class {
     }
 }
 
-fn heap2_hot(record: &Record, major: u32) -> Class {
+fn heap2_hot(record: &Record, class: Class, major: u32) -> Class {
     if record.operation() & 0x70 == HEAP2_MULTI_INSERT {
-        return Class::Ahead;
+        return class;
     }
     let first = record.blocks.iter().find(|block| block.id == 0);
     let is_restored = first.is_some_and(Block::is_restored);
@@ -349,6 +371,11 @@ pub fn may_change_free_space_map(record: &Record) -> bool {
         manager::HEAP2 => operation != 0x60,
         _ => false,
     }
+}
+
+/// The block of the visibility map that has a heap block's bits.
+pub fn visibility_map_block(heap_block: u32) -> u32 {
+    heap_block / HEAP_BLOCKS_PER_MAP_PAGE
 }
 
 /// The block of the free space map that has a heap block's entry.

@@ -4,13 +4,14 @@
 //! cannot know is which blocks exist: it takes a relation's blocks as existing, unless the relation was
 //! made in this WAL. Then its first block is missing, and its free space map until a record is about a
 //! second block. Nor can it know what sessions of a standby see: it takes them to see nothing that is
-//! pruned.
+//! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map: the
+//! record is one for helpers if the last one that names the map's page must have left the queue.
 
 use std::collections::HashMap;
 
 use crate::class::{self, Cause, Class, QueueSize, Rules};
 use crate::costs::{self, Work};
-use crate::limits::{BLOCK_SLOTS, BLOCKS, XID_SLOTS};
+use crate::limits::{AHEAD_MAX, BLOCK_SLOTS, BLOCKS, MAP_SLOTS, XID_SLOTS};
 use crate::names::manager;
 use crate::record::{Block, Record, Relation};
 
@@ -63,6 +64,8 @@ pub struct Planner {
     queue: QueueSize,
     /// The number of the last job that has a block, by a hash of the block's name.
     last: Vec<u64>,
+    /// The number of the last job that has a page of a visibility map, by a hash of the page's name.
+    last_of_map: Vec<u64>,
     /// The last job that added tuples, by its transaction's slot.
     heap: Vec<u64>,
     /// Number of each block's last visit, by a hash of the block's name.
@@ -80,6 +83,7 @@ impl Planner {
             rules,
             queue,
             last: vec![0; BLOCK_SLOTS],
+            last_of_map: vec![0; MAP_SLOTS],
             heap: vec![0; XID_SLOTS],
             visited: vec![0; VISIT_SLOTS],
             visits: costs::MANY_VISITS,
@@ -119,6 +123,8 @@ impl Planner {
     fn class_of(&mut self, record: &Record, oversized: bool) -> Class {
         let class = match self.rules.class_of(record, oversized) {
             Class::Removal => Class::Ahead,
+            Class::ClearsMap if self.may_clear_map(record) => Class::Ahead,
+            Class::ClearsMap => Class::Inline(Cause::Map),
             class => class,
         };
         self.note_made(record);
@@ -130,6 +136,18 @@ impl Planner {
             true => Class::Inline(Cause::Missing),
             false => class,
         }
+    }
+
+    /// Does what `dispatch_may_clear_map()` in dispatch.c does.
+    fn may_clear_map(&self, record: &Record) -> bool {
+        // The current record has not retired either.
+        let in_queue = AHEAD_MAX as u64 + 1;
+        let retired = self.base.max(self.number.saturating_sub(in_queue));
+        record.blocks.iter().all(|block| {
+            let page = class::visibility_map_block(block.number);
+            let last = self.last_of_map.get(map_slot(block.relation, page));
+            last.is_none_or(|last| *last <= retired)
+        })
     }
 
     fn note_made(&mut self, record: &Record) {
@@ -186,6 +204,14 @@ impl Planner {
             if let Some(last) = self.last.get_mut(slot(block)) {
                 *last = self.number;
             }
+            if block.fork == class::VISIBILITY_FORK {
+                if let Some(last) = self
+                    .last_of_map
+                    .get_mut(map_slot(block.relation, block.number))
+                {
+                    *last = self.number;
+                }
+            }
         }
         after
     }
@@ -229,7 +255,15 @@ fn visit_slot(block: &Block) -> usize {
     (hash.wrapping_mul(0x517C_C1B7_2722_0A95) >> 40) as usize % VISIT_SLOTS
 }
 
-/// Does what `last_slot()` in dispatch.c does.
+/// Does what `dispatch_map_slot()` in dispatch.c does.
+fn map_slot(relation: Relation, page: u32) -> usize {
+    let hash = relation.number.wrapping_mul(0x9E37_79B1) ^ page;
+    let hash = hash.wrapping_mul(0x85EB_CA6B);
+    // Below MAP_SLOTS.
+    (hash ^ (hash >> 15)) as usize % MAP_SLOTS
+}
+
+/// Does what `dispatch_last_slot()` in dispatch.c does.
 fn slot(block: &Block) -> usize {
     let hash = block.relation.number.wrapping_mul(0x9E37_79B1);
     let fork = u32::from(block.fork) << 28;

@@ -22,7 +22,7 @@ typedef enum LsBrokenRule
 	LS_BREAK_REMOVAL,			/* 3: what removes runs ahead */
 	LS_BREAK_SEEN,				/* 3: rows are removed that a snapshot may see */
 	LS_BREAK_PIN,				/* 3: helpers prune pages that sessions have pinned */
-	LS_BREAK_MAP_CLEAR,			/* 4: what clears the visibility map runs ahead */
+	LS_BREAK_MAP_CLEAR,			/* 4: maps are cleared before earlier records have set bits */
 	LS_BREAK_CONFLICT,			/* 5: nobody resolves conflicts */
 	LS_BREAK_EXTENSION,			/* 6: startup appends nothing at dispatch */
 	LS_BREAK_SIZE,				/* 6: helpers trust the size that they remember */

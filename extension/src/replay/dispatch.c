@@ -1,7 +1,7 @@
 /*
  * dispatch.c - enters a record into the queue: who may execute it, and after which others.
  *
- * Kept here are rules 1, 2 and 6 of README.md, and the part of rule 10 that begins a new
+ * Kept here are rules 1, 2, 4 and 6 of README.md, and the part of rule 10 that begins a new
  * generation.
  *
  * Runs in the startup process, which alone writes entries. Shared state: the entry, until
@@ -37,13 +37,21 @@ LsDispatched ls_dispatched;
 /* Number of the last record that has a block, by a hash of its name. */
 static uint64 *dispatch_last_of_block = NULL;
 
+/* Slots of the table of pages of visibility maps; two pages of one slot count as the same page. */
+#define LS_MAP_SLOTS 1024
+
+/* Number of the last record that has a page of a visibility map as a block, by a hash of the page's name. */
+static uint64 dispatch_last_of_map[LS_MAP_SLOTS];
+
 /* Number of the last heap record of a transaction, by ls_xid_slot(). */
 static uint64 dispatch_last_of_xid[LS_XID_SLOTS];
 
 static void dispatch_note_blocks(LsEntry *entry);
 static inline uint64 *dispatch_last_slot(const DecodedBkpBlock *block);
+static inline uint64 *dispatch_map_slot(const DecodedBkpBlock *block, BlockNumber map_block);
 static void dispatch_note_transaction(LsEntry *entry);
 static bool dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead);
+static bool dispatch_may_clear_map(const DecodedXLogRecord *record);
 static bool dispatch_blocks_exist(DecodedXLogRecord *record);
 static bool dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block);
 static void dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block);
@@ -99,8 +107,15 @@ dispatch_note_blocks(LsEntry *entry)
 		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
 			entry->after[id] = *dispatch_last_slot(&record->blocks[id]);
 	for (int id = 0; id <= record->max_block_id; id++)
-		if (record->blocks[id].in_use)
-			*dispatch_last_slot(&record->blocks[id]) = entry->number;
+	{
+		const DecodedBkpBlock *block = &record->blocks[id];
+
+		if (!block->in_use)
+			continue;
+		*dispatch_last_slot(block) = entry->number;
+		if (block->forknum == VISIBILITYMAP_FORKNUM)
+			*dispatch_map_slot(block, block->blkno) = entry->number;
+	}
 }
 
 static inline uint64 *
@@ -110,6 +125,14 @@ dispatch_last_slot(const DecodedBkpBlock *block)
 
 	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
 	return &dispatch_last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
+}
+
+static inline uint64 *
+dispatch_map_slot(const DecodedBkpBlock *block, BlockNumber map_block)
+{
+	uint32		hash = (LS_BLOCK_RELATION(block) * 0x9E3779B1U ^ map_block) * 0x85EBCA6BU;
+
+	return &dispatch_last_of_map[(hash ^ (hash >> 15)) % LS_MAP_SLOTS];
 }
 
 /*
@@ -144,6 +167,8 @@ dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 
 	if (class == LS_CLASS_REMOVAL)
 		class = may_run_ahead && ls_nobody_sees(record) ? LS_CLASS_AHEAD : LS_CLASS_INLINE;
+	if (class == LS_CLASS_CLEARS_MAP)
+		class = may_run_ahead && dispatch_may_clear_map(record) ? LS_CLASS_AHEAD : LS_CLASS_INLINE;
 	if (class == LS_CLASS_BARRIER)
 	{
 		ls_dispatched.barrier = ls_dispatched.tail;
@@ -163,6 +188,29 @@ dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	}
 	ls_dispatched.causes[cause]++;
 	return false;
+}
+
+/*
+ * Rule 4: have all records retired that name the map's pages in which this one clears bits? And does each
+ * page exist? Redo in a helper would append it (rule 6).
+ */
+static bool
+dispatch_may_clear_map(const DecodedXLogRecord *record)
+{
+	for (int id = 0; id <= record->max_block_id; id++)
+	{
+		const DecodedBkpBlock *block = &record->blocks[id];
+		BlockNumber map_block;
+
+		if (!block->in_use)
+			continue;
+		map_block = ls_visibility_map_block(block->blkno);
+		if (*dispatch_map_slot(block, map_block) > ls_dispatched.retired && !LS_BREAKS(MAP_CLEAR))
+			return false;
+		if (map_block >= ls_size_of_fork(ls_known_files(block), VISIBILITYMAP_FORKNUM))
+			return false;
+	}
+	return true;
 }
 
 static bool

@@ -11,6 +11,7 @@
 /* State of dispatch in the startup process. The caller publishes the counters, and sets them to 0. */
 typedef struct LsDispatched
 {
+	uint64		retired;		/* all up to this number have retired: set by the caller */
 	uint64		tail;			/* number of the last record that was entered */
 	uint64		barrier;		/* number of the last barrier */
 	uint64		count;			/* records that helpers may execute */

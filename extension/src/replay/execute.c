@@ -128,6 +128,7 @@ static bool
 execute_has_all_blocks(const LsEntry *entry)
 {
 	const DecodedXLogRecord *record = entry->record;
+	bool		clears_map = ls_clears_visibility_map(record);
 
 	execute_forget_files(entry->generation);
 	for (int id = 0; id <= record->max_block_id; id++)
@@ -141,6 +142,8 @@ execute_has_all_blocks(const LsEntry *entry)
 		execute_refresh_size(smgr, block->forknum, block->blkno);
 		if (id == 0 && ls_may_change_free_space_map(record))
 			execute_refresh_size(smgr, FSM_FORKNUM, ls_free_space_map_block(block->blkno));
+		if (clears_map && block->forknum == MAIN_FORKNUM)
+			execute_refresh_size(smgr, VISIBILITYMAP_FORKNUM, ls_visibility_map_block(block->blkno));
 		if (ls_block_is_read(block) && !execute_is_initialized(block))
 			return false;
 	}

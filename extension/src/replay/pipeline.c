@@ -328,6 +328,7 @@ pipeline_run(XLogReaderState *reader)
 	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
 	if (pipeline.current == ls_dispatched.barrier && ls_entry(pipeline.current)->record != reader->record)
 		pipeline.current++;
+	ls_dispatched.retired = pipeline.current - 1;
 	if (pipeline.current % LS_TELL_EVERY == 0 || pipeline.current >= ls_dispatched.tail ||
 		pipeline.tell_at_once)
 		pipeline_tell_retired();

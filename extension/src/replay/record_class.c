@@ -8,13 +8,16 @@
  *
  *  Heap: insert, update, delete, lock. They change their registered blocks, the
  *    free space map (each heap block has an entry of its own, so any order of blocks gives
- *    the same), and the visibility map if they say so in their flags: those are inline, so
- *    that the startup process alone changes visibility maps, in the order of the WAL (rule 4).
- *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same.
+ *    the same), and clear bits of the visibility map if their flags say so (rule 4). Minors of
+ *    2026 and later register the map's page, like any block that a record changes, and set its LSN;
+ *    earlier ones do not.
+ *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same. What sets bits
+ *    of a visibility map is inline.
  *    A cleanup lock waits only for checkpointer and background writer, since nobody
  *    reads before consistency; that is why rules 2, 3 and 5 are skipped here.
  *  B-tree: insertion, split, deduplication, delete, vacuum: registered blocks only.
- *  Full-page images of main forks. Those of other forks are inline (rule 4), but for
+ *  Full-page images of main forks, alone or in the records above, which may also have one of the
+ *    visibility map. Other records with an image of another fork are inline (rule 4), but for
  *    images of free space maps, which are barriers: they would take back the entries of
  *    heap records that ran ahead of them.
  *
@@ -37,6 +40,7 @@
 #include "access/nbtxlog.h"
 #include "access/rmgr.h"
 #include "access/transam.h"
+#include "access/visibilitymapdefs.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "catalog/pg_control.h"
@@ -47,6 +51,10 @@
 #include "replay/broken_rule.h"
 #include "replay/record_class.h"
 
+/* As in visibilitymap.c, which does not export it. */
+#define LS_HEAP_BLOCKS_PER_MAP_PAGE \
+	((BLCKSZ - MAXALIGN(SizeOfPageHeaderData)) * (BITS_PER_BYTE / BITS_PER_HEAPBLOCK))
+
 /* What a commit may have besides its transaction's end to be no barrier. */
 #define HARMLESS_XINFO \
 	(XACT_XINFO_HAS_DBINFO | XACT_XINFO_HAS_SUBXACTS | XACT_XINFO_HAS_ORIGIN | \
@@ -54,7 +62,7 @@
 
 static LsClass record_class_heap(const DecodedXLogRecord *record, LsCause *cause);
 static inline uint8 record_class_operation(const DecodedXLogRecord *record);
-static bool record_class_heap_changes_map(const DecodedXLogRecord *record, uint8 operation);
+static LsClass record_class_ahead_or_clears_map(const DecodedXLogRecord *record, LsCause *cause);
 static LsClass record_class_inline_because(LsCause *cause, LsCause why);
 static LsClass record_class_barrier_because(LsCause *cause, LsCause why);
 static LsClass record_class_heap2(const DecodedXLogRecord *record, LsCause *cause);
@@ -64,7 +72,7 @@ static LsClass record_class_xact(const DecodedXLogRecord *record, LsCause *cause
 static LsClass record_class_other(const DecodedXLogRecord *record, LsCause *cause);
 static ForkNumber record_class_last_fork(const DecodedXLogRecord *record);
 static LsClass record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause);
-static LsClass record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause);
+static LsClass record_class_heap2_hot(const DecodedXLogRecord *record, LsClass class, LsCause *cause);
 
 /* The record's class before consistency; cause is set unless the class is AHEAD. */
 LsClass
@@ -93,11 +101,15 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 			class = record_class_other(record, cause);
 			break;
 	}
-	if (class != LS_CLASS_AHEAD)
+	if (class != LS_CLASS_AHEAD && class != LS_CLASS_CLEARS_MAP)
 		return class;
 	switch (record_class_last_fork(record))
 	{
 		case MAIN_FORKNUM:
+			break;
+		case VISIBILITYMAP_FORKNUM:
+			if (!ls_clears_visibility_map(record))
+				return record_class_inline_because(cause, LS_CAUSE_MAP);
 			break;
 		case FSM_FORKNUM:
 			return LS_BREAKS(MAP_IMAGE) ? record_class_inline_because(cause, LS_CAUSE_MAP) :
@@ -107,7 +119,7 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 	}
 	if (record->oversized || record->max_block_id >= LS_BLOCKS)
 		return record_class_inline_because(cause, LS_CAUSE_LARGE);
-	return LS_CLASS_AHEAD;
+	return class;
 }
 
 /*
@@ -143,7 +155,8 @@ ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
 				return record_class_btree_hot(record, cause);
 			return class;
 		case RM_HEAP2_ID:
-			return class == LS_CLASS_AHEAD ? record_class_heap2_hot(record, cause) : class;
+			return class == LS_CLASS_AHEAD || class == LS_CLASS_CLEARS_MAP ?
+				record_class_heap2_hot(record, class, cause) : class;
 		case RM_XLOG_ID:
 			if (class == LS_CLASS_AHEAD && record_class_operation(record) == XLOG_FPI)
 				return record_class_inline_because(cause, LS_CAUSE_KIND);
@@ -164,6 +177,46 @@ ls_adds_heap_tuples(const DecodedXLogRecord *record)
 
 	return record->header.xl_rmid == RM_HEAP_ID ||
 		(record->header.xl_rmid == RM_HEAP2_ID && operation == XLOG_HEAP2_MULTI_INSERT);
+}
+
+/*
+ * Does redo clear bits of the visibility map? The flags that say so lie elsewhere in each kind. Asked of
+ * records of all kinds.
+ */
+bool
+ls_clears_visibility_map(const DecodedXLogRecord *record)
+{
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
+	const char *data = record->main_data;
+
+	if (record->header.xl_rmid == RM_HEAP_ID)
+		switch (operation)
+		{
+			case XLOG_HEAP_INSERT:
+				return ((const xl_heap_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
+			case XLOG_HEAP_DELETE:
+				return ((const xl_heap_delete *) data)->flags & XLH_DELETE_ALL_VISIBLE_CLEARED;
+			case XLOG_HEAP_UPDATE:
+			case XLOG_HEAP_HOT_UPDATE:
+				return ((const xl_heap_update *) data)->flags &
+					(XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED | XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED);
+			case XLOG_HEAP_LOCK:
+				return ((const xl_heap_lock *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
+			default:
+				return false;
+		}
+	if (record->header.xl_rmid == RM_HEAP2_ID && operation == XLOG_HEAP2_MULTI_INSERT)
+		return ((const xl_heap_multi_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
+	if (record->header.xl_rmid == RM_HEAP2_ID && operation == XLOG_HEAP2_LOCK_UPDATED)
+		return ((const xl_heap_lock_updated *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
+	return false;
+}
+
+/* The block of the visibility map that has a heap block's bits. */
+BlockNumber
+ls_visibility_map_block(BlockNumber heap_block)
+{
+	return heap_block / LS_HEAP_BLOCKS_PER_MAP_PAGE;
 }
 
 /* May redo record the free space of block 0? Asked of records that may run ahead. */
@@ -214,9 +267,7 @@ record_class_heap(const DecodedXLogRecord *record, LsCause *cause)
 		case XLOG_HEAP_UPDATE:
 		case XLOG_HEAP_HOT_UPDATE:
 		case XLOG_HEAP_LOCK:
-			if (record_class_heap_changes_map(record, operation))
-				return record_class_inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
+			return record_class_ahead_or_clears_map(record, cause);
 		case XLOG_HEAP_CONFIRM:
 		case XLOG_HEAP_TRUNCATE:	/* for logical decoding, no redo */
 			return record_class_inline_because(cause, LS_CAUSE_KIND);
@@ -232,29 +283,14 @@ record_class_operation(const DecodedXLogRecord *record)
 	return record->header.xl_info & ~XLR_INFO_MASK;
 }
 
-/* Do the record's flags say that it changes the visibility map? They lie elsewhere in each kind. */
-static bool
-record_class_heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
+/* Rule 4: a record that names the map's page waits for others of that page as for those of any block. */
+static LsClass
+record_class_ahead_or_clears_map(const DecodedXLogRecord *record, LsCause *cause)
 {
-	const char *data = record->main_data;
-
-	if (LS_BREAKS(MAP_CLEAR))
-		return false;
-	switch (operation)
-	{
-		case XLOG_HEAP_INSERT:
-			return ((const xl_heap_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
-		case XLOG_HEAP_DELETE:
-			return ((const xl_heap_delete *) data)->flags & XLH_DELETE_ALL_VISIBLE_CLEARED;
-		case XLOG_HEAP_UPDATE:
-		case XLOG_HEAP_HOT_UPDATE:
-			return ((const xl_heap_update *) data)->flags &
-				(XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED | XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED);
-		case XLOG_HEAP_LOCK:
-			return ((const xl_heap_lock *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
-		default:
-			return true;
-	}
+	if (!ls_clears_visibility_map(record) || record_class_last_fork(record) == VISIBILITYMAP_FORKNUM)
+		return LS_CLASS_AHEAD;
+	*cause = LS_CAUSE_MAP;
+	return LS_CLASS_CLEARS_MAP;
 }
 
 static LsClass
@@ -281,15 +317,12 @@ record_class_heap2(const DecodedXLogRecord *record, LsCause *cause)
 	switch (operation)
 	{
 		case XLOG_HEAP2_MULTI_INSERT:
-			if (((xl_heap_multi_insert *) record->main_data)->flags &
-				(XLH_INSERT_ALL_VISIBLE_CLEARED | XLH_INSERT_ALL_FROZEN_SET))
+			/* it makes rows visible, and from 19 on sets bits of the map */
+			if (((xl_heap_multi_insert *) record->main_data)->flags & XLH_INSERT_ALL_FROZEN_SET)
 				return record_class_inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
+			return record_class_ahead_or_clears_map(record, cause);
 		case XLOG_HEAP2_LOCK_UPDATED:
-			if (((xl_heap_lock_updated *) record->main_data)->flags &
-				XLH_LOCK_ALL_FROZEN_CLEARED)
-				return record_class_inline_because(cause, LS_CAUSE_MAP);
-			return LS_CLASS_AHEAD;
+			return record_class_ahead_or_clears_map(record, cause);
 		case XLOG_HEAP2_REWRITE:
 			return record_class_barrier_because(cause, LS_CAUSE_DDL);
 		case XLOG_HEAP2_NEW_CID:	/* for logical decoding, no redo */
@@ -437,11 +470,11 @@ record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
 
 /* Rule 3: pruning with an image waits for its turn, since restoring one takes a cleanup lock, too. */
 static LsClass
-record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause)
+record_class_heap2_hot(const DecodedXLogRecord *record, LsClass class, LsCause *cause)
 {
 	if ((record_class_operation(record) & XLOG_HEAP_OPMASK) == XLOG_HEAP2_MULTI_INSERT ||
 		LS_BREAKS(REMOVAL))
-		return LS_CLASS_AHEAD;
+		return class;
 	*cause = LS_CAUSE_KIND;
 	return ls_only_prunes(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
 		LS_CLASS_INLINE;

@@ -130,7 +130,7 @@ for my $rule (qw(order extension size barrier files))
 }
 $stock->clean_node;
 
-# ---- Rule 8: an image of a free space map is a barrier ----
+# ---- Rule 8: an image of a free space map is a barrier; rule 4: visibility maps ----
 
 # With checksums the first change of such a map after a checkpoint is logged as an image. What
 # the next heap records enter in the map must come after it.
@@ -141,10 +141,22 @@ $maps->start;
 my @tables = map { "f$_" } 1 .. 40;
 $maps->safe_psql('postgres', join '', map { "CREATE TABLE $_ AS SELECT g, repeat('x', 1000) AS t "
 	  . "FROM generate_series(1, 200) g; DELETE FROM $_ WHERE g % 3 <> 0; VACUUM $_;\n" } @tables);
+# Bits that are cleared and set again and again, and a map that is missing when recovery begins: replay makes
+# it anew.
+$maps->safe_psql('postgres', join '', map { "CREATE TABLE $_ WITH (fillfactor = 50) AS "
+	  . "SELECT g AS k, repeat('x', 300) AS t FROM generate_series(1, 1500) g; VACUUM $_;\n" } qw(seen unseen));
+my $lost = $maps->safe_psql('postgres', q{SELECT pg_relation_filepath('unseen') || '_vm'});
 $maps->safe_psql('postgres', 'CHECKPOINT');
 keep_data($maps, 'maps');
+unlink $maps->backup_dir . "/maps/$lost" or die "$lost: $!";
 $maps->safe_psql('postgres', join '', map { "INSERT INTO $_ SELECT g, repeat('y', 900) "
 	  . "FROM generate_series(1, 300) g;\n" } @tables);
+for my $n (1 .. 4)
+{
+	$maps->safe_psql('postgres', $_) for map { ("UPDATE $_ SET t = repeat('z', 300) WHERE k % 40 = $n",
+		"SELECT FROM $_ WHERE k % 40 = $n + 10 FOR UPDATE", "VACUUM $_",
+		"DELETE FROM $_ WHERE k % 400 = $n", "INSERT INTO $_ VALUES (-$n, '')") } qw(seen unseen);
+}
 $maps->stop('immediate');
 keep_wal($maps, 'maps');
 my $maps_stock = recovered($maps, 'maps', "lockstep.replay_workers = 0\n");
@@ -160,7 +172,7 @@ sub maps_differ
 	return $different;
 }
 
-is(maps_differ($WORKERS), '', 'free space maps are those of stock');
+is(maps_differ($WORKERS), '', 'free space maps and visibility maps are those of stock');
 bites('map_image', sub { maps_differ(without('map_image')) =~ /_fsm/ }, 'they differ');
 $maps_stock->clean_node;
 $maps->clean_node;

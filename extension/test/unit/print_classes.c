@@ -9,8 +9,8 @@
  * the first three decimal, MAIN in hexadecimal or "-", and for each block its fork, where
  * numbers are left out its number, and 1 if its image is restored. The answer is a line: class
  * and cause (0 if it has none) before consistency, the same in hot standby, whether redo may change
- * the free space map, and whether it adds heap tuples. If the line is "map BLOCK" instead, it is the
- * map's block for heap block BLOCK.
+ * the free space map, whether it adds heap tuples, and whether it clears bits of the visibility map. If the
+ * line is "map BLOCK" instead, the answer is the blocks of both maps for heap block BLOCK.
  */
 #include "postgres.h"
 
@@ -89,9 +89,10 @@ print_class(char *line)
 	}
 	class = ls_classify(record, &cause);
 	hot_class = ls_classify_hot(record, &hot_cause);
-	/* a removal has a cause for the case that it does not run ahead */
-	printf("%d %d %d %d %d %d\n", (int) class, (int) cause, (int) hot_class, (int) hot_cause,
-		   ls_may_change_free_space_map(record), ls_adds_heap_tuples(record));
+	/* removals and what clears maps have a cause for the case that they do not run ahead */
+	printf("%d %d %d %d %d %d %d\n", (int) class, (int) cause, (int) hot_class, (int) hot_cause,
+		   ls_may_change_free_space_map(record), ls_adds_heap_tuples(record),
+		   ls_clears_visibility_map(record));
 }
 
 int
@@ -103,7 +104,7 @@ main(void)
 	while (fgets(line, sizeof(line), stdin) != NULL)
 	{
 		if (sscanf(line, "map %u", &block) == 1)
-			printf("%u\n", ls_free_space_map_block(block));
+			printf("%u %u\n", ls_free_space_map_block(block), ls_visibility_map_block(block));
 		else
 			print_class(line);
 	}

@@ -11,7 +11,7 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, Writer, behind, paused, unseen};
+use super::{Hurry, Writer, behind, missing, paused, unseen};
 use crate::Result;
 use crate::slow_calls::SlowCalls;
 
@@ -94,6 +94,12 @@ pub const SUBSCRIBER_NETWORK: &str = "network slow to a subscriber";
 
 /// The lock that no session holds.
 pub const PREPARED_LOCK: &str = "apply blocked by a prepared transaction";
+
+/// The trigger for which a worker fails.
+pub const REFUSING_TRIGGER: &str = "trigger that refuses rows";
+
+/// The foreign key for which a worker fails.
+pub const REFUSING_KEY: &str = "TRUNCATE against a foreign key";
 
 /// The slow consumer that gets its changes through a relay.
 pub const BEHIND_RELAY: &str = "slow worker behind a relay";
@@ -253,6 +259,60 @@ pub const FAULTS: &[Fault] = &[
         "inactive slot",
         Cause::UnusedSlot,
         unseen::unused_slot,
+    )),
+    fault(
+        "column missing at the subscriber",
+        Cause::ColumnsMissing,
+        missing::column,
+    ),
+    fault(REFUSING_TRIGGER, Cause::ApplyStopped, missing::trigger),
+    fault(REFUSING_KEY, Cause::ApplyStopped, missing::truncate),
+    fault(
+        "slot of a subscription dropped",
+        Cause::SubscriptionSlotMissing,
+        missing::slot,
+    ),
+    fault(
+        "publication not there",
+        Cause::PublicationMissing,
+        missing::publication,
+    ),
+    fault(
+        "role without replication",
+        Cause::RoleRefused,
+        missing::role,
+    ),
+    fault(
+        "standby's slot not there",
+        Cause::SlotMissing,
+        missing::standby_slot,
+    ),
+    fault(
+        "upstream at another port",
+        Cause::UpstreamElsewhere,
+        missing::elsewhere,
+    ),
+    fault(
+        "no walsender left",
+        Cause::NoFreeWalsender,
+        missing::walsenders,
+    ),
+    fault("no worker left", Cause::NoFreeWorker, missing::workers),
+    fault(
+        "subscription's role not there",
+        Cause::SubscriptionRefused,
+        missing::connection,
+    ),
+    fault(
+        "consumer that confirms nothing",
+        Cause::ConfirmsNothing,
+        missing::confirmation,
+    ),
+    fault("slot lost", Cause::SlotLost, missing::lost),
+    risky(fault(
+        "collation of another version",
+        Cause::CollationVersion,
+        missing::collation,
     )),
     only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
     only_looks(fault(
@@ -626,14 +686,14 @@ mod tests {
         Cause::TwoPrimaries,
         Cause::NotStreaming,
         Cause::SlotTaken,
-        Cause::SlotMissing,
         Cause::WalRemoved,
-        Cause::UpstreamElsewhere,
+        Cause::TimelineDiverged,
         Cause::RestoreFails,
+        Cause::RestoreSlow,
         Cause::InitialSyncFails,
         Cause::NoReplicaIdentity,
         Cause::SpillToDisk,
-        Cause::SlotLost,
+        Cause::ReplicaGone,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,
@@ -646,6 +706,7 @@ mod tests {
         Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
         Cause::FeedbackBloat,
+        Cause::ChecksumFailures,
     ];
 
     #[test]

@@ -10,6 +10,8 @@
 //! | [`stage`] | the servers |
 //! | [`faults`] | the faults |
 //! | `behind` | faults at a relay and behind one |
+//! | `missing` | faults of what is missing, refused or used up |
+//! | `consumer` | a consumer that confirms nothing |
 //! | `paused` | replay that pauses by itself |
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
@@ -18,9 +20,11 @@
 //! | [`writer`] | a session that writes a little, all the time |
 
 mod behind;
+mod consumer;
 pub mod faults;
 pub mod freeze;
 pub mod hurry;
+mod missing;
 mod paused;
 pub mod slow_link;
 pub mod stage;

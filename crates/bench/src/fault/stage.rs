@@ -9,6 +9,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
+use super::consumer::Consumer;
 use super::{Frozen, Hurry, SlowLink, Writer, behind};
 use crate::Result;
 use crate::relay::process::Relay;
@@ -55,6 +56,7 @@ pub struct Injected {
     /// The process id of the session that doctor must blame, if there is one.
     pub culprit: Option<u32>,
     pub(super) writers: Vec<Writer>,
+    pub(super) consumers: Vec<Consumer>,
     pub(super) loads: Vec<Load>,
     pub(super) slow: Vec<SlowCalls>,
     pub(super) frozen: Vec<Frozen>,
@@ -234,6 +236,7 @@ impl Stage {
         let Injected {
             held,
             writers,
+            consumers,
             loads,
             slow,
             frozen,
@@ -244,6 +247,7 @@ impl Stage {
             restarts,
             culprit: _,
         } = injected;
+        drop(consumers);
         drop(loads);
         drop(slow);
         drop(frozen);

@@ -71,8 +71,17 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
     let mut said: Vec<(Level, String)> = Vec::new();
     let lost = lost(diagnosis);
     if !lost.is_empty() {
-        let words = format!("nothing can be said about {}", text::some(&lost));
-        said.push((Level::Critical, words));
+        let why = match lost.as_slice() {
+            [_] => why_lost(diagnosis)
+                .next()
+                .map(|(_, why)| format!(" ({why})")),
+            _ => None,
+        };
+        let (names, why) = (text::some(&lost), why.unwrap_or_default());
+        said.push((
+            Level::Critical,
+            format!("nothing can be said about {names}{why}"),
+        ));
     }
     said.extend(
         diagnosis
@@ -111,6 +120,9 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
         line(&words),
         figures(diagnosis, thresholds)
     );
+    for (name, why) in why_lost(diagnosis) {
+        let _ = write!(lines, "\n{}: {}", line(name), line(&why));
+    }
     for found in diagnosis.findings.iter().filter(|found| !found.is_aside()) {
         let _ = write!(lines, "\n{}: {}", line(&found.at), line(&found.title));
         if let Some(remedy) = found.remedies.first() {
@@ -118,6 +130,15 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
         }
     }
     (level, lines)
+}
+
+/// The nodes that cannot be asked, and why each cannot.
+fn why_lost(diagnosis: &Diagnosis) -> impl Iterator<Item = (&str, String)> {
+    let lost = diagnosis.nodes.iter().filter(|node| !node.usable);
+    lost.filter_map(|node| {
+        let why = node.troubles.iter().find(|trouble| trouble.is_blind())?;
+        Some((node.name.as_str(), why.to_string()))
+    })
 }
 
 /// The age of what a replica's readers see: behind the primary, if its upstream is behind as well.

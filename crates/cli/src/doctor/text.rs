@@ -90,7 +90,14 @@ pub fn explained(diagnosis: &Diagnosis) -> String {
         wrap(&mut text, &format!("{}: ", check.id), check.proves);
         let asked = format!("{} ({})", check.asks, check.who);
         wrap(&mut text, "  asked: ", &asked);
-        let done = diagnosis.checks.iter().filter(|one| one.check == check.id);
+        let done: Vec<_> = diagnosis
+            .checks
+            .iter()
+            .filter(|one| one.check == check.id)
+            .collect();
+        if done.is_empty() {
+            text.push_str("  - not done: there is nothing to look at\n");
+        }
         for one in done {
             let lead = match one.answer {
                 Answer::Well => "  + ",
@@ -188,7 +195,7 @@ fn more_of(link: &LinkReport) -> Option<String> {
             time.trim_start()
         ));
     }
-    if link.bound.lag_is_least {
+    if link.behind && link.bound.lag_is_least {
         let most = link.lag_most_ms.map_or(String::new(), |most| {
             format!(", and is at most {}", seconds(most))
         });

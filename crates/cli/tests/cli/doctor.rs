@@ -75,9 +75,14 @@ fn a_plugin_says_what_it_could_not_check() {
         (said.code, said.text)
     };
     let (code, text) = plugin(&["--output", "nagios", "--seconds", "1"]);
-    let begin = "LOCKSTEP CRITICAL - nothing can be said about primary; not known whether";
+    let begin = "LOCKSTEP CRITICAL - nothing can be said about primary (unreachable: ";
     assert!(code == 2 && text.starts_with(begin), "{code} {text}");
-    assert!(text.ends_with(" | lost_nodes=1;;0;0\n"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[0].contains("/nowhere") && lines[0].ends_with(" | lost_nodes=1;;0;0"),
+        "{text}"
+    );
+    assert!(lines[1].starts_with("primary: unreachable: "), "{text}");
     for (more, words) in [
         (["--nodes", "/nowhere/at/all"], "/nowhere/at/all"),
         (["--warning", "90"], "--warning is more than --critical"),

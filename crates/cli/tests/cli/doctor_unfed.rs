@@ -4,7 +4,7 @@ use crate::doctor_support::{brief, causes, doctor};
 use crate::relay_support::until_answer;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 use serde_json::Value;
 
 struct Pair {
@@ -130,6 +130,24 @@ fn why_a_standby_does_not_stream_is_told() {
     pair.assert_first("upstream_elsewhere");
     pair.set("primary_conninfo", &conninfo);
     pair.await_receivers("1");
+    diverged(pair);
+}
+
+/// A standby that was promoted and is a standby again, and a primary that knows nothing of that.
+fn diverged(mut pair: Pair) {
+    pair.standby.promote().unwrap();
+    pair.standby.execute("INSERT INTO t VALUES (-1)").unwrap();
+    pair.standby.stop(Stop::Fast).unwrap();
+    let signal = pair.standby.data().join("standby.signal");
+    std::fs::write(&signal, "").unwrap();
+    pair.standby.start().unwrap();
+    pair.await_receivers("0");
+    let json = pair.assert_first("timeline_diverged");
+    let said = json["findings"][0]["evidence"].to_string();
+    assert!(
+        said.contains("timeline 2") && said.contains("timeline 1"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -173,6 +191,16 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         "SELECT count(*)::text FROM t WHERE id > 500",
         "0",
     );
+
+    // Segments that are full: replay does not wait until those after them are there, too.
+    let slow = format!("sleep 0.7; cp {}/%f %p", pair.archive);
+    pair.set("restore_command", &slow);
+    for _ in 0..20 {
+        let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";
+        pair.primary.execute(fill).unwrap();
+    }
+    pair.archive(1);
+    pair.assert_first("restore_slow");
 
     pair.set("restore_command", "/bin/false");
     pair.archive(4);

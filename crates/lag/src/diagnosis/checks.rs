@@ -28,6 +28,8 @@ pub use table::CHECKS;
 pub enum Subject {
     /// All nodes together.
     Cluster,
+    /// All nodes together, if somebody remembers who was there before.
+    Memory,
     Node,
     Primary,
     Standby,
@@ -159,6 +161,7 @@ fn places<'v, 'a>(
     };
     match of {
         Subject::Cluster => vec![nothing()],
+        Subject::Memory => view.window.remembered.iter().map(|_| nothing()).collect(),
         Subject::Node => nodes(|_| true).collect(),
         Subject::Primary => nodes(|it| it.is_usable() && it.role == Role::Primary).collect(),
         Subject::Standby => nodes(|it| it.is_usable() && it.role == Role::Standby).collect(),
@@ -224,6 +227,13 @@ fn has_replicas(place: &Place<'_, '_>) -> Result<String, String> {
     }
 }
 
+fn are_remembered(place: &Place<'_, '_>) -> Result<String, String> {
+    let number = place.view.window.remembered.as_ref().map_or(0, Vec::len);
+    Ok(format!(
+        "{number} replicas were seen within the last hour, and all are there"
+    ))
+}
+
 fn is_one_primary(place: &Place<'_, '_>) -> Result<String, String> {
     match place.view.window.primary() {
         Some(primary) => Ok(format!("{} takes the writes", primary.name)),
@@ -238,6 +248,15 @@ fn answers(place: &Place<'_, '_>) -> Result<String, String> {
         (Some(trouble), _) => Err(trouble.to_string()),
         (None, 0) => Err("it has not answered".to_owned()),
         (None, number) => Ok(format!("it answered {number} times, as what it was named")),
+    }
+}
+
+fn has_data(place: &Place<'_, '_>) -> Result<String, String> {
+    let node = place.node.ok_or("no node")?;
+    match (node.is_usable(), node.role) {
+        (false, _) => Err("it has not answered".to_owned()),
+        (true, Role::Relay) => Ok("it has no tables".to_owned()),
+        (true, _) => Ok("nothing is found".to_owned()),
     }
 }
 
@@ -308,6 +327,15 @@ fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
         Some(other) => return Err(format!("its wal_status is \"{other}\"")),
     }
     let name = &slot.slot_name;
+    // Other checks say how a consumer is that was asked.
+    let is_its = |link: &&Link<'_>| {
+        link.upstream.name == node.name
+            && link.slot.as_ref() == Some(name)
+            && link.replica.is_some()
+    };
+    if let Some(link) = place.view.links.iter().find(is_its) {
+        return Ok(format!("its consumer is known: {}", link.name));
+    }
     let used = node.share(|sample| sample.slot(name).is_some_and(|slot| slot.active));
     let mut replicas = place.view.replicas();
     let is_asked = replicas.any(|it| it.replica.slot == *name);

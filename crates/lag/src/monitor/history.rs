@@ -1,10 +1,12 @@
 //! How far behind each link was over the last hour.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::state::LinkState;
+use crate::window::Remembered;
 
 /// Moments kept of each link: one hour, at one moment a second.
 pub const MOST_MOMENTS: usize = 3600;
@@ -54,16 +56,36 @@ impl From<(i64, &LinkState)> for Moment {
     }
 }
 
+/// Time for which a replica was there from which it is missed, in milliseconds: a backup or a copy of a table
+/// comes and goes.
+const LEAST_STAY_MS: i64 = 60_000;
+
+/// Time after which a replica that is gone is forgotten, in milliseconds.
+const FORGOTTEN_MS: i64 = 3_600_000;
+
+/// Upstream and replica of a link.
+#[derive(Debug, Default)]
+struct Names {
+    upstream: String,
+    replica: String,
+}
+
 /// Moments of a link are in the order of their times: a clock that is set back takes along
 /// those that have not come yet by it.
 #[derive(Debug, Default)]
 pub(super) struct History {
     links: BTreeMap<String, VecDeque<Moment>>,
+    /// Names of those links.
+    names: BTreeMap<String, Names>,
 }
 
 impl History {
     pub(super) fn add(&mut self, at_ms: i64, links: &[LinkState]) {
         for link in links {
+            self.names.entry(link.id.clone()).or_insert_with(|| Names {
+                upstream: link.upstream.clone(),
+                replica: link.replica.clone(),
+            });
             let moments = self.links.entry(link.id.clone()).or_default();
             while moments.back().is_some_and(|last| last.at_ms >= at_ms) {
                 moments.pop_back();
@@ -80,7 +102,26 @@ impl History {
                 return;
             };
             self.links.remove(&id);
+            self.names.remove(&id);
         }
+    }
+
+    /// Replicas that were there for some time, and how long ago each was there last.
+    pub(super) fn remembered(&self, at_ms: i64) -> Vec<Remembered> {
+        let links = self.links.iter();
+        let known = links.filter_map(|(id, moments)| {
+            let (first, last) = (moments.front()?.at_ms, moments.back()?.at_ms);
+            let away = at_ms.saturating_sub(last).max(0);
+            let names = self.names.get(id)?;
+            (last.saturating_sub(first) >= LEAST_STAY_MS && away < FORGOTTEN_MS).then(|| {
+                Remembered {
+                    upstream: names.upstream.clone(),
+                    replica: names.replica.clone(),
+                    away: Duration::from_millis(away.unsigned_abs()),
+                }
+            })
+        });
+        known.collect()
     }
 
     /// Moments later than `since_ms`.
@@ -116,6 +157,29 @@ mod tests {
         };
         assert_eq!(times(-1), [1000, 2000, 2500]);
         assert_eq!(times(2000), [2500]);
+    }
+
+    #[test]
+    fn who_stayed_is_remembered_for_an_hour() {
+        let mut history = History::default();
+        for second in 0..=120 {
+            let mut links = vec![LinkState::named("stays")];
+            if second < 50 {
+                links.push(LinkState::named("backup"));
+            }
+            if second < 90 {
+                links.push(LinkState::named("leaves"));
+            }
+            history.add(second * 1000, &links);
+        }
+        let known = |at_ms| -> Vec<(String, u64)> {
+            let all = history.remembered(at_ms).into_iter();
+            all.map(|it| (it.replica, it.away.as_secs())).collect()
+        };
+        let pair = |name: &str, seconds| (name.to_owned(), seconds);
+        assert_eq!(known(121_000), [pair("leaves", 32), pair("stays", 1)]);
+        assert_eq!(known(3_700_000), [pair("stays", 3580)]);
+        assert_eq!(known(0), [pair("leaves", 0), pair("stays", 0)]);
     }
 
     #[test]

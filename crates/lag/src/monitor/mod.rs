@@ -159,13 +159,14 @@ impl MonitorParts {
             .map(|window| lock(window).clone())
             .collect();
         compare(&mut nodes);
-        let window = Window::new(nodes);
+        let mut window = Window::new(nodes);
+        let at_ms = unix_ms();
+        window.remembered = Some(lock(&self.published).history.remembered(at_ms));
         let now = self.began.elapsed();
         let diagnosis = diagnose(&window);
         let mut shown = state::nodes(&self.nodes, &window, &diagnosis);
         state::note_ages(&mut shown, &window, now);
         let beats = lock(&self.beats).clone();
-        let at_ms = unix_ms();
         let mut published = lock(&self.published);
         let state = MonitorState {
             number: published.state.number + 1,

@@ -62,8 +62,16 @@ causes! {
     WalRemoved = "wal_removed",
     /// `primary_conninfo` leads to none of the servers, or to one that cannot be the upstream.
     UpstreamElsewhere = "upstream_elsewhere",
+    /// A standby has a history that its upstream does not have.
+    TimelineDiverged = "timeline_diverged",
+    /// The role of `primary_conninfo` may not ask for WAL.
+    RoleRefused = "role_refused",
+    /// An upstream has no walsender left for a replica.
+    NoFreeWalsender = "no_free_walsender",
     /// `restore_command` does not get WAL that is archived.
     RestoreFails = "restore_fails",
+    /// `restore_command` is slower than the WAL.
+    RestoreSlow = "restore_slow",
     /// The walreceiver is connected and takes nothing.
     ReceiverHalted = "receiver_halted",
     /// The walreceiver writes and flushes slowly.
@@ -78,6 +86,16 @@ causes! {
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// Tables of a subscription are not copied, and their copy does not get on.
     InitialSyncFails = "initial_sync_fails",
+    /// The slot of a subscription is on no server.
+    SubscriptionSlotMissing = "subscription_slot_missing",
+    /// A subscription follows a publication that is not there.
+    PublicationMissing = "publication_missing",
+    /// A subscriber's table lacks published columns.
+    ColumnsMissing = "columns_missing",
+    /// A subscriber's server has no worker left for a subscription.
+    NoFreeWorker = "no_free_worker",
+    /// A subscription's connection to its publisher is refused.
+    SubscriptionRefused = "subscription_refused",
     /// A subscription is disabled or its worker fails.
     ApplyStopped = "apply_stopped",
     /// A subscription follows tables that are not published.
@@ -90,6 +108,8 @@ causes! {
     ApplyBlocked = "apply_blocked",
     /// An apply worker searches a whole table for each row, as no index leads to it.
     MissingIndex = "missing_index",
+    /// A consumer takes what it is sent, and confirms nothing.
+    ConfirmsNothing = "confirms_nothing",
     /// The consumer is slower than what it is sent.
     SlowConsumer = "slow_consumer",
     /// Decoding is slow for all.
@@ -102,6 +122,8 @@ causes! {
     RetainedWalNearLimit = "retained_wal_near_limit",
     /// A slot has lost WAL that its consumer needs.
     SlotLost = "slot_lost",
+    /// A replica was connected, and is no longer.
+    ReplicaGone = "replica_gone",
     /// A slot keeps WAL for nobody.
     UnusedSlot = "unused_slot",
     /// A relay is there and does nothing.
@@ -138,6 +160,10 @@ causes! {
     OldTransaction = "old_transaction",
     /// A standby's queries keep dead rows on the primary.
     FeedbackBloat = "feedback_bloat",
+    /// Pages were read with a wrong checksum.
+    ChecksumFailures = "checksum_failures",
+    /// Indexes were made with another version of a collation.
+    CollationVersion = "collation_version",
     /// Nothing is written, so the time since the last commit is no lag.
     IdlePrimary = "idle_primary",
     /// The WAL that the slot is behind holds nothing for this replica.

@@ -207,12 +207,24 @@ fn walsenders_of(link: &Link<'_>) -> usize {
         .len()
 }
 
+/// The apply worker of a subscriber that was asked fails at one place, and ends its walsender each time.
+fn fails(link: &Link<'_>) -> bool {
+    let errors = link.replica.map_or(0.0, |node| {
+        node.growth(|sample| Some(link.subscribed(sample)?.apply_errors as f64))
+    });
+    errors > 0.0 && !moves(link)
+}
+
 /// Links of a server whose walsenders have been replaced. An apply worker that fails at a
-/// transaction also comes back with a new walsender, but it makes no progress, and it is alone.
+/// transaction also comes back with a new walsender, but it makes no progress, and if nobody asked its
+/// subscriber it is alone.
 fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<'a>, usize)> {
     // A replica that has stopped comes back from time to time to try again.
     let stopped = |link: &Link<'_>| link.replica_state().is_some_and(|it| it.error.is_some());
-    let links = view.links.iter().filter(|link| !stopped(link));
+    let links = view
+        .links
+        .iter()
+        .filter(|link| !stopped(link) && !fails(link));
     let links = links.filter(|link| link.upstream.name == upstream.name && !link.is_relayed());
     let counted = links.map(|link| (link, walsenders_of(link)));
     counted.filter(|(_, number)| *number > 1).collect()

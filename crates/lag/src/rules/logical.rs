@@ -3,13 +3,14 @@
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::halted::{ended, moves};
-use super::published::some;
+use super::published::{followed, some};
 use super::{Evidence, Severity, View, all_slots};
 use crate::figures::{median, ratio};
 use crate::link::Link;
 use crate::point::{LinkKind, Stage};
 use crate::replica::Doing;
 use crate::states::{BackendType, SynchronousCommit, WaitType};
+use crate::tables::Tables;
 use crate::views::{Decoding, Process, Searched, Sender};
 
 /// A flush waits for something if it comes at least this much later than the apply,
@@ -224,26 +225,65 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         }
         // What fails again and again at one place is the same transaction. A lost connection is
         // counted as an error, too, but then there is progress between two of them.
-        if errors > 0.0 && last.enabled && !moves(link) {
+        let is_stuck = errors > 0.0 && last.enabled && !moves(link);
+        if is_stuck {
             evidence = evidence.name("stuck_subscription", &last.name);
         }
-        found.push(
-            evidence
-                .severity(severity)
-                .fact("without_worker_share", away, why)
-                .fact(
-                    "apply_errors",
-                    last.apply_errors as f64,
-                    format!("{} errors since its statistics began", last.apply_errors),
-                )
-                .fact(
-                    "behind_bytes",
-                    link.last_bytes() as f64,
-                    format!("{} behind", bytes(link.last_bytes() as f64)),
-                ),
-        );
+        let fails = is_stuck || last.enabled && last.apply_errors > 0;
+        evidence = evidence
+            .severity(severity)
+            .fact("without_worker_share", away, why)
+            .fact(
+                "apply_errors",
+                last.apply_errors as f64,
+                format!("{} errors since its statistics began", last.apply_errors),
+            )
+            .fact(
+                "behind_bytes",
+                link.last_bytes() as f64,
+                format!("{} behind", bytes(link.last_bytes() as f64)),
+            );
+        found.push(match fails {
+            true => of_suspects(evidence, view, link),
+            false => evidence,
+        });
     }
     found
+}
+
+/// Adds what can make a worker fail and is not seen in the log only: triggers that fire in it, and foreign
+/// keys for which it refuses TRUNCATE.
+fn of_suspects(mut evidence: Evidence, view: &View<'_>, link: &Link<'_>) -> Evidence {
+    let Some((followed, published)) = followed(view, link) else {
+        return evidence;
+    };
+    if let Some(first) = followed.triggers.first() {
+        let all = followed.triggers.iter();
+        let all: Vec<String> = all
+            .map(|it| format!("{} on {}", it.name, it.table))
+            .collect();
+        let words = format!("triggers that fire in it: {}", some(&all));
+        evidence = evidence
+            .fact("firing_triggers", all.len() as f64, words)
+            .name("trigger", &first.name)
+            .name("trigger_table", &first.table);
+    }
+    let mut publications = followed.publications.iter();
+    let truncates = publications.any(|name| published.truncating.contains(name));
+    if let Some(first) = followed.references.first().filter(|_| truncates) {
+        let all = followed.references.iter();
+        let all = all.map(|it| format!("{} of {} leads to {}", it.name, it.table, it.to));
+        let all: Vec<String> = all.collect();
+        let words = format!(
+            "foreign keys of tables that are not followed, for which it refuses TRUNCATE: {}",
+            some(&all)
+        );
+        evidence = evidence
+            .fact("refusing_keys", all.len() as f64, words)
+            .name("constraint", &first.name)
+            .name("referencing", &first.table);
+    }
+    evidence
 }
 
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
@@ -515,26 +555,33 @@ pub(super) fn missing_index(view: &View<'_>) -> Vec<Evidence> {
         if share < PUSHED_SHARE || ratio(searches.rows, searches.number) < MANY_ROWS {
             continue;
         }
-        found.push(
-            Evidence::of(link, 0.95 * share)
-                .fact(
-                    "searched_rows",
-                    searches.rows,
-                    format!(
-                        "{:.0} searches of the whole table {} read {:.0} rows",
-                        searches.number, searches.table, searches.rows
-                    ),
-                )
-                .fact(
-                    "searching_share",
-                    searching,
-                    format!(
-                        "its apply worker ran in {} of the samples",
-                        percent(searching)
-                    ),
-                )
-                .name("table", searches.table),
-        );
+        let whole = |(_, published): (_, &Tables)| published.full.contains(&searches.table);
+        let mut evidence = Evidence::of(link, 0.95 * share)
+            .fact(
+                "searched_rows",
+                searches.rows,
+                format!(
+                    "{:.0} searches of the whole table {} read {:.0} rows",
+                    searches.number, searches.table, searches.rows
+                ),
+            )
+            .fact(
+                "searching_share",
+                searching,
+                format!(
+                    "its apply worker ran in {} of the samples",
+                    percent(searching)
+                ),
+            )
+            .name("table", &searches.table);
+        if followed(view, link).is_some_and(whole) {
+            let words = format!(
+                "it has REPLICA IDENTITY FULL on {}: each change is compared with whole rows",
+                link.upstream.name
+            );
+            evidence = evidence.fact("full_identity", 1.0, words);
+        }
+        found.push(evidence);
     }
     found
 }
@@ -587,27 +634,29 @@ fn of_consumer(
     busy: Option<f64>,
     (late, all): (usize, usize),
 ) -> Evidence {
-    let mut evidence = Evidence::of(link, explains)
-        .fact(
-            "pushed_share",
-            pushed,
-            match link.is_relayed() {
-                true => format!(
-                    "{} had something left to send to it in {} of the samples",
-                    link.upstream.name,
-                    percent(pushed)
-                ),
-                false => format!(
-                    "its walsender waited for it to take data in {} of the samples",
-                    percent(pushed)
-                ),
-            },
-        )
-        .fact(
+    let words = match link.is_relayed() {
+        true => format!(
+            "{} had something left to send to it in {} of the samples",
+            link.upstream.name,
+            percent(pushed)
+        ),
+        // What fits into the buffers of the network is sent, however little of it is read.
+        false if pushed == 0.0 && busy.is_none() => {
+            "it was sent all that there is, and confirms none of it".to_owned()
+        }
+        false => format!(
+            "its walsender waited for it to take data in {} of the samples",
+            percent(pushed)
+        ),
+    };
+    let mut evidence = Evidence::of(link, explains).fact("pushed_share", pushed, words);
+    if all > 0 {
+        evidence = evidence.fact(
             "other_slots_behind",
             f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
             format!("{late} of {all} other slots are behind"),
         );
+    }
     if let Some(busy) = busy {
         evidence = evidence.fact(
             "busy_share",

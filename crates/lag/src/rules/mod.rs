@@ -22,16 +22,21 @@ mod all_clear_tests;
 #[cfg(test)]
 mod bound_tests;
 mod cause;
+mod gone;
 mod halted;
 mod horizon;
 mod identifier;
 mod logical;
+mod machine;
 #[cfg(test)]
 mod overlooked_tests;
 mod paused;
 mod primaries;
 mod published;
 mod receive;
+mod refused;
+#[cfg(test)]
+mod refused_tests;
 mod relay;
 #[cfg(test)]
 mod relay_tests;
@@ -51,6 +56,7 @@ mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unconfirmed;
 mod unfed;
 #[cfg(test)]
 mod unfed_tests;

@@ -294,6 +294,7 @@ fn tables_that_only_one_side_knows_are_a_risk() {
         let follows = Followed {
             publications: vec!["p".to_owned()],
             tables: names(followed),
+            ..Followed::default()
         };
         scene.one.samples.last_mut().unwrap().tables = Arc::new(Tables {
             subscriptions: [("sub_one".to_owned(), follows)].into(),

@@ -1,16 +1,21 @@
 //! Signals about tables that a subscriber does not follow although it seems to: rows differ, and
 //! no position shows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Evidence, Severity, View, in_database};
+use super::{Evidence, Severity, View, identifier, in_database};
 use crate::link::Link;
 use crate::node::Role;
 use crate::point::LinkKind;
+use crate::sample::Sample;
+use crate::tables::{Followed, Tables};
 use crate::window::NodeWindow;
 
 /// Most tables that are named.
 const MOST_NAMED: usize = 5;
+
+/// Share of samples from which a worker is there.
+const MOSTLY: f64 = 0.5;
 
 /// Tables of one subscription: those that it follows and that are not published, and those that
 /// are published and that it does not follow.
@@ -127,6 +132,127 @@ fn of_tables(
                 .name("tables", some(tables))
                 .name(number, some(tables)),
         );
+    }
+    found
+}
+
+/// What the subscription of a link follows, and the tables of its publisher; None if one of both was not
+/// asked.
+pub(super) fn followed<'v>(view: &View<'v>, link: &Link<'v>) -> Option<(&'v Followed, &'v Tables)> {
+    let (publisher, database) = publisher(view, link)?;
+    let theirs = publisher
+        .last()
+        .filter(|_| publisher.facts.database == database)?;
+    let ours = link.replica?.last()?;
+    let followed = ours
+        .tables
+        .subscriptions
+        .get(link.subscription.as_deref()?)?;
+    Some((followed, &theirs.tables))
+}
+
+/// The severity of what stops a subscription's worker once a change comes, by whether it is there.
+fn by_worker(link: &Link<'_>) -> Severity {
+    let worker = |sample: &Sample| link.subscribed(sample).is_some_and(|row| row.pid.is_some());
+    let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
+    let fails = link
+        .replica
+        .is_some_and(|node| node.share(worker) < MOSTLY || node.growth(errors) > 0.0);
+    match fails {
+        true => Severity::Lag,
+        false => Severity::Risk,
+    }
+}
+
+/// Columns that are published, and that the subscriber's table does not have: its worker refuses changes of
+/// that table.
+pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.subscription.is_some()) {
+        let ours = link.replica.and_then(NodeWindow::last);
+        let Some(((followed, theirs), ours)) = followed(view, link).zip(ours) else {
+            continue;
+        };
+        let mut missing: BTreeMap<(&String, &String), &String> = BTreeMap::new();
+        let publications = followed.publications.iter();
+        for (table, columns) in publications
+            .flat_map(|name| theirs.columns.get(name))
+            .flatten()
+        {
+            let held = ours
+                .tables
+                .held
+                .get(table)
+                .filter(|_| followed.tables.contains(table));
+            let lacks = |column: &String| held.is_some_and(|held| !held.contains(column));
+            let lacking = columns.iter().filter(|(column, _)| lacks(column));
+            missing.extend(lacking.map(|(column, kind)| ((table, column), kind)));
+        }
+        if missing.is_empty() {
+            continue;
+        }
+        let names = missing
+            .keys()
+            .map(|(table, column)| format!("{column} of {table}"));
+        let names: Vec<String> = names.collect();
+        let add = missing
+            .iter()
+            .take(MOST_NAMED)
+            .map(|((table, column), kind)| {
+                format!("ALTER TABLE {table} ADD COLUMN {column} {kind};")
+            });
+        let severity = by_worker(link);
+        let evidence = Evidence::of(link, 1.0)
+            .severity(severity)
+            .fact(
+                "missing_columns",
+                names.len() as f64,
+                format!("published columns that it does not have: {}", some(&names)),
+            )
+            .name("add", add.collect::<Vec<_>>().join(" "))
+            .name("columns", some(&names));
+        found.push(evidence);
+    }
+    found
+}
+
+/// Publications that a subscription follows, and that its publisher does not have.
+pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.subscription.is_some()) {
+        let Some((followed, theirs)) = followed(view, link) else {
+            continue;
+        };
+        let is_there = |name: &&String| theirs.publications.contains_key(*name);
+        let (there, gone): (Vec<&String>, Vec<&String>) =
+            followed.publications.iter().partition(is_there);
+        let Some(first) = gone.first() else { continue };
+        let all: Vec<String> = gone.iter().map(|name| identifier(name)).collect();
+        let words = format!("publications that are not there: {}", some(&all));
+        let mut evidence = Evidence::of(link, 1.0)
+            .severity(by_worker(link))
+            .fact("missing_publications", all.len() as f64, words)
+            .name("publication", first.as_str());
+        if let Some((publisher, database)) = publisher(view, link) {
+            evidence = evidence.name("publisher", in_database(publisher, &database));
+        }
+        let tables: Vec<String> = followed.tables.iter().cloned().collect();
+        if !tables.is_empty() && tables.len() <= MOST_NAMED {
+            evidence = evidence.name("few_tables", tables.join(", "));
+        }
+        // It may only be called otherwise.
+        let mut others = theirs.publications.iter();
+        let has_all = |tables: &BTreeSet<String>| followed.tables.is_subset(tables);
+        if let Some((other, _)) = others.find(|(_, tables)| has_all(tables) && !tables.is_empty()) {
+            let names = there
+                .into_iter()
+                .chain([other])
+                .map(|name| identifier(name));
+            let names: BTreeSet<String> = names.collect();
+            let names: Vec<String> = names.into_iter().collect();
+            evidence = evidence.name("others", names.join(", "));
+        }
+        found.push(evidence);
     }
     found
 }

@@ -117,6 +117,7 @@ fn tables(role: Role, sample: &Sample) -> Tables {
         let follows = Followed {
             publications: vec!["p".to_owned()],
             tables: table(),
+            ..Followed::default()
         };
         (one.name.clone(), follows)
     });

@@ -74,6 +74,17 @@ fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
     !is_lost(slot) && (slot.wal_status == Some(WalStatus::Unreserved) || is_near())
 }
 
+/// Time until the slot loses WAL if what is left of its limit goes on to shrink as in this window, in
+/// milliseconds. None if it does not shrink.
+fn lost_in_ms(node: &NodeWindow, slot: &Slot) -> Option<f64> {
+    let safe = |sample: &Sample| sample.slot(&slot.slot_name)?.safe_wal_size;
+    let first = safe(node.samples.first()?)?;
+    let last = slot.safe_wal_size.filter(|last| *last >= 0)?;
+    let shrunk = first.saturating_sub(last) as f64;
+    let length_ms = node.length().as_secs_f64() * 1000.0;
+    (shrunk > 0.0).then(|| last as f64 * length_ms / shrunk)
+}
+
 /// A replica that was named needs the slot, or one that cannot be asked may need it.
 fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
     let mut links = view.links.iter();
@@ -161,6 +172,10 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                     safe as f64,
                     format!("{} until it loses WAL", bytes((safe as f64).max(0.0))),
                 );
+            }
+            if let Some(left_ms) = lost_in_ms(node, slot) {
+                let words = format!("at the pace of this window that is in {}", seconds(left_ms));
+                evidence = evidence.fact("lost_in_ms", left_ms, words);
             }
             evidence = evidence.fact(
                 "active",
@@ -379,4 +394,35 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
         );
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{SAMPLES, Scene};
+    use crate::rules::Cause;
+
+    /// What is left when the window begins and when it ends, in bytes.
+    fn forecast(from: i64, to: i64) -> Option<f64> {
+        let mut scene = Scene::healthy();
+        let last = i64::try_from(SAMPLES).unwrap() - 1;
+        for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+            sample.slots[1].safe_wal_size = Some(from + (to - from) * index / last);
+        }
+        let diagnosis = scene.diagnose();
+        let found = diagnosis.findings.first().unwrap();
+        assert_eq!(found.cause, Cause::RetainedWalNearLimit);
+        let mut facts = found.evidence.iter();
+        facts
+            .find(|fact| fact.name == "lost_in_ms")
+            .map(|fact| fact.value)
+    }
+
+    #[test]
+    fn a_slot_near_its_limit_says_when_it_loses_wal() {
+        // 49 steps of 0.1 s for 49 MB.
+        let left_ms = forecast(100_000_000, 51_000_000).unwrap();
+        assert!((left_ms - 5_100.0).abs() < 1.0, "{left_ms}");
+        assert_eq!(forecast(50_000_000, 50_000_000), None);
+        assert_eq!(forecast(50_000_000, 60_000_000), None);
+    }
 }

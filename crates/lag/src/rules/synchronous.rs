@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn diagnosed(nodes: Vec<NodeWindow>) -> Diagnosis {
-        diagnose(&Window { nodes })
+        diagnose(&Window::new(nodes))
     }
 
     #[test]

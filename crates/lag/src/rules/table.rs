@@ -1,8 +1,9 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, halted, horizon, logical, paused, primaries, published, receive, relay, replay,
-    replica, server, standing, synchronised, synchronous, unfed,
+    Cause, Rule, gone, halted, horizon, logical, machine, paused, primaries, published, receive,
+    refused, relay, replay, replica, server, standing, synchronised, synchronous, unconfirmed,
+    unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -204,6 +205,48 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::TimelineDiverged,
+        title: "the standby's history is not that of {upstream}",
+        signal: unfed::diverged,
+        remedies: &[
+            "if {node} has the newer data: let it, or the server that it followed, be the primary, and build \
+             {upstream} anew",
+            "stop {node}, run pg_rewind on its data folder with {upstream} as its source, and start it as a \
+             standby: what only {node} has is lost. pg_rewind needs data checksums or wal_log_hints",
+            "build {node} anew (pg_basebackup): what only {node} has is lost",
+        ],
+    },
+    Rule {
+        cause: Cause::RoleRefused,
+        title: "role {role} may not stream",
+        signal: refused::role,
+        remedies: &[
+            "on {primary}: ALTER ROLE {role} {lacking}; {node} then streams by itself",
+            "correct user in primary_conninfo of {node}, or create role {no_role} on {primary} with LOGIN and \
+             REPLICATION and the password that {node} has",
+        ],
+    },
+    Rule {
+        cause: Cause::NoFreeWalsender,
+        title: "{upstream} has no walsender left for it",
+        signal: refused::no_walsender,
+        remedies: &[
+            "end what nobody needs of pg_stat_replication on {upstream}: backups, copies of tables, consumers",
+            "on {upstream}: ALTER SYSTEM SET max_wal_senders = {more}; and restart it, after each of its \
+             standbys has at least as many, since replay pauses on one with fewer. The restart ends all sessions",
+        ],
+    },
+    Rule {
+        cause: Cause::RestoreSlow,
+        title: "restore_command is slower than the WAL",
+        signal: unfed::restores_slowly,
+        remedies: &[
+            "on {node}: a restore_command that fetches several segments ahead and at once, as programs for \
+             archives can; look at its machine and at the network to the archive",
+            "let {node} stream what its upstream still has: primary_conninfo, and a slot there",
+        ],
+    },
+    Rule {
         cause: Cause::RestoreFails,
         title: "restore_command does not get WAL that is archived",
         signal: unfed::restore_fails,
@@ -308,6 +351,58 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::SubscriptionSlotMissing,
+        title: "slot {slot} of the subscription is not there",
+        signal: refused::slot_missing,
+        remedies: &[
+            "if the subscription gets its changes from another server: name that one, too",
+            "drop the subscription (first SET (slot_name = NONE)), empty its tables, and create it again: it \
+             copies them",
+            "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); if {upstream} is \
+             its publisher: the subscription then goes on, and what was changed since the slot was dropped is lost \
+             there",
+        ],
+    },
+    Rule {
+        cause: Cause::PublicationMissing,
+        title: "publication {publication} is not there",
+        signal: published::publication,
+        remedies: &[
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET PUBLICATION {others}; if that has taken its \
+             place: it has all tables that are followed",
+            "on {publisher}: CREATE PUBLICATION {publication} FOR TABLE {few_tables}; if nothing was written to \
+             them since it was dropped",
+            "otherwise drop the subscription, empty its tables, and create it again: before PostgreSQL 18 a \
+             worker does not get past what was written while its publication was not there",
+        ],
+    },
+    Rule {
+        cause: Cause::ColumnsMissing,
+        title: "published columns are missing at the subscriber",
+        signal: published::columns,
+        remedies: &[
+            "on {server}: {add} the worker then goes on by itself. In rows that are there already they are empty",
+        ],
+    },
+    Rule {
+        cause: Cause::NoFreeWorker,
+        title: "no worker is left for the subscription",
+        signal: refused::no_worker,
+        remedies: &[
+            "on {place}: {raise} and restart it: that ends its sessions",
+            "disable subscriptions on {place} that nobody needs",
+        ],
+    },
+    Rule {
+        cause: Cause::SubscriptionRefused,
+        title: "the subscription's worker gets no connection to {upstream}",
+        signal: refused::subscription,
+        remedies: &[
+            "look at the log of {place} for what {upstream} answers: host and port, password, pg_hba.conf, TLS; \
+             the role in the subscription's connection string needs LOGIN and REPLICATION on {upstream}",
+        ],
+    },
+    Rule {
         cause: Cause::ApplyStopped,
         title: "the subscription does not apply",
         signal: logical::stopped,
@@ -323,6 +418,11 @@ pub const RULES: &[Rule] = &[
             "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
              names: a row that is there already, a table or column that is missing, a connection that is \
              refused",
+            "on {server}: ALTER TABLE {trigger_table} ENABLE TRIGGER {trigger}; if the log names that trigger: it \
+             then fires for local changes only",
+            "on {server}: ALTER TABLE {referencing} DROP CONSTRAINT {constraint}; if the log names that key: the \
+             worker then empties the table that it leads to. Rows that lead to none must go before it can be \
+             made again",
             "only if that row cannot be corrected: ALTER SUBSCRIPTION {stuck_subscription} SKIP (lsn = ...) \
              with the position from the log: all changes of that transaction are lost there, and the tables \
              differ from then on",
@@ -421,6 +521,7 @@ pub const RULES: &[Rule] = &[
              TABLE {table} REPLICA IDENTITY USING INDEX; from 16 on any btree index on all rows will do",
         ],
     },
+    unconfirmed::RULE,
     Rule {
         cause: Cause::SlowConsumer,
         title: "the consumer of this slot is slow",
@@ -591,6 +692,7 @@ pub const RULES: &[Rule] = &[
              consumer loses what it has not received, and must be set up again",
         ],
     },
+    gone::RULE,
     Rule {
         cause: Cause::UnusedSlot,
         title: "a slot keeps WAL and nobody uses it",
@@ -671,6 +773,8 @@ pub const RULES: &[Rule] = &[
             "limit transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],
     },
+    machine::CHECKSUMS,
+    machine::COLLATIONS,
     Rule {
         cause: Cause::OtherDatabases,
         title: "WAL of other databases or tables; nothing is missing here",

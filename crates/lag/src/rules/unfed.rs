@@ -1,11 +1,14 @@
 //! Signals of standbys that get no WAL, by what their settings and their upstream say.
 
-use lockstep_service::words::figures::bytes;
-use lockstep_wire::Lsn;
+use std::cmp::Ordering;
+
+use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_wire::{Lsn, Timeline};
 
 use super::receive::not_streaming_links;
 use super::replay::{standbys, startup_share, unreplayed};
 use super::{Evidence, View};
+use crate::figures::ratio;
 use crate::link::Link;
 use crate::node::Role;
 use crate::sample::Sample;
@@ -15,7 +18,7 @@ use crate::window::NodeWindow;
 /// Share of samples from which a standby that asks for more WAL gets none.
 const MOSTLY: f64 = 0.5;
 
-fn source(node: &NodeWindow) -> Option<&Source> {
+pub(super) fn source(node: &NodeWindow) -> Option<&Source> {
     node.last()?.source.as_deref()
 }
 
@@ -126,6 +129,84 @@ pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(removed).collect()
 }
 
+/// The timeline that a server has come to.
+fn timeline(node: &NodeWindow) -> Option<Timeline> {
+    let last = node.last()?;
+    last.wal.timeline.or(last.background.timeline)
+}
+
+/// The standby has a history that its upstream does not have: it was promoted, or followed a server that was,
+/// or the upstream was set back.
+pub(super) fn diverged(view: &View<'_>) -> Vec<Evidence> {
+    let apart = |(link, node, source, mut evidence): (
+        &Link<'_>,
+        &NodeWindow,
+        &Source,
+        Evidence,
+    )| {
+        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        if is_other_cluster(node, upstream) {
+            return None;
+        }
+        let (ours, theirs) = (timeline(node)?, timeline(upstream)?);
+        let (own, end) = (node.last()?.end()?, upstream.last()?.end()?);
+        let words = match ours.cmp(&theirs) {
+            Ordering::Greater => format!(
+                "it has come to timeline {ours}, and {} is on timeline {theirs}",
+                upstream.name
+            ),
+            _ if own > end => format!(
+                "it has WAL up to {own}, and that of {} ends at {end}",
+                upstream.name
+            ),
+            Ordering::Less => {
+                // It may only have been stopped since then, and then another cause is there.
+                evidence.explains *= 0.8;
+                format!(
+                    "it is on timeline {ours} at {own}, and {} is on timeline {theirs}: it has WAL from after \
+                     that one began, or cannot get the new timeline's history",
+                    upstream.name
+                )
+            }
+            Ordering::Equal => return None,
+        };
+        let evidence = evidence.fact("timeline", f64::from(ours.get()), words);
+        Some(evidence.name("upstream", &upstream.name))
+    };
+    unfed(view).filter_map(apart).collect()
+}
+
+/// The startup process waits for `restore_command` most of the time, and gets on.
+pub(super) fn restores_slowly(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node) in standbys(view).filter(|(link, _)| link.is_behind()) {
+        let waits = startup_share(node, |process| process.waits_for("RestoreCommand"));
+        let replay = |sample: &Sample| sample.wal.replay.map(|end| u64::from(end) as f64);
+        let replayed = node.growth(replay);
+        let restores = source(node).is_some_and(|source| source.restores);
+        if waits < MOSTLY || replayed == 0.0 || !restores {
+            continue;
+        }
+        let rate = ratio(replayed, node.length().as_secs_f64());
+        let evidence = Evidence::of(link, waits)
+            .fact(
+                "restoring_share",
+                waits,
+                format!(
+                    "the startup process waited for restore_command in {} of the samples",
+                    percent(waits)
+                ),
+            )
+            .fact(
+                "restored_bytes_per_s",
+                rate,
+                format!("{} of WAL a second were restored", bytes(rate)),
+            );
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}
+
 /// The startup process asks for WAL that is archived, and gets none.
 pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
@@ -142,8 +223,11 @@ pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
         }
         let waits = startup_share(node, |process| process.waits_for("RestoreCommand"));
         let words = match waits >= MOSTLY {
-            true => "restore_command runs, and does not end",
-            false => "restore_command is run again and again, and gives nothing",
+            true => format!(
+                "restore_command runs most of the time, and nothing of it was replayed in {}: it may only be slow",
+                seconds(node.length().as_secs_f64() * 1000.0)
+            ),
+            false => "restore_command is run again and again, and gives nothing".to_owned(),
         };
         let evidence = Evidence::of(link, asks).fact("asking_share", asks, words);
         found.push(unreplayed(evidence, link));

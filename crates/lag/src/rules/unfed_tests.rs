@@ -82,6 +82,44 @@ fn why_a_standby_gets_no_wal_is_told() {
     }
 }
 
+/// What doctor says of a standby that is sent to a server with this system identifier, which answers or not.
+fn sent_to(system: &str, answers: bool) -> Diagnosis {
+    let address = Some(("db9".to_owned(), "5432".to_owned()));
+    let scene = unfed(&source(|it| it.address.clone_from(&address)));
+    let healthy = Scene::healthy();
+    let mut other = NodeWindow {
+        name: "other".to_owned(),
+        address: "db9:5432/app".to_owned(),
+        ..healthy.one
+    };
+    other.facts.system = system.to_owned();
+    if !answers {
+        other.samples.clear();
+    }
+    let nodes = vec![scene.primary, scene.standby, other, scene.two];
+    diagnose(&Window::new(nodes))
+}
+
+#[test]
+fn a_standby_that_is_sent_to_another_cluster_or_a_dead_server_is_told_so() {
+    for (system, answers, words) in [
+        (
+            "2",
+            true,
+            Some("that is other, which is of another cluster"),
+        ),
+        ("2", false, Some("that is other, which does not answer")),
+        ("1", true, None),
+    ] {
+        let diagnosis = sent_to(system, answers);
+        let found = diagnosis.findings.iter();
+        let mut found = found.filter(|it| it.cause == Cause::UpstreamElsewhere);
+        let said = found.next().map(|it| format!("{:?}", it.evidence));
+        let expected = words.is_none_or(|words| said.as_ref().is_some_and(|it| it.contains(words)));
+        assert!(expected && said.is_some() == words.is_some(), "{said:?}");
+    }
+}
+
 /// Walreceivers and walsenders of which none gets beyond its start, each seen in this number of samples.
 fn trying(of: u32) -> Scene {
     let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));

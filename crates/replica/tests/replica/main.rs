@@ -23,6 +23,7 @@ mod failpoints;
 mod gaps;
 mod home;
 mod majors;
+mod many_tables;
 mod partitions;
 mod preflight;
 mod publication;

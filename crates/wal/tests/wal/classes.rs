@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::Stop;
 use lockstep_wal::class::{
-    Cause, Class, adds_heap_tuples, classify, classify_hot, free_space_map_block,
-    may_change_free_space_map,
+    Cause, Class, adds_heap_tuples, classify, classify_hot, clears_visibility_map,
+    free_space_map_block, may_change_free_space_map, visibility_map_block,
 };
 use lockstep_wal::folder::{Range, Run};
 use lockstep_wal::record::{Block, Compression, Header, Image, Record, Relation};
@@ -84,6 +84,7 @@ fn numbers(class: Class) -> String {
         Class::Inline(cause) => (1, number(cause)),
         Class::Barrier(cause) => (2, number(cause)),
         Class::Removal => (3, number(Cause::Kind)),
+        Class::ClearsMap => (4, number(Cause::Map)),
     };
     format!("{class} {cause}")
 }
@@ -92,11 +93,12 @@ fn numbers(class: Class) -> String {
 fn answer(record: &Record, oversized: bool) -> String {
     let major = for_tests::major().unwrap().get();
     format!(
-        "{} {} {} {}",
+        "{} {} {} {} {}",
         numbers(classify(record, oversized)),
         numbers(classify_hot(record, major, oversized)),
         u8::from(may_change_free_space_map(record)),
         u8::from(adds_heap_tuples(record)),
+        u8::from(clears_visibility_map(record)),
     )
 }
 
@@ -207,7 +209,11 @@ fn every_kind_of_record_has_the_extensions_class() {
     let mut cases = every_kind();
     assert!(cases.len() > 500_000, "{}", cases.len());
     for block in (0..40_000_u32).step_by(7).chain([u32::MAX - 1, 16_556_760]) {
-        let answer = free_space_map_block(block).to_string();
+        let answer = format!(
+            "{} {}",
+            free_space_map_block(block),
+            visibility_map_block(block)
+        );
         cases.push((format!("map {block}"), answer));
     }
     assert_same(&cases);
@@ -226,15 +232,21 @@ fn records_of_a_server_have_the_extensions_class() {
         cases.push((line(&record, false), answer(&record, false)));
     }
     for class in [
-        "0 0 0 0 1 1",
-        "1 1 1 1 0 0",
-        "1 3 1 3 1 1",
-        "2 5 2 5 0 0",
-        "2 6 2 6 0 0",
-        "2 7 2 7 0 0",
-        "0 0 1 1 0 0",
+        "0 0 0 0 1 1 0",
+        "1 1 1 1 0 0 0",
+        "2 5 2 5 0 0 0",
+        "2 6 2 6 0 0 0",
+        "2 7 2 7 0 0 0",
+        "0 0 1 1 0 0 0",
     ] {
         assert!(cases.iter().any(|(_, answer)| answer == class), "{class}");
     }
+    // Minors that register the map's page leave the order to rule 1.
+    let clears = ["4 3 4 3 1 1 1", "0 0 0 0 1 1 1"];
+    assert!(
+        cases
+            .iter()
+            .any(|(_, answer)| clears.contains(&answer.as_str()))
+    );
     assert_same(&cases);
 }

@@ -11,6 +11,7 @@ const HELPERS: [usize; 7] = [1, 2, 3, 4, 8, 16, 64];
 
 /// Resource managers and operations of one class each: for helpers, at its turn, barrier.
 const HEAP_INSERT: (u8, u8) = (10, 0x00);
+const HEAP_VISIBLE: (u8, u8) = (9, 0x40);
 const BTREE_INSERT: (u8, u8) = (11, 0x00);
 const COMMIT: (u8, u8) = (1, 0x00);
 const CHECKPOINT: (u8, u8) = (0, 0x10);
@@ -30,6 +31,9 @@ fn redo_only() -> Costs {
         ..costs.with_parts(parts)
     }
 }
+
+/// A record's kind, transaction, blocks and main data.
+type Written = ((u8, u8), u32, Vec<Block>, [u8; 16]);
 
 fn block(id: u8, number: u32) -> Block {
     Block {
@@ -58,16 +62,24 @@ fn analyzed(costs: Costs, records: &[((u8, u8), Vec<u32>)]) -> Report {
 
 /// A report by the rules of a stage, each record of a transaction.
 fn analyzed_by(stage: Stage, costs: Costs, records: &[((u8, u8), u32, Vec<u32>)]) -> Report {
+    let records: Vec<_> = records
+        .iter()
+        .map(|(kind, xid, blocks)| {
+            let blocks = blocks.iter().zip(0..);
+            let blocks = blocks.map(|(number, id)| block(id, *number)).collect();
+            (*kind, *xid, blocks, [0; 16])
+        })
+        .collect();
+    analyzed_whole(stage, costs, &records)
+}
+
+/// A report on records with their blocks and main data.
+fn analyzed_whole(stage: Stage, costs: Costs, records: &[Written]) -> Report {
     let size = SegmentSize::new(16 << 20).unwrap();
     let rules = Rules { stage, major: 15 };
     let mut analysis = Analysis::new(costs, size, rules, &HELPERS);
-    let main = [0; 16];
-    for (number, (kind, xid, blocks)) in records.iter().enumerate() {
+    for (number, (kind, xid, blocks, main)) in records.iter().enumerate() {
         let start = 0x100_0028 + 64 * number as u64;
-        let blocks = blocks
-            .iter()
-            .zip(0..)
-            .map(|(number, id)| block(id, *number));
         analysis.add(&Record {
             start: Lsn::from(start),
             end: Lsn::from(start + 64),
@@ -79,8 +91,8 @@ fn analyzed_by(stage: Stage, costs: Costs, records: &[((u8, u8), u32, Vec<u32>)]
                 manager: kind.0,
                 crc: 0,
             },
-            blocks: blocks.collect(),
-            main: &main,
+            blocks: blocks.clone(),
+            main,
         });
     }
     analysis.finish().unwrap()
@@ -104,6 +116,35 @@ fn check_bounds(report: &Report) {
     }
     assert!(report.critical.records <= report.all.records);
     assert!(report.critical.ns <= report.redo_ns * 1.000_001);
+}
+
+/// Rule 4 of `extension/src/replay/README.md`.
+#[test]
+fn what_clears_a_map_waits_only_for_what_sets_bits_of_its_page() {
+    let mut clears = [0; 16];
+    clears[2] = 1;
+    let map = Block {
+        fork: 2,
+        ..block(0, 0)
+    };
+    let insert = |number: u32| (HEAP_INSERT, 7, vec![block(0, number)], clears);
+    let held = |records: &[_]| {
+        let report = analyzed_whole(Stage::HotStandby, redo_only(), records);
+        report
+            .held
+            .get(&Cause::Map)
+            .map_or(0, |held| held.share.records)
+    };
+    let mut records: Vec<_> = (0..2_000).map(insert).collect();
+    assert_eq!(held(&records), 0);
+    // It and what may be in the queue with it, on that page of the map.
+    records[1_000] = (HEAP_VISIBLE, 0, vec![map, block(1, 5_000)], [0; 16]);
+    assert_eq!(held(&records), 1 + 512);
+    records[1_100] = insert(40_000);
+    assert_eq!(held(&records), 512);
+    // A record that names the page itself waits as for any block; others wait for it.
+    records[1_101].2.push(Block { id: 1, ..map });
+    assert_eq!(held(&records), 1 + 99 + 512);
 }
 
 #[test]

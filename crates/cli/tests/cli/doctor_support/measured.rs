@@ -211,6 +211,10 @@ fn behind(fact: &'static str, position: &str, slots: &str) -> Question {
 fn halted(cause: Cause) -> Option<Question> {
     Some(match cause {
         Cause::RelayHalted => behind("behind_bytes", "confirmed_flush_lsn", "lockstep%"),
+        Cause::NoFreeWorker | Cause::SubscriptionRefused => {
+            behind("behind_bytes", "confirmed_flush_lsn", "second")
+        }
+        Cause::ConfirmsNothing => behind("retained_bytes", "restart_lsn", "etl"),
         Cause::ApplyStopped => behind("behind_bytes", "confirmed_flush_lsn", "second"),
         Cause::RetainedWalNearLimit | Cause::UnusedSlot => {
             behind("retained_bytes", "restart_lsn", "forgotten")
@@ -252,6 +256,40 @@ fn unseen(cause: Cause) -> Option<Question> {
             "SELECT wal_fpi FROM pg_stat_wal",
         ),
         Cause::TablesNotFollowed => ("unfollowed_tables", Kind::Between, "SELECT 1"),
+        Cause::ColumnsMissing => (
+            "missing_columns",
+            Kind::Between,
+            "SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regclass AND attname = 'w'",
+        ),
+        Cause::SubscriptionSlotMissing => (
+            "missing_slots",
+            Kind::Between,
+            "SELECT count(*) FILTER (WHERE slot_name = 'second') + 1 FROM pg_replication_slots",
+        ),
+        Cause::SlotMissing => ("missing_slots", Kind::Between, "SELECT 1"),
+        Cause::UpstreamElsewhere => ("elsewhere", Kind::Between, "SELECT 1"),
+        Cause::PublicationMissing => ("missing_publications", Kind::Between, "SELECT 1"),
+        Cause::RoleRefused => (
+            "refused_roles",
+            Kind::Between,
+            "SELECT count(*) FROM pg_roles WHERE rolname = 'streamer' AND NOT rolreplication",
+        ),
+        Cause::NoFreeWalsender => (
+            "taken_walsenders",
+            Kind::Between,
+            "SELECT count(*) FROM pg_stat_replication",
+        ),
+        Cause::SlotLost => (
+            "lost",
+            Kind::Between,
+            "SELECT count(*) FROM pg_replication_slots WHERE wal_status = 'lost'",
+        ),
+        Cause::CollationVersion => (
+            "other_collations",
+            Kind::Between,
+            "SELECT count(*) FROM pg_database \
+             WHERE datcollversion <> pg_database_collation_actual_version(oid)",
+        ),
         Cause::TablesNotPublished => ("unpublished_tables", Kind::Between, "SELECT 1"),
         Cause::PreparedTransaction => (
             "prepared_age_ms",

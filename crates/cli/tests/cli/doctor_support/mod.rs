@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK};
+use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER};
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
@@ -179,8 +179,21 @@ pub fn brief(json: &Value) -> String {
 /// What the first finding has to name, beside the process that is to blame.
 fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     match fault.cause() {
-        Cause::RetainedWalNearLimit | Cause::UnusedSlot => Some(("slot", "forgotten")),
-        Cause::ApplyStopped => Some(("subscription", "second")),
+        Cause::RetainedWalNearLimit | Cause::UnusedSlot | Cause::SlotLost => {
+            Some(("slot", "forgotten"))
+        }
+        Cause::ApplyStopped if fault.name == REFUSING_TRIGGER => Some(("trigger", "refuse")),
+        Cause::ApplyStopped if fault.name == REFUSING_KEY => Some(("constraint", "child_key")),
+        Cause::ApplyStopped
+        | Cause::PublicationMissing
+        | Cause::NoFreeWorker
+        | Cause::SubscriptionRefused => Some(("subscription", "second")),
+        Cause::SubscriptionSlotMissing => Some(("slot", "second")),
+        Cause::SlotMissing => Some(("slot", "gone")),
+        Cause::ConfirmsNothing => Some(("slot", "etl")),
+        Cause::ColumnsMissing => Some(("columns", "w of public.t")),
+        Cause::RoleRefused => Some(("role", "streamer")),
+        Cause::CollationVersion => Some(("database", "sorted")),
         Cause::PreparedTransaction => Some(("gid", "forgotten")),
         Cause::SynchronousStandbyMissing => Some(("missing", "nobody")),
         Cause::TablesNotFollowed => Some(("tables", "public.added")),

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK, SUBSCRIBER_NETWORK};
+use lockstep_bench::fault::faults::{
+    BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, SUBSCRIBER_NETWORK,
+};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -140,6 +142,47 @@ const TRIED: &[(&str, Tried)] = &[
     (
         "inactive slot",
         Tried::Done("pg_drop_replication_slot", None),
+    ),
+    (
+        "column missing at the subscriber",
+        Tried::Done("ADD COLUMN", None),
+    ),
+    (REFUSING_TRIGGER, Tried::Done("ENABLE TRIGGER", None)),
+    (REFUSING_KEY, Tried::Done("DROP CONSTRAINT", None)),
+    (
+        "slot of a subscription dropped",
+        Tried::Done("pg_create_logical_replication_slot", None),
+    ),
+    (
+        "publication not there",
+        Tried::Done("SET PUBLICATION", None),
+    ),
+    ("role without replication", Tried::Done("ALTER ROLE", None)),
+    (
+        "standby's slot not there",
+        Tried::Done("primary_slot_name = ''", None),
+    ),
+    (
+        "upstream at another port",
+        Tried::Not("doctor does not know the right address"),
+    ),
+    ("no walsender left", Tried::Done("max_wal_senders", None)),
+    (
+        "no worker left",
+        Tried::Done("max_logical_replication_workers", None),
+    ),
+    (
+        "subscription's role not there",
+        Tried::Not("the log says what the publisher answers"),
+    ),
+    (
+        "consumer that confirms nothing",
+        Tried::Not("the consumer's program has to be changed"),
+    ),
+    ("slot lost", Tried::Done("pg_drop_replication_slot", None)),
+    (
+        "collation of another version",
+        Tried::Done("REINDEX DATABASE", None),
     ),
     ("idle primary", Tried::Not("none is needed")),
     ("other database's WAL", Tried::Not("none is needed")),

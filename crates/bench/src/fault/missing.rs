@@ -1,0 +1,286 @@
+//! Faults of what is missing, refused or used up at one end of a replica: slots, publications, columns,
+//! rights, workers, walsenders.
+
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER};
+
+use super::consumer::Consumer;
+use super::faults::{PUBLISHED, Strength, UNPUBLISHED, write};
+use super::stage::{Injected, Stage, Which};
+use super::unseen::fill;
+use crate::Result;
+
+/// A table of the publisher gets a column that no subscriber has.
+pub(super) fn column(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    for which in [Which::First, Which::Second] {
+        let sql = "ALTER TABLE t DROP COLUMN IF EXISTS w";
+        stage.server(which).execute(sql)?;
+    }
+    stage.primary.execute("ALTER TABLE t ADD COLUMN w int")?;
+    let drop = "ALTER TABLE t DROP COLUMN w";
+    injected.undo.push((Which::Primary, drop.to_owned()));
+    // What is on its way needs the column.
+    for which in [Which::First, Which::Second] {
+        let add = "ALTER TABLE t ADD COLUMN IF NOT EXISTS w int";
+        injected.undo.push((which, add.to_owned()));
+    }
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A trigger of the second subscriber refuses the rows that its worker applies.
+pub(super) fn trigger(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.second.execute(
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+           $$ BEGIN RAISE 'refused'; END $$; \
+         CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse(); \
+         ALTER TABLE t ENABLE ALWAYS TRIGGER refuse",
+    )?;
+    injected
+        .undo
+        .push((Which::Second, "DROP TRIGGER refuse ON t".to_owned()));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A table of the second subscriber refers to one that is truncated.
+pub(super) fn truncate(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .second
+        .execute("CREATE TABLE child (id int CONSTRAINT child_key REFERENCES keyed (id))")?;
+    injected
+        .undo
+        .push((Which::Second, "DROP TABLE child".to_owned()));
+    stage.primary.execute("TRUNCATE keyed")?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// The slot of the second subscription is dropped.
+pub(super) fn slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    disable(stage)?;
+    stage
+        .primary
+        .execute("SELECT pg_drop_replication_slot('second')")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_create_logical_replication_slot('second', 'pgoutput') \
+         WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'second')"
+            .to_owned(),
+    ));
+    stage.second.execute("ALTER SUBSCRIPTION second ENABLE")?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// Disables the second subscription, and waits until its slot is free.
+fn disable(stage: &mut Stage) -> Result<()> {
+    stage.second.execute("ALTER SUBSCRIPTION second DISABLE")?;
+    await_true(
+        stage,
+        "release a slot",
+        "SELECT (NOT active)::text FROM pg_replication_slots WHERE slot_name = 'second'",
+    )
+}
+
+fn await_true(stage: &mut Stage, what: &str, sql: &str) -> Result<()> {
+    Ok(stage.primary.await_event(what, PATIENCE, |primary| {
+        Ok(primary.query_text(sql)?.as_deref() == Some("true"))
+    })?)
+}
+
+/// The second subscription follows a publication that is not there.
+pub(super) fn publication(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .second
+        .execute("ALTER SUBSCRIPTION second SET PUBLICATION renamed WITH (refresh = false)")?;
+    injected.undo.push((
+        Which::Second,
+        "ALTER SUBSCRIPTION second SET PUBLICATION p WITH (refresh = false)".to_owned(),
+    ));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// The standby streams as a role that loses its right to.
+pub(super) fn role(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("DROP ROLE IF EXISTS streamer; CREATE ROLE streamer LOGIN REPLICATION")?;
+    stage.standby.catch_up(&stage.primary)?;
+    reconnect(
+        stage,
+        &mut injected,
+        &format!("user={SUPERUSER}"),
+        "user=streamer",
+    )?;
+    await_true(
+        stage,
+        "have its standby back",
+        "SELECT (count(*) = 1)::text FROM pg_stat_replication \
+         WHERE usename = 'streamer' AND state = 'streaming'",
+    )?;
+    stage.primary.execute("ALTER ROLE streamer NOREPLICATION")?;
+    stage.primary.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE usename = 'streamer'",
+    )?;
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// The standby is sent to a port on which nobody listens.
+pub(super) fn elsewhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let port = format!("port={}", stage.standby_link.port());
+    reconnect(stage, &mut injected, &port, "port=1")?;
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// Changes a word of the standby's `primary_conninfo` until the fault is healed.
+fn reconnect(stage: &mut Stage, injected: &mut Injected, old: &str, new: &str) -> Result<()> {
+    alter(stage, injected, "primary_conninfo", |conninfo| {
+        conninfo.replace(old, new)
+    })
+}
+
+/// Changes a setting of the standby that its own configuration has, until the fault is healed.
+fn alter(
+    stage: &mut Stage,
+    injected: &mut Injected,
+    name: &str,
+    change: impl Fn(&str) -> String,
+) -> Result<()> {
+    const RELOAD: &str = "SELECT pg_reload_conf()";
+    let old = stage.standby.query_text(&format!("SHOW {name}"))?;
+    let old = old.unwrap_or_default();
+    let set = |value: &str| format!("ALTER SYSTEM SET {name} = '{value}'");
+    for sql in [&set(&change(&old)), RELOAD] {
+        stage.standby.execute(sql)?;
+    }
+    for sql in [set(&old), RELOAD.to_owned()] {
+        injected.undo.push((Which::Standby, sql));
+    }
+    Ok(())
+}
+
+/// The standby is to use a slot that is not there.
+pub(super) fn standby_slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    alter(stage, &mut injected, "primary_slot_name", |_| {
+        "gone".to_owned()
+    })?;
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// The primary has fewer walsenders than replicas.
+pub(super) fn walsenders(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const SETTING: &str = "max_wal_senders";
+    let mut injected = Injected::default();
+    stage.primary.set([(SETTING, strength.choose("2", "1"))])?;
+    stage.primary.restart()?;
+    injected
+        .restarts
+        .push((Which::Primary, SETTING, Some("20".to_owned())));
+    await_true(
+        stage,
+        "have all walsenders taken",
+        "SELECT (count(*) >= current_setting('max_wal_senders')::int)::text FROM pg_stat_replication",
+    )?;
+    write(stage, &mut injected, PUBLISHED, 100)?;
+    Ok(injected)
+}
+
+/// The second subscriber may have no worker for logical replication.
+pub(super) fn workers(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const SETTING: &str = "max_logical_replication_workers";
+    let mut injected = Injected::default();
+    stage.second.set([(SETTING, "0")])?;
+    stage.second.restart()?;
+    injected.restarts.push((Which::Second, SETTING, None));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// The second subscription connects as a role that is not there.
+pub(super) fn connection(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    // Errors that were counted before say nothing.
+    stage
+        .second
+        .execute("SELECT pg_stat_reset_subscription_stats(NULL)")?;
+    let set = |user: &str| {
+        format!(
+            "ALTER SUBSCRIPTION second CONNECTION 'host={} port={} user={user} dbname={DATABASE}'",
+            stage.primary.sockets().display(),
+            stage.primary.port()
+        )
+    };
+    stage.second.execute(&set("nobody"))?;
+    injected.undo.push((Which::Second, set(SUPERUSER)));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A consumer takes all changes and confirms none.
+pub(super) fn confirmation(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("SELECT pg_create_logical_replication_slot('etl', 'pgoutput')")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'etl'; \
+         SELECT pg_drop_replication_slot('etl')"
+            .to_owned(),
+    ));
+    injected
+        .consumers
+        .push(Consumer::start(&stage.primary, "etl", "p")?);
+    write(stage, &mut injected, PUBLISHED, strength.choose(200, 50))?;
+    Ok(injected)
+}
+
+/// A slot keeps more WAL than it may, and loses it.
+pub(super) fn lost(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "max_slot_wal_keep_size", "64MB")?;
+    stage
+        .primary
+        .execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
+    for _ in 0..strength.choose(8, 16) {
+        fill(stage, 16)?;
+        stage.calm()?;
+    }
+    let lost = "SELECT (wal_status = 'lost')::text FROM pg_replication_slots \
+                WHERE slot_name = 'forgotten'";
+    await_true(stage, "lose a slot", &format!("CHECKPOINT; {lost}"))?;
+    Ok(injected)
+}
+
+/// A database says that its indexes were made with another version of its collation.
+pub(super) fn collation(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en'")?;
+    injected
+        .undo
+        .push((Which::Primary, "DROP DATABASE sorted".to_owned()));
+    stage
+        .primary
+        .execute("UPDATE pg_database SET datcollversion = '1' WHERE datname = 'sorted'")?;
+    stage.calm()?;
+    Ok(injected)
+}
