@@ -14,7 +14,7 @@ use crate::{Told, conninfo, options, server, sql, state_of, values};
 
 /// Names of the tables that are not replicated, or not under their names.
 fn lost(target: &Server) -> Vec<String> {
-    let mut state = state_of(&target);
+    let mut state = state_of(target);
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
     let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();

@@ -28,7 +28,7 @@ fn of(table: &str, key: &str, kind: DifferenceKind) -> (String, String, Differen
 
 /// Which tables `status` says are lost, and why.
 fn lost(target: &Server) -> Vec<String> {
-    let mut state = state_of(&target);
+    let mut state = state_of(target);
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
     let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
