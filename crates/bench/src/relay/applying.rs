@@ -93,7 +93,7 @@ pub enum Applier {
     Stock,
     /// `lockstep replica run`, with so many writers, or with those that it has by default.
     Lockstep { writers: Option<u32> },
-    /// One session that has all changes in memory, in the order of their keys: what the target's server can do.
+    /// One session that has all changes in memory, in the order of their keys: what the server can do.
     Limit,
 }
 
