@@ -1,6 +1,6 @@
 //! What the target's catalogs say about tables, over a connection of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use lockstep_client::{Connection, Conninfo, Purpose, field};
@@ -8,16 +8,16 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use crate::copies::{Candidate, Copies, Home};
+use crate::described;
 use crate::error::{ApplyError, Result};
 use crate::merge::{Start, Tables};
 use crate::names::Excluded;
 use crate::names::TableName;
-use crate::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
+use crate::reach::TargetReach;
 use crate::sessions;
 use crate::source_table::SourceTable;
-use crate::table::{Table, TargetColumn, TargetKey, TargetTable};
+use crate::table::{Table, TargetTable};
 use crate::target_state;
-use crate::types::ColumnType;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]
@@ -51,92 +51,147 @@ impl Default for Starts {
 
 /// Facts of partitioned tables lock their partitions: who has locked one for long must not keep the source
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
-/// A table is looked at once, and the server takes that for so much work that it would compile the query
-/// first, which takes longer than a batch.
 ///
 /// A source may change thousands of tables in its first transaction, so each question is planned once, and
-/// reads nothing but the rows of its table.
+/// reads nothing but the rows of its tables.
 const SESSION: &str = "SET lock_timeout = 20000; SET plan_cache_mode = force_generic_plan; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
-/// Tables that may be the one that is asked for ([`Copies::home`]): with this OID, or one of two names.
+/// Tables that may be those that are asked for ([`Copies::home`]): with this OID, or one of two names. `$1`
+/// is a JSON array of arrays with these five; the answer's first column says for which of them it is.
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
-const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
+const TABLES: &str = "SELECT asked.place, c.oid, n.nspname, c.relname, c.relkind = 'p', \
       c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
       (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
         WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
-      c.relnatts, n.nspname, c.relname \
-    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-    WHERE c.relkind IN ('r', 'p') AND c.oid = ANY (ARRAY[$1::pg_catalog.oid, \
-      (SELECT x.oid FROM pg_catalog.pg_class AS x \
-        JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
-        WHERE s.nspname = $2 AND x.relname = $3), \
-      (SELECT x.oid FROM pg_catalog.pg_class AS x \
-        JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
-        WHERE s.nspname = $4 AND x.relname = $5)])";
+      c.relnatts \
+    FROM pg_catalog.json_array_elements($1::pg_catalog.json) WITH ORDINALITY AS asked(of, place) \
+      JOIN pg_catalog.pg_class AS c ON c.relkind IN ('r', 'p') AND c.oid = ANY (ARRAY[ \
+        (asked.of ->> 0)::pg_catalog.oid, \
+        (SELECT x.oid FROM pg_catalog.pg_class AS x \
+          JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
+          WHERE s.nspname = (asked.of ->> 1)::pg_catalog.name \
+            AND x.relname = (asked.of ->> 2)::pg_catalog.name), \
+        (SELECT x.oid FROM pg_catalog.pg_class AS x \
+          JOIN pg_catalog.pg_namespace AS s ON s.oid = x.relnamespace \
+          WHERE s.nspname = (asked.of ->> 3)::pg_catalog.name \
+            AND x.relname = (asked.of ->> 4)::pg_catalog.name)]) \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+    ORDER BY asked.place";
 
-/// Domains are given as text: their arrays could be arrays of arrays. So are arrays, since
-/// unnest() would take them apart, and composite types, which it would spread over columns. A cast
-/// from text to one of these can only be made by who owns the type: a superuser, if it is one of the
-/// server's own.
-const COLUMNS: &str = "SELECT a.attname, \
-      pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(t.typname), \
-      t.typdelim, \
-      t.typtype NOT IN ('c', 'd') AND t.typarray <> 0 \
-        AND NOT (t.typelem <> 0 AND t.typlen = -1), \
-      base.oid >= 16384, a.attgenerated <> '', a.attidentity = 'a', base.oid, base.modifier \
-    FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
-      JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace \
-      CROSS JOIN LATERAL (WITH RECURSIVE base(oid, typtype, below, modifier, inner_modifier) AS ( \
-          SELECT t.oid, t.typtype, t.typbasetype, a.atttypmod, t.typtypmod \
-          UNION ALL SELECT d.oid, d.typtype, d.typbasetype, b.inner_modifier, d.typtypmod \
-            FROM base AS b JOIN pg_catalog.pg_type AS d ON d.oid = b.below WHERE b.typtype = 'd') \
-        SELECT b.oid, b.modifier FROM base AS b WHERE b.typtype <> 'd') AS base \
-    WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped \
-    ORDER BY a.attnum";
-
-/// Each column of each index that can identify a row, the primary key's first.
-const KEYS: &str = "SELECT i.indexrelid, a.attname, \
-      pg_catalog.quote_ident(n.nspname) || '.' || o.oprname \
-    FROM pg_catalog.pg_index AS i \
-      JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid \
-      JOIN pg_catalog.pg_am AS m ON m.oid = c.relam \
-      CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) AS k(place) \
-      JOIN pg_catalog.pg_attribute AS a \
-        ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place] \
-      JOIN pg_catalog.pg_opclass AS p ON p.oid = i.indclass[k.place] \
-      JOIN pg_catalog.pg_amop AS ao ON ao.amopfamily = p.opcfamily \
-        AND ao.amoplefttype = p.opcintype AND ao.amoprighttype = p.opcintype \
-        AND ao.amopstrategy = 3 \
-      JOIN pg_catalog.pg_operator AS o ON o.oid = ao.amopopr \
-      JOIN pg_catalog.pg_namespace AS n ON n.oid = o.oprnamespace \
-    WHERE i.indrelid = $1::pg_catalog.oid AND m.amname = 'btree' AND i.indisunique \
-      AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS x \
-        WHERE x.attrelid = i.indrelid AND x.attnum = ANY (i.indkey) AND NOT x.attnotnull) \
-    ORDER BY i.indisprimary DESC, i.indexrelid, k.place";
-
-const CONSTRAINTS: &str = "SELECT count(*) FROM pg_catalog.pg_index \
-    WHERE indrelid = $1::pg_catalog.oid AND indislive AND (indisunique OR indisexclusion)";
+/// Tables that are likely to be asked for next, as [`TABLES`] has them: those below the same table first,
+/// then those that were made after it. `$1` is a table's OID, `$2` how many, `$3` those that are known.
+/// They are no partitioned tables, whose partitions would be locked.
+const NEXT: &str = "SELECT 1, c.oid, n.nspname, c.relname, false, \
+      c.relispartition AND c.relpersistence = 'p', \
+      (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
+        WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
+      c.relnatts \
+    FROM (SELECT t.oid, t.relname, t.relnamespace, t.relispartition, t.relpersistence, t.relnatts \
+        FROM pg_catalog.pg_class AS t \
+        WHERE t.relkind = 'r' AND t.oid >= 16384 AND t.oid <> ALL ($3::pg_catalog.oid[]) \
+        ORDER BY (SELECT min(i.inhparent) FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = t.oid) \
+            IS DISTINCT FROM (SELECT min(i.inhparent) FROM pg_catalog.pg_inherits AS i \
+              WHERE i.inhrelid = $1::pg_catalog.oid), \
+          t.oid < $1::pg_catalog.oid, t.oid \
+        LIMIT $2::pg_catalog.int8) AS c \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace";
 
 /// Names of prepared statements, and what they ask.
-const QUESTIONS: [(&str, &str); 6] = [
-    ("table", TABLE),
-    ("columns", COLUMNS),
-    ("keys", KEYS),
-    ("constraints", CONSTRAINTS),
-    ("facts", FACTS),
-    ("uniques", UNIQUES),
-];
+const QUESTIONS: [(&str, &str); 2] = [("tables", TABLES), ("next", NEXT)];
+
+/// Most tables that are described ahead for each that is asked for, and most at once.
+const AHEAD: usize = 16;
+const AHEAD_AT_ONCE: usize = 500;
 
 type Row = Vec<Option<String>>;
 
+/// A table that the target has, and what [`TABLES`] says of it.
+#[derive(Debug, Clone)]
+struct Named {
+    name: TableName,
+    /// What is known without looking at its columns and indexes.
+    table: TargetTable,
+}
+
+impl Named {
+    fn read(row: &Row) -> lockstep_client::Result<Self> {
+        let oid = field(row, 1)?;
+        Ok(Self {
+            name: TableName {
+                schema: field(row, 2)?,
+                table: field(row, 3)?,
+            },
+            table: TargetTable {
+                partitioned: field(row, 4)?,
+                is_partition: field(row, 5)?,
+                acting_rule: field(row, 6)?,
+                attributes: field(row, 7)?,
+                reach: TargetReach {
+                    oid,
+                    root: oid,
+                    ..TargetReach::default()
+                },
+                ..TargetTable::default()
+            },
+        })
+    }
+
+    fn candidate(&self) -> Candidate {
+        Candidate {
+            oid: self.table.reach.oid,
+            name: self.name.clone(),
+        }
+    }
+}
+
 /// What the target has for a table of the source.
 enum Found {
-    /// A table with this name, and what [`TABLE`] says of it.
-    Table(TableName, Row),
+    Table(Named),
     Missing,
     OfAnother,
+}
+
+impl Found {
+    fn named(&self) -> Option<&Named> {
+        match self {
+            Self::Table(named) => Some(named),
+            Self::Missing | Self::OfAnother => None,
+        }
+    }
+}
+
+/// Tables that were described before they were asked for, while a transaction of the source arrived.
+///
+/// They count for that transaction only. The source sends a transaction after its commit, so whatever was
+/// altered on the target before the source was altered for these changes was so when the tables were
+/// described.
+#[derive(Debug, Default)]
+struct Ahead {
+    transaction: Lsn,
+    described: HashMap<TableName, Named>,
+    /// Tables that were asked for, and tables that were described.
+    asked: usize,
+    read: usize,
+}
+
+impl Ahead {
+    /// Forgets what is of another transaction.
+    fn at(&mut self, transaction: Lsn) {
+        if self.transaction != transaction {
+            *self = Self {
+                transaction,
+                ..Self::default()
+            };
+        }
+    }
+
+    /// Number of tables that are described besides one that is asked for: none for the first, and the more
+    /// the more are asked for, whatever their order is.
+    fn more(&self) -> usize {
+        let most = self.asked.saturating_mul(self.asked.min(AHEAD));
+        most.saturating_sub(self.read + 1).min(AHEAD_AT_ONCE)
+    }
 }
 
 /// Asks the target about tables.
@@ -144,6 +199,7 @@ enum Found {
 pub struct Catalog {
     connection: Connection,
     starts: Starts,
+    ahead: Ahead,
 }
 
 impl Catalog {
@@ -155,13 +211,14 @@ impl Catalog {
         let mut connection =
             sessions::open(target, Purpose::Sql, application_name).map_err(ApplyError::Target)?;
         connection.execute(SESSION).map_err(ApplyError::Target)?;
-        for question in QUESTIONS {
+        for question in QUESTIONS.into_iter().chain(described::QUESTIONS) {
             let prepared = connection.prepare(question.0, question.1);
             prepared.map_err(ApplyError::Target)?;
         }
         Ok(Self {
             starts: starts(&mut connection)?,
             connection,
+            ahead: Ahead::default(),
         })
     }
 
@@ -176,166 +233,115 @@ impl Catalog {
         kept.map_err(ApplyError::Target)
     }
 
-    /// The target's table for a table of the source that has this OID and, now, this name.
-    fn found(&mut self, oid: u32, name: &TableName) -> lockstep_client::Result<Found> {
+    /// The target's tables for tables of the source that have these OIDs and, now, these names.
+    fn found(&mut self, asked: &[(u32, &TableName)]) -> lockstep_client::Result<Vec<Found>> {
         let copies = &self.starts.copies;
-        let copied = copies.of(oid);
-        let bound = copied.and_then(|copied| copied.target).unwrap_or(0);
-        let before = copied.map_or(name, |copied| &copied.name);
-        let (now, before) = ((&name.schema, &name.table), (&before.schema, &before.table));
-        let rows = (self.connection)
-            .query_prepared("table", &[&bound, now.0, now.1, before.0, before.1])?;
-        let candidate = |row: &Row| {
-            Ok(Candidate {
-                oid: field(row, 0)?,
-                name: TableName {
-                    schema: field(row, 5)?,
-                    table: field(row, 6)?,
-                },
-            })
-        };
-        let candidates = rows.iter().map(candidate);
-        let candidates = candidates.collect::<lockstep_client::Result<Vec<_>>>()?;
-        let home = match copies.home(oid, name, &candidates) {
-            Home::Table(home) => home,
-            Home::Missing => return Ok(Found::Missing),
-            Home::OfAnother => return Ok(Found::OfAnother),
-        };
-        let row = candidates.iter().zip(rows).find(|(one, _)| *one == home);
-        Ok(match row {
-            Some((home, row)) => Found::Table(home.name.clone(), row),
-            None => Found::Missing,
-        })
-    }
-
-    fn read(&mut self, row: &Row) -> lockstep_client::Result<TargetTable> {
-        let connection = &mut self.connection;
-        let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
-        let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
-        let attributes = field(row, 4)?;
-        let columns = connection.query_prepared("columns", &[&oid])?;
-        let columns = columns.iter().map(|row| {
-            let delimiter: String = field(row, 2)?;
-            Ok(TargetColumn {
-                name: field(row, 0)?,
-                kind: field(row, 1)?,
-                in_array: field(row, 3)?,
-                delimiter: delimiter.bytes().next().unwrap_or(b','),
-                of_user: field(row, 4)?,
-                generated: field(row, 5)?,
-                always_identity: field(row, 6)?,
-                of: ColumnType {
-                    oid: field(row, 7)?,
-                    modifier: field(row, 8)?,
-                },
-            })
+        let of = asked.iter().map(|(oid, name)| {
+            let copied = copies.of(*oid);
+            let bound = copied.and_then(|copied| copied.target).unwrap_or(0);
+            let before = copied.map_or(*name, |copied| &copied.name);
+            serde_json::json!([bound, name.schema, name.table, before.schema, before.table])
         });
-        let columns = columns.collect::<lockstep_client::Result<_>>()?;
-        let mut keys: Vec<(u32, TargetKey)> = Vec::new();
-        for row in connection.query_prepared("keys", &[&oid])? {
-            let index: u32 = field(&row, 0)?;
-            let column = (field(&row, 1)?, field(&row, 2)?);
-            match keys.last_mut().filter(|(last, _)| *last == index) {
-                Some((_, key)) => key.columns.push(column),
-                None => keys.push((
-                    index,
-                    TargetKey {
-                        columns: vec![column],
-                    },
-                )),
+        let of = serde_json::Value::from_iter(of).to_string();
+        let rows = self.connection.query_prepared("tables", &[&of])?;
+        let mut candidates: Vec<Vec<Named>> = asked.iter().map(|_| Vec::new()).collect();
+        for row in &rows {
+            let place: usize = field(row, 0)?;
+            if let Some(of) = candidates.get_mut(place.saturating_sub(1)) {
+                of.push(Named::read(row)?);
             }
         }
-        let constraints = connection.query_prepared("constraints", &[&oid])?;
-        let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
-        Ok(TargetTable {
-            partitioned,
-            is_partition,
-            acting_rule,
-            attributes,
-            columns,
-            keys: keys.into_iter().map(|(_, key)| key).collect(),
-            constraints: constraints as usize,
-            reach: reach(connection, oid)?,
-        })
+        let found = asked.iter().zip(candidates);
+        Ok(found
+            .map(|((oid, name), candidates)| choose(copies, *oid, name, candidates))
+            .collect())
+    }
+
+    fn found_one(&mut self, oid: u32, name: &TableName) -> Result<Found> {
+        let found = self.found(&[(oid, name)]).map_err(ApplyError::Target)?;
+        Ok(found.into_iter().next().unwrap_or(Found::Missing))
+    }
+
+    /// The target's table for a table of the source, if it is known ahead. A table that was renamed is looked
+    /// for by more than its name.
+    fn known_ahead(&self, oid: u32, name: &TableName) -> Option<&Named> {
+        let copies = &self.starts.copies;
+        let is_renamed = (copies.of(oid)).is_some_and(|copied| copied.name != *name);
+        let named = self.ahead.described.get(name).filter(|_| !is_renamed)?;
+        match copies.home(oid, name, &[named.candidate()]) {
+            Home::Table(_) => Some(named),
+            Home::Missing | Home::OfAnother => None,
+        }
+    }
+
+    /// Describes a table, and with it others that are likely to be asked for next.
+    fn describe(&mut self, named: Named) -> lockstep_client::Result<TargetTable> {
+        let oid = named.table.reach.oid;
+        let mut all = vec![named];
+        let more = self.ahead.more();
+        if more > 0 {
+            let known = self.ahead.described.values();
+            let known = known.map(|known| known.table.reach.oid).chain([oid]);
+            let known = described::oids(known);
+            let rows = (self.connection).query_prepared("next", &[&oid, &more, &known])?;
+            for row in &rows {
+                all.push(Named::read(row)?);
+            }
+        }
+        self.ahead.read += all.len();
+        let tables = all.iter_mut().map(|one| &mut one.table);
+        described::describe(&mut self.connection, tables.collect())?;
+        let mut all = all.into_iter();
+        let asked = all.next().map(|asked| asked.table).unwrap_or_default();
+        let described = all.map(|named| (named.name.clone(), named));
+        self.ahead.described.extend(described);
+        Ok(asked)
     }
 }
 
-/// What decides how far changes of the table reach.
-fn reach(connection: &mut Connection, oid: u32) -> lockstep_client::Result<TargetReach> {
-    let facts = connection.query_prepared("facts", &[&format!("{{{oid}}}")])?;
-    let facts: String = facts
-        .first()
-        .map_or(Ok(String::new()), |row| field(row, 0))?;
-    let root = facts.split('/').next().and_then(|root| root.parse().ok());
-    let mut uniques: Vec<(u32, TargetUnique)> = Vec::new();
-    for row in connection.query_prepared("uniques", &[&oid])? {
-        let index: u32 = field(&row, 0)?;
-        let column = UniqueColumn {
-            name: field(&row, 3)?,
-            kind: field(&row, 4)?,
-            modifier: field(&row, 5)?,
-            exact: field(&row, 6)?,
-        };
-        match uniques.last_mut().filter(|(last, _)| *last == index) {
-            Some((_, unique)) => unique.columns.push(column),
-            None => {
-                let unique = TargetUnique {
-                    excludes: field(&row, 1)?,
-                    nulls_equal: field(&row, 2)?,
-                    columns: vec![column],
-                };
-                uniques.push((index, unique));
-            }
-        }
-    }
-    Ok(TargetReach {
-        oid,
-        root: root.unwrap_or(oid),
-        triggers: !facts.ends_with("/triggers"),
-        facts,
-        uniques: uniques.into_iter().map(|(_, unique)| unique).collect(),
-    })
+/// Chooses the target's table for a table of the source.
+fn choose(copies: &Copies, oid: u32, name: &TableName, named: Vec<Named>) -> Found {
+    let candidates: Vec<_> = named.iter().map(Named::candidate).collect();
+    let home = match copies.home(oid, name, &candidates) {
+        Home::Table(home) => home,
+        Home::Missing => return Found::Missing,
+        Home::OfAnother => return Found::OfAnother,
+    };
+    let is_home = |named: &Named| named.table.reach.oid == home.oid;
+    named
+        .into_iter()
+        .find(is_home)
+        .map_or(Found::Missing, Found::Table)
 }
 
 impl Catalog {
-    /// Where the table of the source with this OID starts, which has this name now. Its rows may be in a
-    /// table of another name ([`Copies::home`]).
-    fn start_of(&mut self, oid: u32, name: &TableName) -> Result<Start> {
-        let everything = Start::At(Lsn::INVALID);
+    /// Where the table of the source with this OID starts, which has this name now, if that does not depend
+    /// on the target. Its rows may be in a table of another name ([`Copies::home`]).
+    fn listed_start(&self, oid: u32, name: &TableName) -> Option<Start> {
         let listed = self.starts.copies.of(oid);
         let listed = listed.map_or(name, |copied| &copied.name);
         match (self.starts.tables.get(listed), &self.starts.others) {
-            (Some(start), _) => return Ok(*start),
-            (None, Others::All) => return Ok(everything),
-            (None, Others::LaterPartitions(excluded)) if excluded.names(name) => {
-                return Ok(Start::Never);
+            (Some(start), _) => Some(*start),
+            (None, Others::All) => Some(Start::At(Lsn::INVALID)),
+            (None, Others::LaterPartitions(excluded)) => {
+                excluded.names(name).then_some(Start::Never)
             }
-            (None, Others::LaterPartitions(_)) => {}
-        }
-        let Found::Table(_, row) = self.found(oid, name).map_err(ApplyError::Target)? else {
-            // One that is missing is told of at its first change.
-            return Ok(everything);
-        };
-        let found = self.read(&row).map_err(ApplyError::Target)?;
-        // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
-        match found.partitioned || !found.is_partition {
-            true => {
-                if !found.partitioned {
-                    warn!("table {name} was not copied, so its changes are skipped");
-                }
-                Ok(Start::Never)
-            }
-            false => Ok(everything),
         }
     }
 
-    /// Changes of the source's table are applied, to a table of its name if to any.
-    pub fn is_replicated(&mut self, oid: u32, name: &TableName) -> Result<bool> {
-        if self.start_of(oid, name)? == Start::Never {
-            return Ok(false);
-        }
-        let found = self.found(oid, name).map_err(ApplyError::Target)?;
-        Ok(!matches!(found, Found::Table(there, _) if there != *name))
+    /// For each table of the source, by its OID and its name now: changes of it are applied, to a table of
+    /// its name if to any.
+    pub fn are_replicated(&mut self, asked: &[(u32, &TableName)]) -> Result<Vec<bool>> {
+        let found = self.found(asked).map_err(ApplyError::Target)?;
+        let found = asked.iter().zip(&found);
+        Ok(found
+            .map(|((oid, name), found)| {
+                let start = self.listed_start(*oid, name);
+                let start = start.unwrap_or_else(|| later_start(name, found.named()));
+                let is_elsewhere = found.named().is_some_and(|named| named.name != **name);
+                start != Start::Never && !is_elsewhere
+            })
+            .collect())
     }
 
     /// Why there is no table for the source's changes.
@@ -356,25 +362,100 @@ impl Catalog {
     }
 }
 
+/// Where a table starts that was not copied, and that the target has so.
+fn later_start(name: &TableName, there: Option<&Named>) -> Start {
+    match there.map(|there| (there.table.partitioned, there.table.is_partition)) {
+        // One that is missing is told of at its first change.
+        None | Some((false, true)) => Start::At(Lsn::INVALID),
+        // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
+        Some((true, _)) => Start::Never,
+        Some((false, false)) => {
+            warn!("table {name} was not copied, so its changes are skipped");
+            Start::Never
+        }
+    }
+}
+
 impl Tables for Catalog {
-    fn start(&mut self, source: &SourceTable) -> Result<Start> {
-        self.start_of(source.oid, &source.name)
+    fn start(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Start> {
+        if let Some(start) = self.listed_start(source.oid, &source.name) {
+            return Ok(start);
+        }
+        self.ahead.at(transaction);
+        if let Some(known) = self.known_ahead(source.oid, &source.name) {
+            return Ok(later_start(&source.name, Some(known)));
+        }
+        let found = self.found_one(source.oid, &source.name)?;
+        Ok(later_start(&source.name, found.named()))
     }
 
-    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
-        let found = self.found(source.oid, &source.name);
-        match found.map_err(ApplyError::Target)? {
-            Found::Table(name, row) => {
-                let target = self.read(&row).map_err(ApplyError::Target)?;
-                let table = Table::fit(source, &target)?;
-                Ok(Arc::new(Table { name, ..table }))
+    fn table(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Arc<Table>> {
+        self.ahead.at(transaction);
+        self.ahead.asked += 1;
+        let known = self.known_ahead(source.oid, &source.name).cloned();
+        let (name, target) = match known {
+            Some(known) => {
+                // Whoever asks once more wants to know what it is by then.
+                self.ahead.described.remove(&known.name);
+                (known.name, known.table)
             }
-            Found::Missing => Err(ApplyError::shape(&source.name, self.missing(source))),
-            Found::OfAnother => {
-                let message = "it is the copy of another table, which the source has dropped or renamed \
-                               since; rename or drop it here as well, and make the new one as it is there";
-                Err(ApplyError::shape(&source.name, message.to_owned()))
+            None => match self.found_one(source.oid, &source.name)? {
+                Found::Table(named) => {
+                    let name = named.name.clone();
+                    let target = self.describe(named).map_err(ApplyError::Target)?;
+                    (name, target)
+                }
+                Found::Missing => {
+                    return Err(ApplyError::shape(&source.name, self.missing(source)));
+                }
+                Found::OfAnother => {
+                    let message = "it is the copy of another table, which the source has dropped or renamed \
+                                   since; rename or drop it here as well, and make the new one as it is there";
+                    return Err(ApplyError::shape(&source.name, message.to_owned()));
+                }
+            },
+        };
+        let table = Table::fit(source, &target)?;
+        Ok(Arc::new(Table { name, ..table }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Questions about 500 tables, if `of_10` of 10 that are described ahead are asked for later.
+    fn questions(of_10: usize) -> usize {
+        let mut ahead = Ahead::default();
+        let (mut questions, mut useful) = (0, 0);
+        for asked in 1..=500 {
+            ahead.asked = asked;
+            if asked > questions + useful {
+                questions += 1;
+                let more = ahead.more();
+                ahead.read += 1 + more;
+                useful += more * of_10 / 10;
             }
+            assert!(ahead.read <= asked * AHEAD, "{ahead:?}");
         }
+        questions
+    }
+
+    #[test]
+    fn the_more_tables_are_asked_for_the_more_are_described_ahead() {
+        assert!(questions(10) < 10, "{}", questions(10));
+        assert!(questions(5) < 20, "{}", questions(5));
+        assert_eq!(questions(0), 500, "a bounded number for nothing");
+    }
+
+    #[test]
+    fn what_was_described_ahead_counts_for_its_transaction() {
+        let mut ahead = Ahead::default();
+        ahead.at(Lsn::from(1));
+        ahead.asked = 3;
+        ahead.at(Lsn::from(1));
+        assert_eq!(ahead.asked, 3);
+        ahead.at(Lsn::from(2));
+        assert_eq!((ahead.asked, ahead.transaction), (0, Lsn::from(2)));
     }
 }

@@ -53,7 +53,8 @@
 //! | [`settings`] | what to apply, and where |
 //! | [`control`] | what others ask of a replica that applies, and see of it |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
-//! | [`catalog`] | what the target's catalogs say |
+//! | `described` | what the target's catalogs say of tables, many at once |
+//! | [`catalog`] | which table of the target a table of the source is, and what it is |
 //! | [`origins`] | where the target stands |
 //! | [`writer`] | changes the target |
 //! | `pool` | the writers of a session, on threads |
@@ -77,6 +78,7 @@ pub mod catalog;
 pub mod continuity;
 pub mod control;
 pub mod copies;
+mod described;
 mod drive;
 pub mod error;
 pub mod failpoint;

@@ -34,13 +34,13 @@ pub enum Start {
     Never,
 }
 
-/// What the merger asks about tables.
+/// What the merger asks about tables, for a transaction that is known by where its commit record starts.
 pub trait Tables {
     /// Where a table starts.
-    fn start(&mut self, source: &SourceTable) -> Result<Start>;
+    fn start(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Start>;
 
     /// The table on the target.
-    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>>;
+    fn table(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Arc<Table>>;
 }
 
 /// When a batch ends.
@@ -226,6 +226,11 @@ impl Merger {
         Ok(Taken::Ended(point))
     }
 
+    /// Where the commit record of the open transaction starts.
+    fn commit_lsn(&self) -> Lsn {
+        self.open.map_or(Lsn::INVALID, |open| open.commit)
+    }
+
     fn change(&mut self, oid: u32, table: Arc<Table>, change: Change) {
         self.add(Later::Change { oid, table, change });
     }
@@ -243,7 +248,7 @@ impl Merger {
             return Ok(());
         }
         let known = Known {
-            start: tables.start(&source)?,
+            start: tables.start(&source, self.commit_lsn())?,
             source,
             table: None,
             stale: false,
@@ -269,7 +274,7 @@ impl Merger {
         let table = match &known.table {
             Some(table) if !known.stale => Arc::clone(table),
             before => {
-                let found = tables.table(&known.source);
+                let found = tables.table(&known.source, open.commit);
                 let mut found = found.map_err(|error| error.at(open.commit))?;
                 // Its prepared statements are known by its address.
                 if let Some(before) = before.as_ref().filter(|before| **before == found) {
@@ -291,8 +296,7 @@ impl Merger {
             .filter(|(_, cell)| *cell == Cell::Unchanged)
             .map(|(column, _)| quoted(&column.name))
             .collect();
-        let lsn = self.open.map_or(Lsn::INVALID, |open| open.commit);
-        ApplyError::came_in(&table.name, &columns.join(", ")).at(lsn)
+        ApplyError::came_in(&table.name, &columns.join(", ")).at(self.commit_lsn())
     }
 
     fn update(
@@ -327,7 +331,7 @@ impl Merger {
         for relation in relations {
             truncated.extend(self.changed(*relation, tables)?.map(|(_, table)| table));
         }
-        let commit = self.open.map_or(Lsn::INVALID, |open| open.commit);
+        let commit = self.commit_lsn();
         let is_copied_later = |relation| {
             let known = self.known.get(relation);
             known.is_some_and(|known| matches!(known.start, Start::At(lsn) if lsn > commit))
@@ -380,10 +384,7 @@ impl Merger {
     pub fn hand_over(&mut self) -> Handed {
         let commit = self.last.take();
         let mut part = self.batch.take(commit);
-        part.lsn = match (commit, self.open) {
-            (Some(commit), _) => commit.end,
-            (None, open) => open.map_or(Lsn::INVALID, |open| open.commit),
-        };
+        part.lsn = commit.map_or_else(|| self.commit_lsn(), |commit| commit.end);
         let nothing_to_do = part.steps.is_empty() && !self.in_parts;
         self.in_parts = commit.is_none();
         self.batch.join(&mut self.waiting);
@@ -437,11 +438,11 @@ mod tests {
     struct Same;
 
     impl Tables for Same {
-        fn start(&mut self, _source: &SourceTable) -> Result<Start> {
+        fn start(&mut self, _source: &SourceTable, _transaction: Lsn) -> Result<Start> {
             Ok(Start::At(Lsn::INVALID))
         }
 
-        fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+        fn table(&mut self, source: &SourceTable, _transaction: Lsn) -> Result<Arc<Table>> {
             let columns = source.columns.iter().map(|column| TargetColumn {
                 name: column.name.clone(),
                 of: crate::types::ColumnType::default(),

@@ -86,17 +86,18 @@ pub const FACTS: &str = "SELECT pg_catalog.concat_ws('/', \
         SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) AS p)) AS tree(oids) \
     ORDER BY r.place";
 
-/// Each column of each index that [`FACTS`] lists, for one table. The types are those of which
-/// equal values have equal texts: bool, bytea, \"char\", name, the integers, text, oid, varchar, date,
-/// time, timestamp, uuid; and with a modifier char and numeric, which are then padded.
-pub const UNIQUES: &str = "SELECT i.indexrelid, i.indisexclusion, i.indnullsnotdistinct, a.attname, \
+/// Each column of each index that [`FACTS`] lists, for each table of an array of OIDs. The types are those
+/// of which equal values have equal texts: bool, bytea, \"char\", name, the integers, text, oid, varchar,
+/// date, time, timestamp, uuid; and with a modifier char and numeric, which are then padded.
+pub const UNIQUES: &str = "SELECT tree.root, i.indexrelid, i.indisexclusion, i.indnullsnotdistinct, a.attname, \
       coalesce(a.atttypid, 0), coalesce(a.atttypmod, -1), \
       coalesce(m.amname = 'btree' AND p.opcnamespace = 'pg_catalog'::pg_catalog.regnamespace \
         AND coalesce(l.collisdeterministic, true) \
         AND (a.atttypid IN (16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 2950) \
           OR a.atttypid IN (1042, 1700) AND a.atttypmod >= 4), false) \
-    FROM (SELECT $1::pg_catalog.oid UNION SELECT t.relid \
-        FROM pg_catalog.pg_partition_tree($1::pg_catalog.oid) AS t) AS tree(oid) \
+    FROM (SELECT r, r FROM pg_catalog.unnest($1::pg_catalog.oid[]) AS r \
+        UNION SELECT r, t.relid FROM pg_catalog.unnest($1::pg_catalog.oid[]) AS r, \
+          LATERAL pg_catalog.pg_partition_tree(r) AS t) AS tree(root, oid) \
       JOIN pg_catalog.pg_index AS i ON i.indrelid = tree.oid \
       JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid \
       JOIN pg_catalog.pg_am AS m ON m.oid = c.relam \
@@ -106,7 +107,7 @@ pub const UNIQUES: &str = "SELECT i.indexrelid, i.indisexclusion, i.indnullsnotd
       LEFT JOIN pg_catalog.pg_opclass AS p ON p.oid = i.indclass[k.place] \
       LEFT JOIN pg_catalog.pg_collation AS l ON l.oid = i.indcollation[k.place] \
     WHERE i.indislive AND (i.indisunique OR i.indisexclusion) \
-    ORDER BY i.indexrelid, k.place";
+    ORDER BY tree.root, i.indexrelid, k.place";
 
 impl Reach {
     /// `root` and `triggers` are from the target's catalog, as `uniques`.

@@ -19,6 +19,18 @@ use crate::wal::WalCommand;
 pub const PROGRAM: Program = Program {
     name: NAME,
     definition: Cli::command,
+    other: "lockstep-lab",
+    elsewhere: &[
+        ("demo", "demo"),
+        ("bench tpcc", "tpcc"),
+        ("bench", "bench"),
+        ("tpcc", "tpcc"),
+        ("wal calibrate", "wal calibrate"),
+        ("wal compare", "wal compare"),
+        ("wal play", "wal play"),
+        ("wal random", "wal random"),
+        ("wal record", "wal record"),
+    ],
 };
 
 /// PostgreSQL replicas that keep up
@@ -107,23 +119,6 @@ pub enum Command {
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
-}
-
-/// A command that is one of `lockstep-lab` now, as one line that says so; for one version.
-pub fn moved(mut args: impl Iterator<Item = String>) -> Option<String> {
-    let (first, second) = (args.next()?, args.next().unwrap_or_default());
-    let (old, new) = match (first.as_str(), second.as_str()) {
-        ("demo" | "bench", "") | ("demo", _) => (first.clone(), first),
-        ("bench", "tpcc") => ("bench tpcc".to_owned(), second),
-        ("bench", _) | ("wal", "calibrate" | "compare" | "play" | "random" | "record") => {
-            let both = format!("{first} {second}");
-            (both.clone(), both)
-        }
-        _ => return None,
-    };
-    Some(format!(
-        "lockstep {old} is now lockstep-lab {new}, a program of the package lockstep-lab"
-    ))
 }
 
 #[cfg(test)]
@@ -231,27 +226,29 @@ mod tests {
     }
 
     #[test]
-    fn moved_commands_are_told_of_and_no_others() {
+    fn commands_of_the_other_program_are_told_of_and_no_others() {
+        let told = |line: &str| {
+            let args: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            PROGRAM.told_elsewhere(&args)
+        };
         for (line, expected) in [
-            (
-                "demo --duration 0",
-                "lockstep demo is now lockstep-lab demo,",
-            ),
-            ("bench", "lockstep bench is now lockstep-lab bench,"),
+            ("demo --duration 0", "lockstep demo is lockstep-lab demo,"),
+            ("bench", "lockstep bench is lockstep-lab bench,"),
             (
                 "bench copy --rounds 1",
-                "lockstep bench copy is now lockstep-lab bench copy,",
+                "lockstep bench is lockstep-lab bench,",
             ),
             (
                 "bench tpcc load",
-                "lockstep bench tpcc is now lockstep-lab tpcc,",
+                "lockstep bench tpcc is lockstep-lab tpcc,",
             ),
+            ("tpcc run", "lockstep tpcc is lockstep-lab tpcc,"),
             (
                 "wal play x",
-                "lockstep wal play is now lockstep-lab wal play,",
+                "lockstep wal play is lockstep-lab wal play, of the package lockstep-lab",
             ),
         ] {
-            let told = moved(line.split(' ').map(str::to_owned)).unwrap();
+            let told = told(line).unwrap();
             assert!(told.starts_with(expected), "{told}");
         }
         for line in [
@@ -262,7 +259,7 @@ mod tests {
             "wal --help",
             "--help",
         ] {
-            assert_eq!(moved(line.split(' ').map(str::to_owned)), None, "{line}");
+            assert_eq!(told(line), None, "{line}");
         }
     }
 }

@@ -40,23 +40,17 @@ mod wal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use lockstep_service::exit::USAGE;
 use lockstep_service::words::output;
 
 use args::{Cli, Command, PROGRAM};
 
 fn main() -> ExitCode {
-    let args = std::env::args_os().skip(1);
-    if let Some(line) = args::moved(args.map_while(|arg| arg.into_string().ok())) {
-        PROGRAM.complain(&line);
-        return ExitCode::from(USAGE);
-    }
     let Cli { command } = match PROGRAM.parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
     match run(&command) {
-        Ok(code) => code,
+        Ok(code) => PROGRAM.done(code),
         Err(error) => PROGRAM.failed(&*error, exit::code(&error)),
     }
 }
@@ -70,7 +64,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Replica { command } => replica::run(command),
         Command::Serve(args) => serve::run(args),
         Command::Wal { command } => wal::run(command),
-        Command::Completion { shell } => Ok(output::write(&PROGRAM.completion(*shell))?),
+        Command::Completion { shell } => {
+            output::write(&PROGRAM.completion(*shell));
+            Ok(())
+        }
         Command::Man { folder } => PROGRAM
             .write_man_pages(folder)
             .with_context(|| format!("cannot write man pages into {}", folder.display())),

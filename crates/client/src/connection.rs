@@ -132,6 +132,12 @@ impl Connection {
         self.link.broken.is_some() || self.link.connection.is_closed()
     }
 
+    /// True if the server has sent nothing since the last answer: that it has ended the connection, for one.
+    pub fn is_quiet(&self) -> bool {
+        let polled = self.link.poll(false, None, Duration::ZERO);
+        !self.is_closed() && polled.is_ok_and(|polled| !polled.input)
+    }
+
     /// The server's version as in `server_version_num`, e.g. 150020.
     pub fn server_version(&self) -> u32 {
         self.link.connection.server_version()

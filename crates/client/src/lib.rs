@@ -52,7 +52,7 @@ pub mod stream;
 pub mod target;
 pub mod value;
 
-pub use connection::{Connection, DATABASE_OID, Identity, Table};
+pub use connection::{Connection, DATABASE_OID, Identity, Rows, Table};
 pub use conninfo::{Conninfo, Purpose, Server};
 pub use copy::{CopyIn, CopyOut};
 pub use error::{ClientError, Refusal, Result, Step};

@@ -231,10 +231,15 @@ impl Pipeline<'_> {
                 continue;
             };
             match answer.kind() {
-                AnswerKind::Rows => {
-                    self.answer.affected = answer.affected();
-                    self.answer.rows = answer.rows();
-                    self.bytes += size(&self.answer.rows);
+                // The first statement's rows come one by one if those of the statement before the pipeline
+                // did: libpq ends that mode between statements of a pipeline, not at its beginning.
+                kind @ (AnswerKind::Rows | AnswerKind::Row) => {
+                    let rows = answer.rows();
+                    self.bytes += size(&rows);
+                    self.answer.rows.extend(rows);
+                    if kind == AnswerKind::Rows {
+                        self.answer.affected = answer.affected();
+                    }
                 }
                 AnswerKind::Command => self.answer.affected = answer.affected(),
                 AnswerKind::Skipped => {}
@@ -249,10 +254,7 @@ impl Pipeline<'_> {
                         return Err(ClientError::Lost("the server has ended it".to_owned()));
                     }
                 }
-                AnswerKind::Row
-                | AnswerKind::CopyBoth
-                | AnswerKind::CopyOne(_)
-                | AnswerKind::Other => {
+                AnswerKind::CopyBoth | AnswerKind::CopyOne(_) | AnswerKind::Other => {
                     return Err(ClientError::Protocol("a copy in a pipeline".to_owned()));
                 }
             }

@@ -16,6 +16,16 @@ use crate::wal::WalCommand;
 pub const PROGRAM: Program = Program {
     name: NAME,
     definition: Cli::command,
+    other: "lockstep",
+    elsewhere: &[
+        ("doctor", "doctor"),
+        ("pool", "pool"),
+        ("relay", "relay"),
+        ("replica", "replica"),
+        ("serve", "serve"),
+        ("top", "top"),
+        ("wal analyze", "wal analyze"),
+    ],
 };
 
 /// Lockstep's test bed: shows, measures and checks what Lockstep does

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
 use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 
 use crate::args::Bench;
 use crate::exit::SIGNAL_BASE;
@@ -25,7 +25,7 @@ pub fn run(benchmark: &Bench) -> Result<()> {
         }
         Bench::Measurements { tree } => {
             for path in measurements::write(tree)? {
-                println!("written: {}", path.display());
+                output::print(&format!("written: {}", path.display()));
             }
             Ok(())
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_bench::audience::{Phase, Stage, Tick, Trials};
 use lockstep_service::words::figures;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 
 /// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -109,7 +109,7 @@ impl Live {
                 let _ = writeln!(io::stderr(), "{line}");
             }
             View::Lines { to_stderr: false } => {
-                let _ = writeln!(io::stdout(), "{line}");
+                output::print(line);
             }
         }
     }

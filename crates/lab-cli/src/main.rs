@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let Err(error) = run(&command) else {
-        return ExitCode::SUCCESS;
+        return PROGRAM.done(ExitCode::SUCCESS);
     };
     if guard::asked_to_end().is_some() {
         // The failure is only a consequence of the signal. The thread that handles the signal
@@ -63,7 +63,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench { benchmark } => bench::run(benchmark),
         Command::Tpcc { command } => tpcc::run(command),
         Command::Wal { command } => wal::run(command),
-        Command::Completion { shell } => Ok(output::write(&PROGRAM.completion(*shell))?),
+        Command::Completion { shell } => {
+            output::write(&PROGRAM.completion(*shell));
+            Ok(())
+        }
         Command::Man { folder } => PROGRAM
             .write_man_pages(folder)
             .with_context(|| format!("cannot write man pages into {}", folder.display())),

@@ -1,6 +1,8 @@
 //! A program of ours as tests of its command line start it.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -68,6 +70,27 @@ impl TestProgram {
             text.push('\n');
         }
         assert_recorded(path, &text);
+    }
+
+    /// Asserts that a result that cannot be written is an error, in one line.
+    pub fn assert_full_disk_is_told(&self, commands: &[&[&str]]) {
+        for args in commands {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let ended = self.command(args).stdout(full).output().unwrap();
+            let line = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!(ended.status.code(), Some(1), "{args:?}: {line}");
+            let begin = format!("{}: cannot write to standard output: ", self.name);
+            assert!(line.starts_with(&begin), "{args:?}: {line}");
+            assert!(line.contains("No space left on device"), "{args:?}: {line}");
+        }
+    }
+
+    /// The commands of which a file has the help, those of other programs as well.
+    pub fn commands(&self, help: &Path) -> BTreeSet<String> {
+        let text = fs::read_to_string(help).unwrap();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("$ "));
+        let commands = lines.filter_map(|line| line.strip_suffix(" --help")?.split_once(' '));
+        commands.map(|(_, command)| command.to_owned()).collect()
     }
 
     pub fn assert_version(&self, version: &str) {

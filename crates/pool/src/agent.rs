@@ -187,6 +187,8 @@ impl Agent {
     fn node_session(&self, conninfo: &Conninfo) -> Result<(), String> {
         let connected = Instant::now();
         let (mut server, session) = self.connect(conninfo, questions::NODE)?;
+        // This was a new session; the next probe may be a while off.
+        self.known().judge.accepts(true);
         let mut load: Option<(Instant, Load)> = None;
         while self.runs() {
             let began = Instant::now();

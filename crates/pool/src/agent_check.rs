@@ -47,7 +47,7 @@ async fn answer(mut stream: impl AsyncRead + tokio::io::AsyncWrite + Unpin, agen
         "" => PoolDoor::Readers(own).agent_words(&agent.verdict(), own),
         text => match PoolDoor::parse(text) {
             Some(door) => door.agent_words(&agent.verdict(), own),
-            None => "ready down # no such door".to_owned(),
+            None => "down # no such door".to_owned(),
         },
     };
     // Whoever has gone needs no answer.

@@ -273,23 +273,19 @@ impl PoolDoor {
         }
     }
 
-    /// The words of HAProxy's agent-check. `ready` takes back what an earlier answer may have said:
-    /// HAProxy keeps `drain` and `maint` until then.
+    /// The words of HAProxy's agent-check. A drained node has no weight. The words `drain`, `maint` and
+    /// `ready` are not used: they change what operators set in HAProxy itself, which is theirs.
     pub fn agent_words(self, verdict: &Verdict, own: Door) -> String {
-        let is_reader = matches!(self, Self::Readers(door) | Self::Late(door) if door != own);
-        if is_reader {
-            return "maint".to_owned();
-        }
         match self.closed(verdict, own) {
-            Some(_) if verdict.state == NodeState::Draining => "drain".to_owned(),
-            Some(why) => format!("ready down # {why}"),
+            Some(why) if verdict.state == NodeState::Draining => format!("up 0% # {why}"),
+            Some(why) => format!("down # {why}"),
             None => {
                 let share = match self {
                     Self::Readers(_) => verdict.share,
                     Self::Late(_) => verdict.late_share,
                     Self::Writes => 100,
                 };
-                format!("ready up {share}%")
+                format!("up {share}%")
             }
         }
     }
@@ -422,8 +418,8 @@ mod tests {
         let stale = standby(Reason::Stale.state());
         let old = standby(Reason::OldTimeline.state());
         let drained = standby(NodeState::Draining);
-        let down = |why: &str| (503, format!("ready down # {why}"));
-        let up = |share: &str| (200, format!("ready up {share}"));
+        let down = |why: &str| (503, format!("down # {why}"));
+        let up = |share: &str| (200, format!("up {share}"));
         assert_eq!(words(fresh, &node_in), up("75%"));
         assert_eq!(words(late, &node_in), up("40%"));
         assert_eq!(words(late, &stale), up("40%"));
@@ -432,12 +428,16 @@ mod tests {
             down("the data is older than the bound")
         );
         assert_eq!(words(late, &old), down(Reason::OldTimeline.words()));
-        assert_eq!(words(reports, &node_in), (503, "maint".to_owned()));
+        assert_eq!(
+            words(reports, &node_in),
+            down("the node is of another door")
+        );
         assert_eq!(words(writes, &node_in), down("the node is a standby"));
         assert_eq!(words(writes, &primary()), up("100%"));
         assert_eq!(words(fresh, &primary()), down("the node is a primary"));
+        let without_weight = "up 0% # drained by an operator".to_owned();
         for door in [fresh, late, writes] {
-            assert_eq!(words(door, &drained), (404, "drain".to_owned()));
+            assert_eq!(words(door, &drained), (404, without_weight.clone()));
         }
     }
 

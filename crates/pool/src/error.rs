@@ -12,8 +12,7 @@ pub enum PoolError {
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
     #[error(
-        "cannot listen on {address}: {source}; if another agent runs there, give this one another address \
-         with {option}"
+        "cannot listen on {address}; if another agent runs there, give this one another address with {option}"
     )]
     Listen {
         address: HostPort,

@@ -49,6 +49,8 @@ pub struct ProxyRules {
     pub check_every: Duration,
     pub when_all_late: WhenAllLate,
     pub sessions_when_out: SessionsWhenOut,
+    /// The account that HAProxy changes to, if it is started as root.
+    pub user: Option<String>,
     /// Certificate authority of the agents, if they speak TLS.
     pub agent_ca: Option<PathBuf>,
 }
@@ -63,7 +65,7 @@ const AGENT_CHECKS: u32 = 2;
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
     crate::member::check(members)?;
     let names = names(members)?;
-    let mut text = head(rules);
+    let mut text = head(rules)?;
     front(&mut text, rules, "writes", rules.writes_port, &[]);
     back(&mut text, members, &names, rules, PoolDoor::Writes);
     for (door, name, port) in [
@@ -121,14 +123,25 @@ fn names(members: &[Member]) -> Result<Vec<String>, String> {
     }
 }
 
-fn head(rules: &ProxyRules) -> String {
+fn head(rules: &ProxyRules) -> Result<String, String> {
     let (connections, socket) = (rules.connections, rules.socket.display());
     let check_ms = rules.check_every.as_millis();
     let statistics = &rules.statistics;
-    format!(
+    let is_plain = |user: &str| {
+        user.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    };
+    let user = match &rules.user {
+        Some(user) if user.is_empty() || !is_plain(user) => {
+            return Err(format!("{user:?} is no account's name"));
+        }
+        Some(user) => format!("\n    user {user}\n    group {user}"),
+        None => String::new(),
+    };
+    Ok(format!(
         "# Written by lockstep pool haproxy; see docs/pool.md.\n\
          global\n    \
-             maxconn {connections}\n    \
+             maxconn {connections}{user}\n    \
              stats socket {socket} mode 600 level admin\n    \
              stats timeout 1m\n\n\
          defaults\n    \
@@ -149,7 +162,7 @@ fn head(rules: &ProxyRules) -> String {
              stats enable\n    \
              stats uri /\n    \
              stats refresh 2s\n"
-    )
+    ))
 }
 
 fn front(text: &mut String, rules: &ProxyRules, name: &str, port: u16, uses: &[String]) {
@@ -236,6 +249,7 @@ mod tests {
             check_every: Duration::from_millis(500),
             when_all_late: WhenAllLate::Freshest,
             sessions_when_out: SessionsWhenOut::Keep,
+            user: None,
             agent_ca: None,
         }
     }
@@ -274,6 +288,12 @@ mod tests {
         assert!(primary.contains("use_backend writes if { nbsrv(reads) eq 0 }"));
         let refuse = text(|rules| rules.when_all_late = WhenAllLate::Refuse);
         assert!(!refuse.contains("use_backend") && !refuse.contains("late"));
+        assert!(!plain.contains("user"));
+        let account = text(|rules| rules.user = Some("haproxy".to_owned()));
+        assert!(account.contains("    user haproxy\n    group haproxy\n"));
+        let mut wrong = rules();
+        wrong.user = Some("a\nb".to_owned());
+        assert!(configuration(&nodes, &wrong).is_err());
         let tls = text(|rules| rules.agent_ca = Some("/ca.pem".into()));
         assert!(tls.contains("check-ssl verify required ca-file /ca.pem"));
     }

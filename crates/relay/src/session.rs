@@ -80,6 +80,8 @@ pub struct Standing {
     pub database_oid: u32,
     /// OID of the role that has logged in.
     pub role_oid: u32,
+    /// All settings as `SHOW` shows them, as JSON; None if they cannot be read in the session's encoding.
+    pub shown: Option<String>,
     pub written: Written,
 }
 

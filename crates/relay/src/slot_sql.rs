@@ -20,6 +20,7 @@ mod tests;
 
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
+use lockstep_wire::command::{MOST_NAME, cut_name};
 use serde_json::json;
 
 use crate::token::{Spanned, Token, tokens};
@@ -158,10 +159,16 @@ fn function(tokens: &[Spanned]) -> Option<&'static str> {
     })
 }
 
+/// Whether a value that a function or a comparison takes as a name is this slot's: the server cuts it.
+pub fn is_name_of(value: &[u8], slot: &str) -> bool {
+    value.get(..MOST_NAME).unwrap_or(value) == slot.as_bytes()
+}
+
 /// Whether a text is this name, or has it in single quotes.
 fn names(tokens: &[Spanned], slot: &str) -> bool {
+    let end = if slot.len() == MOST_NAME { "" } else { "'" };
     tokens.iter().any(|(token, _)| match token {
-        Token::Text(text) => text == slot || text.contains(&format!("'{slot}'")),
+        Token::Text(text) => cut_name(text) == slot || text.contains(&format!("'{slot}{end}")),
         _ => false,
     })
 }
@@ -357,14 +364,20 @@ fn single_call(query: &str, tokens: &[Spanned], slot: &str) -> Option<(Act, Stri
         .position(|(token, _)| *token == Token::Symbol(')'))?;
     let arguments: Vec<&Token> = inside.get(..end)?.iter().map(|(token, _)| token).collect();
     let after = inside.get(end + 1..)?;
-    let shape: String = after.iter().map(|(token, _)| word(token)).collect();
+    let as_word = |token: &Token| match token {
+        Token::Text(name) if cut_name(name) == slot => format!("{slot} "),
+        token => word(token),
+    };
+    let shape: String = after.iter().map(|(token, _)| as_word(token)).collect();
     match (function.as_str(), arguments.as_slice()) {
-        (DROP, [Token::Text(name)]) if name == slot && shape.is_empty() => {}
+        (DROP, [Token::Text(name)]) if cut_name(name) == slot && shape.is_empty() => {}
         (DROP, [Token::Word(name)])
             if name == "slot_name"
                 && selected.is_none()
                 && shape == format!("from {VIEW} where slot_name = {slot} ") => {}
-        (ADVANCE, [Token::Text(name), Token::Symbol(','), Token::Text(to)]) if name == slot => {
+        (ADVANCE, [Token::Text(name), Token::Symbol(','), Token::Text(to)])
+            if cut_name(name) == slot =>
+        {
             let to: Lsn = to.parse().ok()?;
             let columns = match selected {
                 Some(selected) => between(query, selected)?,

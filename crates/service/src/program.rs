@@ -12,6 +12,7 @@ use clap::{Command, Parser, ValueEnum};
 
 use crate::exit;
 use crate::sanitize::sanitize;
+use crate::words::output;
 
 /// Shells that commands can be completed in.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -27,6 +28,10 @@ pub struct Program {
     pub name: &'static str,
     /// The definition of its command line.
     pub definition: fn() -> Command,
+    /// The other program, and those of its commands that this one has not: as they are typed here, with
+    /// those of versions when there was one program, and as they are typed there.
+    pub other: &'static str,
+    pub elsewhere: &'static [(&'static str, &'static str)],
 }
 
 /// Writes one line of a program to standard error. The line is sanitized, since it may hold text of
@@ -39,19 +44,34 @@ pub fn complain(program: &str, message: &str) {
 impl Program {
     /// Parses the command line. Prints help and version, or one line about an error.
     pub fn parse<C: Parser>(&self) -> Result<C, ExitCode> {
+        if let Some(line) = self.told_elsewhere(&typed().collect::<Vec<_>>()) {
+            self.complain(&line);
+            return Err(ExitCode::from(exit::USAGE));
+        }
         C::try_parse().map_err(|error| {
             if matches!(
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             ) {
-                let _ = error.print();
-                return ExitCode::SUCCESS;
+                output::note(error.print());
+                return self.done(ExitCode::SUCCESS);
             }
-            let args = std::env::args_os().skip(1);
-            let args = args.map_while(|arg| arg.into_string().ok());
-            self.complain(&self.usage_line(&error, args));
+            self.complain(&self.usage_line(&error, typed()));
             ExitCode::from(exit::USAGE)
         })
+    }
+
+    /// One line about a command that the other program has.
+    pub fn told_elsewhere(&self, args: &[String]) -> Option<String> {
+        let typed = |command: &str| {
+            let mut words = command.split(' ').zip(args);
+            args.len() >= command.split(' ').count() && words.all(|(word, arg)| word == arg)
+        };
+        let (here, there) = self.elsewhere.iter().find(|(here, _)| typed(here))?;
+        let (name, other) = (self.name, self.other);
+        Some(format!(
+            "{name} {here} is {other} {there}, of the package {other}"
+        ))
     }
 
     /// Writes one line to standard error; see [`complain`].
@@ -62,7 +82,18 @@ impl Program {
     /// Writes one line about an error to standard error, and returns the exit code.
     pub fn failed(&self, error: &(dyn Error + 'static), code: u8) -> ExitCode {
         self.complain(&words(error));
-        ExitCode::from(code)
+        self.done(ExitCode::from(code))
+    }
+
+    /// The exit code, unless something that the program printed could not be written.
+    pub fn done(&self, code: ExitCode) -> ExitCode {
+        match output::end() {
+            Ok(()) => code,
+            Err(error) => {
+                self.complain(&format!("cannot write to standard output: {error}"));
+                ExitCode::from(exit::FAILED)
+            }
+        }
     }
 
     /// The script that makes a shell complete the program's commands and options.
@@ -113,6 +144,12 @@ impl Program {
         }
         words
     }
+}
+
+/// The arguments, up to one that is no text.
+fn typed() -> impl Iterator<Item = String> {
+    let args = std::env::args_os().skip(1);
+    args.map_while(|arg| arg.into_string().ok())
 }
 
 /// What is spelt most like the misspelt command, option or value.

@@ -199,7 +199,7 @@ impl Costs {
 
     pub fn read(path: &Path) -> Result<Self> {
         let file = path.display().to_string();
-        let read = |source| WalError::Read {
+        let read = |source| WalError::ReadCosts {
             file: file.clone(),
             source,
         };

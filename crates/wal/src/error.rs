@@ -13,6 +13,9 @@ pub type Result<T, E = WalError> = std::result::Result<T, E>;
 pub enum WalError {
     #[error("cannot read {file}: {source}")]
     Read { file: String, source: io::Error },
+    /// The file of costs that a user has named.
+    #[error("cannot read {file}: {source}; --costs names a file of costs as JSON")]
+    ReadCosts { file: String, source: io::Error },
     /// A file of WAL. That it cannot be read says nothing of what is in it.
     #[error(
         "cannot read {file}: {source}; make it readable for the user who runs this, or choose a range \

@@ -147,7 +147,8 @@ impl Subscriber {
             lockstep_lab::server::DATABASE
         );
         let mut client = self.connect(TEMPLATE)?;
-        // Sessions of the lab that have just ended may still be there.
+        self.server.end_sessions();
+        // Those of the lab that have just ended may still be there.
         until("that a database can be copied", || {
             match client.execute(&sql) {
                 Ok(()) => Ok(true),

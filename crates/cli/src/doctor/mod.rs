@@ -166,7 +166,7 @@ fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
             said = serde_json::to_string_pretty(&whole)? + "\n";
         }
     }
-    output::write(said.as_bytes())?;
+    output::write(said.as_bytes());
     verdict(&diagnosis)
 }
 
@@ -437,6 +437,7 @@ mod tests {
         let words = ["Commits of app, shop wait for no flush there (--explain)."];
         assert_eq!(lines.collect::<Vec<_>>(), words, "{text}");
         assert!(!text.contains("evidence"), "{text}");
+        assert!(text.starts_with("Watched 0 nodes for 1 s."), "{text}");
         let all = text::explained(&diagnosis);
         assert!(
             all.contains("Note: shop: it commits asynchronously"),

@@ -7,7 +7,7 @@ use lockstep_lag::diagnosis::LinkReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Finding};
 use lockstep_service::sanitize::sanitize;
-use lockstep_service::words::figures::seconds;
+use lockstep_service::words::figures::{counted, seconds};
 
 use super::{lost, text};
 
@@ -108,7 +108,10 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
     };
     let words: Vec<&str> = said.iter().map(|(_, words)| words.as_str()).collect();
     let words = match words.is_empty() {
-        true => format!("{} replicas looked at, none is late", diagnosis.links.len()),
+        true => {
+            let replicas = counted(diagnosis.links.len() as u64, "replica");
+            format!("{replicas} looked at, none is late")
+        }
         false => text::some_of(&words, "; "),
     };
     let mut lines = format!(

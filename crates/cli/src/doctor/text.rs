@@ -9,7 +9,7 @@ use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role};
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 use lockstep_service::words::lines::{cut_name, table, wrapped};
 
 use super::Probed;
@@ -22,11 +22,8 @@ const WIDTH: usize = 80;
 
 pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "Watched {} nodes for {watched} s.\n",
-        diagnosis.nodes.len()
-    );
+    let nodes = counted(diagnosis.nodes.len() as u64, "node");
+    let _ = writeln!(text, "Watched {nodes} for {watched} s.\n");
     for node in &diagnosis.nodes {
         node_lines(&mut text, node);
     }

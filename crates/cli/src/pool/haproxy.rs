@@ -71,6 +71,9 @@ pub struct HaproxyArgs {
     /// What becomes of readers' sessions on a node that is out; writers' sessions are always cut off
     #[arg(long, value_enum, default_value = "keep")]
     sessions_when_out: SessionsArg,
+    /// Account, and group, that HAProxy changes to if root starts it, as Debian's service does
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// The agents speak TLS: their certificate authority, PEM
     #[arg(long, value_name = "FILE")]
     agent_ca: Option<PathBuf>,
@@ -106,8 +109,10 @@ pub fn run(args: &HaproxyArgs) -> Result<()> {
             SessionsArg::Keep => SessionsWhenOut::Keep,
             SessionsArg::Close => SessionsWhenOut::Close,
         },
+        user: args.user.clone(),
         agent_ca: args.agent_ca.clone(),
     };
     let text = configuration(&members, &rules).map_err(|words| args.members.wrong(&words))?;
-    Ok(output::write(text.as_bytes())?)
+    output::write(text.as_bytes());
+    Ok(())
 }

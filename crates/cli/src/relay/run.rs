@@ -171,7 +171,10 @@ mod tests {
     /// Every key of the configuration has a flag, and every flag is passed on.
     #[test]
     fn flags_are_the_keys_of_the_configuration() {
-        let empty = vec![("primary", String::new()), ("spool", "/nowhere".to_owned())];
+        let empty = vec![
+            ("primary", "host=a".to_owned()),
+            ("spool", "/nowhere".to_owned()),
+        ];
         let keys: Vec<String> = Config::parse(None, &empty)
             .unwrap()
             .rows()

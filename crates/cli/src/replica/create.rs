@@ -33,7 +33,7 @@ const COLUMNS: usize = 100;
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The replica's name: lower-case letters, digits and underscores
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = super::replica_name)]
     name: String,
     /// How to connect to the source database, as a conninfo string or URI
     #[arg(long, value_name = "CONNINFO")]
@@ -47,7 +47,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SCHEMA")]
     exclude_schema: Vec<String>,
     /// Leave out a table, as schema.table, with its partitions; may be given several times
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", value_parser = table_name)]
     exclude_table: Vec<String>,
     /// Replicate only the rows of a table for which an expression is true, as
     /// schema.table=EXPRESSION; may be given once for each table
@@ -70,6 +70,15 @@ pub struct CreateArgs {
     /// Format of the result on standard output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     output: Output,
+}
+
+/// Parses a table's name, which has its schema.
+fn table_name(text: &str) -> std::result::Result<String, String> {
+    let (schema, table) = text.split_once('.').unwrap_or_default();
+    match schema.is_empty() || table.is_empty() {
+        false => Ok(text.to_owned()),
+        true => Err("write it as schema.table".to_owned()),
+    }
 }
 
 pub fn run(args: &CreateArgs) -> Result<()> {

@@ -12,6 +12,7 @@ mod verify;
 use clap::{Args, Subcommand};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::{End, ReplicaError};
+use lockstep_replica::names::check_replica_name;
 use lockstep_service::exit::Failure;
 
 /// `lockstep replica`
@@ -68,7 +69,7 @@ pub struct TargetArgs {
 #[derive(Debug, Args)]
 struct ReplicaArgs {
     /// The replica's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = replica_name)]
     name: String,
     #[command(flatten)]
     target: TargetArgs,
@@ -97,6 +98,12 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
+}
+
+/// Parses a replica's name.
+fn replica_name(text: &str) -> Result<String, String> {
+    check_replica_name(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 /// The source, if it is given.

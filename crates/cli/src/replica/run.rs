@@ -27,6 +27,7 @@ pub struct RunArgs {
     /// The replica's name
     #[arg(
         value_name = "NAME",
+        value_parser = super::replica_name,
         required_unless_present = "config",
         conflicts_with = "config"
     )]
@@ -68,7 +69,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct PauseArgs {
     /// The replica's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = super::replica_name)]
     name: String,
     #[command(flatten)]
     target: super::TargetArgs,

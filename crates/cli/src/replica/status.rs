@@ -30,7 +30,7 @@ const COLUMNS: usize = 100;
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Show only this replica, with its tables
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = super::replica_name)]
     name: Option<String>,
     #[command(flatten)]
     target: super::TargetArgs,

@@ -105,10 +105,10 @@ fn lines(report: &Report) -> Vec<String> {
     if report.is_equal() {
         let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
         lines.push(format!(
-            "source and target are equal at {}: {} tables, {} rows",
+            "source and target are equal at {}: {}, {}",
             report.lsn,
-            report.tables.len(),
-            figures::count(rows as f64)
+            figures::counted(report.tables.len() as u64, "table"),
+            figures::counted(rows, "row")
         ));
     }
     lines
@@ -215,13 +215,13 @@ fn mismatch(name: &str, report: &Report) -> String {
     } else {
         ""
     };
-    let plural = if found == 1 { "" } else { "s" };
+    let found = figures::counted(found as u64, "difference");
     let besides = match open {
         0 => String::new(),
         open => format!("; {open} {were} not compared"),
     };
     format!(
-        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {all} \
+        "replica {name} is not what its source was at {}: {more}{found} in {} of {all} \
          tables{besides}",
         report.lsn,
         differ.len(),

@@ -66,8 +66,8 @@ pub struct TopArgs {
     /// Writes a small logical message on the primary with each sample, and leaves nothing behind.
     #[arg(long)]
     heartbeat: bool,
-    /// End after N samples, with the exit codes of doctor: 0: nothing lags, 6: something lags,
-    /// 7: something cannot be seen
+    /// End after N samples, with the exit codes of doctor: 0: nothing lags, 6: something lags, 3: the
+    /// primary does not answer, 4: another node does not answer, 7: something cannot be seen
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// text: a screen on a terminal, lines elsewhere; json: one line with an object for each sample

@@ -10,6 +10,7 @@ use lockstep_lag::point::LinkKind;
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Diagnosis, Finding, Role};
 use lockstep_service::words::brief::time;
+use lockstep_service::words::figures::counted;
 
 use super::figures::one_line;
 
@@ -370,10 +371,6 @@ enum Piece {
 
 /// The summary of all rows in one line, the worst first, with the worst status.
 pub fn headline(rows: &[TopRow], diagnosis: &Diagnosis) -> (Status, String) {
-    let plural = |count: usize, word: &str| match count {
-        1 => word.to_owned(),
-        _ => format!("{word}s"),
-    };
     let of = |status: Status| rows.iter().filter(move |row| row.status == status).count();
     // A relay to which nothing leads is none.
     let is_replica = |row: &&TopRow| row.link.is_some() || row.kind != Role::Relay.to_string();
@@ -397,14 +394,14 @@ pub fn headline(rows: &[TopRow], diagnosis: &Diagnosis) -> (Status, String) {
     }
     let lost = of(Status::Lost);
     if lost > 0 {
-        let words = format!("{lost} {} unusable", plural(lost, "node"));
+        let words = format!("{} unusable", counted(lost as u64, "node"));
         parts.push((Status::Lost, words));
     }
     let asked = of(Status::Asked);
     if asked > 0 {
         parts.push((
             Status::Asked,
-            format!("asking {asked} {}…", plural(asked, "node")),
+            format!("asking {}…", counted(asked as u64, "node")),
         ));
     }
     if lag == 0 && asked == 0 && !diagnosis.unknown.is_empty() {
@@ -413,10 +410,7 @@ pub fn headline(rows: &[TopRow], diagnosis: &Diagnosis) -> (Status, String) {
     }
     let warnings = of(Status::Warning);
     if warnings > 0 {
-        parts.push((
-            Status::Warning,
-            format!("{warnings} {}", plural(warnings, "warning")),
-        ));
+        parts.push((Status::Warning, counted(warnings as u64, "warning")));
     }
     let worst = parts.first().map_or(Status::Fine, |(status, _)| *status);
     if parts.iter().all(|(status, _)| *status == Status::Warning) && diagnosis.healthy {

@@ -3,16 +3,15 @@
 
 mod text;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, value_parser};
 use lockstep_client::Conninfo;
 use lockstep_client::target::Target;
 use lockstep_service::exit::Failure;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
 use lockstep_wal::class::{Rules, Stage};
@@ -107,12 +106,11 @@ pub fn run(args: &AnalyzeArgs) -> Result<()> {
         Target::Folder(folder) => of_folder(args, &folder, costs)?,
         Target::Conninfo(conninfo) => of_server(args, &conninfo, costs)?,
     };
-    let mut out = std::io::stdout().lock();
-    let printed = match args.output {
-        Output::Text => out.write_all(text::text(&outcomes).as_bytes()),
-        Output::Json => writeln!(out, "{}", as_json(&outcomes)),
-    };
-    printed.context("cannot write to standard output")
+    match args.output {
+        Output::Text => output::write(text::text(&outcomes).as_bytes()),
+        Output::Json => output::print(&as_json(&outcomes).to_string()),
+    }
+    Ok(())
 }
 
 fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes> {
@@ -228,6 +226,7 @@ fn refused(error: WalError) -> anyhow::Error {
         | WalError::ReadFolder { .. }
         | WalError::Missing { .. }
         | WalError::Gap { .. }
+        | WalError::ReadCosts { .. }
         | WalError::Costs { .. } => Failure::Usage(error.to_string()).into(),
         // Its exit code is that of a server that cannot be reached.
         WalError::Server(error) => error.into(),

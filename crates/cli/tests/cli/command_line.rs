@@ -7,6 +7,8 @@ use std::process::Command;
 
 use lockstep_lab::test_program::TestProgram;
 
+use super::house::root;
+
 const LOCKSTEP: TestProgram = TestProgram {
     name: "lockstep",
     path: env!("CARGO_BIN_EXE_lockstep"),
@@ -54,14 +56,30 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn commands_of_the_test_bed_say_where_they_are_now() {
+fn commands_of_the_test_bed_say_where_they_are() {
     LOCKSTEP.assert_usage_errors(&[
-        (&["demo"], "is now lockstep-lab demo"),
-        (&["demo", "--help"], "is now lockstep-lab demo"),
-        (&["bench"], "is now lockstep-lab bench"),
-        (&["bench", "tpcc", "check", "x"], "is now lockstep-lab tpcc"),
-        (&["wal", "record"], "is now lockstep-lab wal record"),
+        (&["demo"], "is lockstep-lab demo"),
+        (&["demo", "--help"], "is lockstep-lab demo"),
+        (&["bench"], "is lockstep-lab bench"),
+        (&["bench", "tpcc", "check", "x"], "is lockstep-lab tpcc"),
+        (&["tpcc", "check", "x"], "is lockstep-lab tpcc"),
+        (&["wal", "record"], "is lockstep-lab wal record"),
     ]);
+}
+
+/// Each command of lockstep-lab that lockstep has not is told of.
+#[test]
+fn every_command_of_the_test_bed_is_known() {
+    let help = |program| root().join("crates").join(program).join("tests/help.txt");
+    let (ours, theirs) = (
+        LOCKSTEP.commands(&help("cli")),
+        LOCKSTEP.commands(&help("lab-cli")),
+    );
+    assert!(theirs.len() > 10, "{theirs:?}");
+    for command in theirs.difference(&ours) {
+        let args: Vec<_> = command.split(' ').collect();
+        LOCKSTEP.assert_usage_errors(&[(&args, "of the package lockstep-lab")]);
+    }
 }
 
 #[test]
@@ -147,6 +165,27 @@ fn usage_errors_of_replica_and_relay_exit_with_2() {
             ],
             "lower-case",
         ),
+        (&["replica", "status", "R", "--target", ""], "lower-case"),
+        (&["replica", "run", "R", "--target", ""], "lower-case"),
+        (&["replica", "pause", "R", "--target", ""], "lower-case"),
+        (&["replica", "resume", "R", "--target", ""], "lower-case"),
+        (&["replica", "start", "R", "--target", ""], "lower-case"),
+        (&["replica", "verify", "R", "--target", ""], "lower-case"),
+        (&["replica", "drop", "R", "--target", ""], "lower-case"),
+        (
+            &[
+                "replica",
+                "create",
+                "r",
+                "--source",
+                "",
+                "--target",
+                "",
+                "--exclude-table",
+                "t",
+            ],
+            "schema.table",
+        ),
         (
             &["replica", "run", "r", "--target=x", "--writers=0"],
             "--writers",
@@ -177,6 +216,10 @@ fn usage_errors_of_replica_and_relay_exit_with_2() {
         ),
         (&["relay"], "primary"),
         (&["relay", "--primary", "host=a"], "spool"),
+        (
+            &["relay", "--primary", "", "--spool", "/x"],
+            "names no server",
+        ),
         (
             &["relay", "--primary", "host=a password=x", "--spool", "/x"],
             "PGPASSWORD",
@@ -266,18 +309,27 @@ fn version_is_printed() {
     LOCKSTEP.assert_version(env!("CARGO_PKG_VERSION"));
 }
 
-/// What cannot be written ends in one line, and not in a panic.
+/// Whatever a command prints: help, scripts, and a result beside which it fails.
 #[test]
 fn a_result_that_cannot_be_written_is_an_error() {
-    for output in ["text", "json"] {
+    LOCKSTEP.assert_full_disk_is_told(&[
+        &["--help"],
+        &["--version"],
+        &["doctor", "--help"],
+        &["completion", "bash"],
+    ]);
+    for output in ["text", "json", "nagios"] {
         let nobody = ["doctor", "--primary", "host=/nowhere", "--seconds", "1"];
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut command = LOCKSTEP.command(&nobody);
         let ended = command.args(["--output", output]).stdout(full).output();
         let ended = ended.unwrap();
-        let line = String::from_utf8(ended.stderr).unwrap();
-        assert_eq!(ended.status.code(), Some(1), "{line}");
-        assert_eq!(line.lines().count(), 1, "{line}");
-        assert!(line.contains("No space left on device"), "{line}");
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        let last = said.lines().last().unwrap();
+        assert!(
+            last.starts_with("lockstep: cannot write to standard output: "),
+            "{said}"
+        );
     }
 }

@@ -13,6 +13,9 @@ use lockstep_lag::{Node, Role};
 use serde_json::Value;
 use std::time::Duration;
 
+/// Most windows that are watched until doctor says what is expected.
+const WINDOWS: usize = 10;
+
 /// A primary, a relay and a subscriber, and somebody who writes.
 struct Scene {
     lab: Lab,
@@ -83,6 +86,20 @@ impl Scene {
             seconds,
         )
     }
+
+    /// What doctor says once it is `right`: another program may take the processor for a whole window. At
+    /// last, what it says then.
+    fn examine_until(&self, seconds: u32, right: impl Fn(i32, &Value) -> bool) -> (i32, Value) {
+        let mut windows = (0..WINDOWS).map(|_| self.examine(seconds));
+        let mut said = windows.next().expect("there is one");
+        while !right(said.0, &said.1) {
+            match windows.next() {
+                Some(next) => said = next,
+                None => break,
+            }
+        }
+        said
+    }
 }
 
 fn ask(nodes: &[(&str, &str)], seconds: u32) -> (i32, Value) {
@@ -122,7 +139,11 @@ fn the_way_through_a_relay_is_watched() {
 
 fn healthy(scene: &mut Scene) {
     scene.write("repeat('x', 100)");
-    let (code, json) = scene.examine(3);
+    let is_usual = |json: &Value| {
+        let mut causes = causes(json).into_iter();
+        causes.all(|cause| cause == "asynchronous_apply_commit")
+    };
+    let (code, json) = scene.examine_until(3, |code, json| code == 0 && is_usual(json));
     scene.stop_writing();
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(json["healthy"], true, "{}", brief(&json));
@@ -132,13 +153,7 @@ fn healthy(scene: &mut Scene) {
     assert!(first["replica"].as_str().unwrap().starts_with("relay ("));
     assert_eq!(link(&json, "relay")["replica"], "subscriber");
     assert!(json["nodes"][1]["relay_version"].is_string(), "{json}");
-    assert!(
-        causes(&json)
-            .iter()
-            .all(|cause| cause == "asynchronous_apply_commit"),
-        "{}",
-        brief(&json)
-    );
+    assert!(is_usual(&json), "{}", brief(&json));
 }
 
 /// The core of `top` and `serve` shows both legs, the cache and the slots; it outlives a restart
@@ -225,7 +240,10 @@ fn blocked(scene: &mut Scene) {
         .unwrap();
     let pid = holder.backend_pid().to_string();
     scene.write("repeat('x', 100)");
-    let (code, json) = scene.examine(4);
+    let is_blocked = |json: &Value| causes(json).first().is_some_and(|it| it == "apply_blocked");
+    let (code, json) = scene.examine_until(4, |_, json| {
+        is_blocked(json) && link(json, "primary")["behind"] == false
+    });
     let said = doctor(&[
         "--primary",
         &scene.primary.conninfo(SUPERUSER),
@@ -275,7 +293,8 @@ fn late_flush(scene: &mut Scene) {
         );
         until_answer(&scene.subscriber, &worker, "true");
         scene.write("repeat('x', 100)");
-        let (code, json) = scene.examine(3);
+        let (code, json) =
+            scene.examine_until(3, |code, json| code == 0 && causes(json).len() == expected);
         scene.stop_writing();
         assert_eq!(code, 0, "{commit}: {}", brief(&json));
         let found = causes(&json);

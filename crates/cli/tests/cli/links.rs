@@ -115,6 +115,27 @@ fn the_map_is_short() {
     );
 }
 
+/// The input of a page that another page is written from.
+const INPUT: &str = "docs/measurements.in.md";
+
+#[test]
+fn every_page_is_in_a_package() {
+    let mut listed = BTreeSet::new();
+    for package in ["lockstep", "lockstep-lab"] {
+        let list = root().join(format!("packaging/debian/{package}.docs"));
+        listed.extend(fs::read_to_string(list).unwrap().lines().map(str::to_owned));
+    }
+    let pages: Vec<_> = fs::read_dir(root().join("docs")).unwrap().collect();
+    let pages = pages.into_iter().map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        format!("docs/{name}")
+    });
+    let missing: Vec<_> = pages
+        .filter(|page| !listed.contains(page) && page != INPUT)
+        .collect();
+    report(&missing);
+}
+
 #[test]
 fn links_of_pages_lead_somewhere() {
     let mut faults = Vec::new();

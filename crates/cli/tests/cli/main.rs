@@ -32,6 +32,7 @@ mod relay_back;
 mod relay_cancel;
 mod relay_clients;
 mod relay_console;
+mod relay_descriptions;
 mod relay_limits;
 mod relay_primary;
 mod relay_reads_alike;

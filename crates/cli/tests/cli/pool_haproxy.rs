@@ -1,7 +1,11 @@
 //! A pool behind a real HAProxy: a primary and two standbys, each with its agent.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -9,7 +13,9 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::pool_support::{Agent, free_port};
 use crate::serve_support::until;
@@ -18,6 +24,7 @@ const PROGRAM: &str = "/usr/sbin/haproxy";
 
 struct Proxy {
     process: Child,
+    socket: PathBuf,
     writes: u16,
     reads: u16,
 }
@@ -84,16 +91,36 @@ fn start(lab: &Lab, nodes: &Path) -> Proxy {
         .stderr(Stdio::null());
     Proxy {
         process: lab.launcher().spawn(command, Side::Both).unwrap(),
+        socket,
         writes,
         reads,
     }
 }
 
+impl Proxy {
+    /// Sends a command to the runtime socket.
+    fn tell(&self, command: &str) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(format!("{command}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.trim(), "", "{command}");
+    }
+}
+
 /// The port of the server that a new session reaches; None if it reaches none.
 fn reached(port: u16) -> Option<u16> {
+    port_of(&mut session(port)?)
+}
+
+fn session(port: u16) -> Option<Connection> {
     let conninfo = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
     let conninfo = Conninfo::parse(&conninfo).unwrap();
-    let mut session = Connection::connect(&conninfo, Purpose::Sql, "test").ok()?;
+    Connection::connect(&conninfo, Purpose::Sql, "test").ok()
+}
+
+/// The port of a session's server.
+fn port_of(session: &mut Connection) -> Option<u16> {
     let rows = session.query("SHOW port").ok()?;
     rows[0][0].clone()?.parse().ok()
 }
@@ -176,6 +203,8 @@ fn new_sessions_go_where_the_agents_say() {
         &[("primary", "is_primary"), ("first", ""), ("second", "")],
     );
 
+    drained_nodes_keep_their_sessions(&proxy, [&first, &second], [of_first, of_second]);
+
     let hosts = |more: &[&str]| {
         let args = [&["pool", "conninfo", "--nodes", nodes][..], more].concat();
         text(&lockstep(&args))
@@ -193,6 +222,131 @@ fn new_sessions_go_where_the_agents_say() {
             .code()
             == Some(2)
     );
+}
+
+/// The agent drains its node; an operator drains one in HAProxy, which no agent takes back.
+fn drained_nodes_keep_their_sessions(
+    proxy: &Proxy,
+    [first, second]: [&Server; 2],
+    [of_first, of_second]: [&Agent; 2],
+) {
+    let mut kept = until("a session reaches the first", || {
+        let mut session = session(proxy.reads)?;
+        (port_of(&mut session)? == first.port()).then_some(session)
+    });
+    of_first.serve.signal(Signal::SIGUSR1);
+    await_servers(proxy.reads, &[second]);
+    assert_eq!(port_of(&mut kept), Some(first.port()));
+    of_first.serve.signal(Signal::SIGUSR2);
+    await_servers(proxy.reads, &[first, second]);
+
+    proxy.tell("set server reads/second state maint");
+    await_servers(proxy.reads, &[first]);
+    // The agent of the second goes out and in again, and rises: HAProxy has asked it often meanwhile.
+    of_second.serve.signal(Signal::SIGUSR1);
+    of_second.await_state("draining", Some("drained"));
+    of_second.serve.signal(Signal::SIGUSR2);
+    of_second.await_state("in", None);
+    until("the agent's words have been heard", || {
+        reached(proxy.reads);
+        (of_second.state()["share_percent"] == 100).then_some(())
+    });
+    await_servers(proxy.reads, &[first]);
+    proxy.tell("set server reads/second state ready");
+    await_servers(proxy.reads, &[first, second]);
+}
+
+/// A certificate for 127.0.0.1 that signs itself, and its key, which others cannot read.
+fn certificate(folder: &Path) -> Option<[String; 2]> {
+    let [certificate, key] = ["crt", "key"].map(|name| folder.join(name).display().to_string());
+    let mut made = Command::new("openssl");
+    made.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+    ]);
+    made.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+    made.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+    made.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    let made = made
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .ok()?;
+    assert!(made.status.success(), "{made:?}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    Some([certificate, key])
+}
+
+#[test]
+fn agents_with_logins_and_tls_are_asked() {
+    let folder = TempDir::new().unwrap();
+    let Some([certificate, key]) = certificate(folder.path()) else {
+        println!("SKIP: there is no openssl");
+        return;
+    };
+    let logins = folder.path().join("logins").display().to_string();
+    fs::write(&logins, "ann:word\n").unwrap();
+    fs::set_permissions(&logins, fs::Permissions::from_mode(0o600)).unwrap();
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let secrets = [
+        "--auth-file",
+        &logins,
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+    ];
+    let agent = Agent::start(&primary, &primary, &secrets);
+    let file = nodes_file(&lab, &[(&primary, "primary", &agent)]);
+    let nodes = file.to_str().unwrap();
+    let status = |more: &[&str]| {
+        let args = [&["pool", "status", "--nodes", nodes][..], more].concat();
+        let output = lockstep(&args);
+        (output.status.code(), text(&output))
+    };
+    let authority = ["--agent-ca", &certificate];
+    until("the table has the sessions", || {
+        let (code, table) = status(&[&authority[..], &["--login-file", &logins]].concat());
+        let row = table.lines().nth(1)?;
+        let sessions: u32 = row.rsplit(' ').next()?.parse().ok()?;
+        (code == Some(0) && row.contains("writes") && sessions >= 1).then_some(())
+    });
+    let (code, table) = status(&authority);
+    assert!(
+        code == Some(0) && table.lines().nth(1).unwrap().ends_with(" -"),
+        "{table}"
+    );
+    let (code, table) = status(&[]);
+    assert!(
+        code == Some(4) && table.contains("its agent cannot be asked: "),
+        "{table}"
+    );
+    let json = lockstep(&["pool", "status", "--nodes", nodes, "--output", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["nodes"][0]["trouble"].is_string(), "{json}");
+
+    if !Path::new(PROGRAM).exists() {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+        return;
+    }
+    for late in ["freshest", "primary", "refuse"] {
+        for sessions in ["keep", "close"] {
+            let mut args = vec!["pool", "haproxy", "--nodes", nodes, "--when-all-late", late];
+            args.extend(["--sessions-when-out", sessions]);
+            args.extend(authority);
+            let config = text(&lockstep(&args));
+            let config = lab.write_file("haproxy.cfg", &config).unwrap();
+            let checked = Command::new(PROGRAM)
+                .args(["-c", "-f"])
+                .arg(&config)
+                .output();
+            assert!(checked.as_ref().unwrap().status.success(), "{checked:?}");
+        }
+    }
 }
 
 /// `lockstep pool status` says these reasons, and ends with this code.

@@ -350,6 +350,16 @@ fn a_session_goes_on_after_its_copy() {
         None
     );
     let before = rows(client.query("IDENTIFY_SYSTEM")).unwrap();
+    let shown = |client: &mut Raw| {
+        let names = [
+            "wal_level",
+            "timezone",
+            "server_version_num",
+            "is_superuser",
+        ];
+        names.map(|name| rows(client.query(&format!("SHOW {name}"))).unwrap())
+    };
+    let settings = shown(&mut client);
     let start = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')";
     for _ in 0..2 {
         assert_eq!(client.query(start).last().unwrap().0, b'W');
@@ -360,6 +370,8 @@ fn a_session_goes_on_after_its_copy() {
         for column in ["systemid", "timeline", "dbname"] {
             assert_eq!(value(&after[0], column), value(&before[0], column));
         }
+        assert_eq!(shown(&mut client), settings);
+        assert_eq!(client.query("-- ping")[0].0, b'I');
         let position: Lsn = value(&after[0], "xlogpos").unwrap().parse().unwrap();
         assert!(position >= value(&stage.slot("s"), CONFIRMED).unwrap().parse().unwrap());
     }

@@ -32,7 +32,7 @@ pub fn sql(server: &Server) -> Connection {
 }
 
 pub fn value(server: &Server, query: &str) -> String {
-    sql(server).query(query).unwrap()[0][0].clone().unwrap()
+    server.rows_in("app", query).unwrap()[0][0].clone().unwrap()
 }
 
 pub fn lockstep(args: &[&str]) -> Command {

@@ -176,7 +176,7 @@ fn refusals(folder: &str) {
     failed(&[folder, "--start", "0/5", "--end", "0/4"], 2, "--end");
     failed(&[folder, "--timeline", "7"], 2, "timeline 7");
     failed(&[folder, "--seconds", "1"], 2, "--seconds");
-    failed(&[folder, "--costs", "/nowhere"], 1, "/nowhere");
+    failed(&[folder, "--costs", "/nowhere"], 2, "/nowhere");
     failed(&["host=/nowhere"], 3, "/nowhere");
     failed(&["host=/nowhere", "--end", "0/1"], 2, "folder");
     failed(&["nonsense = 1"], 2, "conninfo");

@@ -37,6 +37,19 @@ fn each_statement_has_its_answer() {
     assert_eq!(affected, [0, 0, 0, 1, 1, 1, 2, 3, 0]);
     assert_eq!(answers[7].rows.len(), 3);
     assert_eq!(field(&answers[7].rows[2], 1), Ok("x".to_owned()));
+    // Also if the rows of the statement before came one by one.
+    assert_eq!(value(&mut client, "SELECT 1"), "1");
+    let mut pipeline = client.pipeline().unwrap();
+    for last in [2, 3] {
+        let rows = "SELECT generate_series(1, $1::int)";
+        pipeline.query(rows, &[&last]).unwrap();
+    }
+    let answers = pipeline.finish().unwrap();
+    let rows: Vec<_> = answers
+        .iter()
+        .map(|answer| (answer.rows.len(), answer.affected))
+        .collect();
+    assert_eq!(rows, [(2, 2), (3, 3)]);
     // An empty one, and the connection goes on as before.
     assert_eq!(client.pipeline().unwrap().finish(), Ok(Vec::new()));
     assert_eq!(value(&mut client, "SELECT count(*) FROM t"), "3");

@@ -1,12 +1,10 @@
 //! `lockstep-lab wal compare`: compares data folders of the user with the page oracle.
 
-use std::io::Write;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lockstep_service::exit::Failure;
 use lockstep_service::words::figures::count;
-use lockstep_service::words::output::Output;
+use lockstep_service::words::output::{self, Output};
 use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,
@@ -60,12 +58,10 @@ struct Outcome {
 
 pub fn run(args: &CompareArgs) -> Result<()> {
     let outcome = compare(args)?;
-    let mut out = std::io::stdout().lock();
-    let printed = match args.output {
-        Output::Text => out.write_all(outcome.text().as_bytes()),
-        Output::Json => writeln!(out, "{}", outcome.json()),
-    };
-    printed.context("cannot write to standard output")?;
+    match args.output {
+        Output::Text => output::write(outcome.text().as_bytes()),
+        Output::Json => output::print(&outcome.json().to_string()),
+    }
     match outcome.faults().as_slice() {
         [] => Ok(()),
         faults => Err(Failure::DataMismatch(format!("A and B: {}", faults.join(", "))).into()),

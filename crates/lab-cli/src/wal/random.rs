@@ -1,10 +1,9 @@
 //! `lockstep-lab wal random`: runs the random workload against a server of the user.
 
-use std::io::Write;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{ArgGroup, Args, value_parser};
 use lockstep_lab::package::{Major, Package};
+use lockstep_service::words::output;
 use lockstep_verify::random::{self, RandomWorkload, Size, Summary};
 
 /// `lockstep-lab wal random`
@@ -46,16 +45,13 @@ pub fn run(args: &RandomArgs) -> Result<()> {
         statements: args.statements,
     };
     let workload = RandomWorkload::new(args.seed, size);
-    let mut out = std::io::stdout().lock();
     let Some(target) = &args.target else {
-        return match out.write_all(workload.text().as_bytes()) {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            result => result.context("cannot write to standard output"),
-        };
+        output::write(workload.text().as_bytes());
+        return Ok(());
     };
     let package = Package::find(args.pg)?;
     let summary = random::run_on(&package, target, args.any_database, &workload)?;
-    writeln!(out, "seed {}: {summary}", args.seed)?;
+    output::print(&format!("seed {}: {summary}", args.seed));
     judge(&summary)
 }
 

@@ -42,6 +42,29 @@ fn help_is_as_recorded() {
     LAB.assert_help_is_as_recorded(&commands, &path);
 }
 
+/// Each command of lockstep that lockstep-lab has not is told of.
+#[test]
+fn every_command_of_the_product_is_known() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let help = |program| crates.join(program).join("tests/help.txt");
+    let (ours, theirs) = (LAB.commands(&help("lab-cli")), LAB.commands(&help("cli")));
+    assert!(theirs.len() > 10, "{theirs:?}");
+    for command in theirs.difference(&ours) {
+        let args: Vec<_> = command.split(' ').collect();
+        LAB.assert_usage_errors(&[(&args, "of the package lockstep")]);
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    LAB.assert_full_disk_is_told(&[
+        &["--help"],
+        &["--version"],
+        &["completion", "bash"],
+        &["wal", "random", "--seed", "1", "--print"],
+    ]);
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
     LAB.assert_usage_errors(&[

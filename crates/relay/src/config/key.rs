@@ -95,7 +95,10 @@ pub(super) const KEYS: [Key; 18] = [
         "primary",
         ValueKind::Text,
         Applies::AtRestart,
-        |config, text, _| conninfo(text).map(|value| config.primary = value),
+        |config, text, _| match text.trim() {
+            "" => Err("an empty connection string names no server; write it as host=db1 user=relay, or as a URI".to_owned()),
+            text => conninfo(text).map(|value| config.primary = value),
+        },
         |config| config.primary.to_string(),
         |config, from| config.primary = from.primary.clone(),
     )

@@ -154,7 +154,7 @@ fn flags_override_the_file() {
     assert_eq!(source("primary"), "file");
     assert_eq!(source("log_level"), "default");
     // Flags alone will do.
-    let config = Config::parse(None, &flags(&[("primary", ""), ("spool", "here")])).unwrap();
+    let config = Config::parse(None, &flags(&[("primary", "host=a"), ("spool", "here")])).unwrap();
     assert!(config.spool.is_absolute() && config.spool.ends_with("here"));
 }
 
@@ -316,6 +316,11 @@ fn wrong_flags_are_named_as_they_are_typed() {
             "primary",
             "hots=a",
             "--primary: not a connection string: invalid connection option \"hots\"",
+        ),
+        (
+            "primary",
+            " ",
+            "--primary: an empty connection string names no server",
         ),
         ("spool", "", "--spool: a path"),
         ("group", "x", "--group: there is no such key"),

@@ -1,6 +1,7 @@
 //! What a query asks for: tokens to statements.
 
 use lockstep_wire::backend::Report;
+use lockstep_wire::command::cut_name;
 
 use super::listing::STATISTICS_COLUMNS;
 use super::rights::Need;
@@ -276,7 +277,9 @@ impl<'a> Reader<'a> {
     /// A slot's name, however it is quoted.
     fn slot(&mut self) -> Result<String, Wrong> {
         match self.next() {
-            Some(Token::Word(name) | Token::Quoted(name) | Token::Text(name)) => Ok(name.clone()),
+            Some(Token::Word(name) | Token::Quoted(name) | Token::Text(name)) => {
+                Ok(cut_name(name).to_owned())
+            }
             _ => Err(Wrong::Because(
                 Report::error("42601", "DROP SLOT needs the name of a slot")
                     .hint("SHOW SLOTS lists them."),

@@ -10,6 +10,7 @@
 //! | [`pass`] | a session, passed through or streamed |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
 //! | `statements` | SQL of a session that concerns replication slots |
+//! | `shown` | `SHOW` without the primary |
 //! | `standing` | what the primary says about a session |
 //! | `local`, [`console_session`] | sessions that the relay answers itself |
 //! | `extended`, `binary` | the extended protocol of the console |
@@ -43,6 +44,7 @@ pub mod pass;
 mod places;
 mod pump;
 pub mod rights;
+mod shown;
 mod standing;
 mod statements;
 pub mod stop;

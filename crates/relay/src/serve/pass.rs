@@ -10,7 +10,7 @@
 //!
 //! While the relay streams, the session's own connection to the primary is closed, so
 //! that a subscriber costs the primary no walsender. A session that has stopped streaming
-//! is alone: the relay may still answer its replication commands and `IDENTIFY_SYSTEM`, anything
+//! is alone: the relay may still answer its replication commands, `IDENTIFY_SYSTEM` and `SHOW`, anything
 //! else gets an error. It stands where the primary said it did when it began to stream.
 //!
 //! Before the relay does anything about a command it asks the primary, in the session itself,
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_wire::backend::Report;
+use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Replication, Session, Startup};
@@ -33,6 +33,7 @@ use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
 use super::places::Purpose;
 use super::pump::{Ends, Event, Pump};
+use super::shown::show;
 use super::standing::{self, Learnt};
 use super::statements::{Heard, Statements, in_pipeline};
 use super::stop::Stop;
@@ -188,6 +189,26 @@ impl<O: SlotCommands> Open<O> {
         match &self.known {
             Known::Standing(standing) => self.commands.identify(standing),
             Known::Nothing | Known::Elsewhere | Known::Other => None,
+        }
+    }
+
+    /// The answer to a command that needs neither the primary nor a slot.
+    fn answer_alone(&self, command: &Command, text: &str) -> Option<Vec<u8>> {
+        match command {
+            Command::IdentifySystem => self.identify(),
+            Command::Show { name } => {
+                let shown = match &self.known {
+                    Known::Standing(standing) => standing.shown.as_deref(),
+                    Known::Nothing | Known::Elsewhere | Known::Other => None,
+                };
+                Some(show(shown, name))
+            }
+            Command::Sql if is_empty(text) => {
+                let mut out = Vec::new();
+                Backend::EmptyQueryResponse.encode(&mut out);
+                Some(out)
+            }
+            _ => None,
         }
     }
 
@@ -453,7 +474,7 @@ impl Passed {
         let questions = (standing::questions(), standing::ANSWERS);
         let said = self.question(open, questions, stop).await?;
         open.known = match standing::learn(&said) {
-            Learnt::Standing(standing) => Known::Standing(Box::new(standing)),
+            Learnt::Standing(standing) => Known::Standing(standing),
             Learnt::Elsewhere => Known::Elsewhere,
             Learnt::Other => Known::Other,
             Learnt::Refused(error) => return Ok(Some(error)),
@@ -598,7 +619,7 @@ async fn alone<O: SlotCommands>(
                 continue;
             }
         };
-        if let (Command::IdentifySystem, Some(messages)) = (&command, open.identify()) {
+        if let Some(messages) = open.answer_alone(&command, &text) {
             local.reply(&answer(messages)).await.ok()?;
             continue;
         }
@@ -623,6 +644,20 @@ async fn alone<O: SlotCommands>(
             Decision::Stream(stream) => return Some((local.into_client(), stream)),
         }
     }
+}
+
+/// Nothing but spaces and comments, as drivers send it to see whether a session lives.
+fn is_empty(text: &str) -> bool {
+    let line = |line: &str| {
+        line.split("--")
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    text.lines()
+        .map(line)
+        .all(|line| line.chars().all(|it| it == ';' || it.is_whitespace()))
 }
 
 fn alone_report() -> Report {

@@ -14,6 +14,7 @@ use lockstep_wire::frontend::Frontend;
 
 use lockstep_client::DATABASE_OID;
 
+use super::shown::SETTINGS;
 use crate::output_settings::{OutputSettings, SCHEMAS};
 use crate::session::{Standing, Written};
 
@@ -26,7 +27,7 @@ const MAY_USE_SLOTS: &str = "SELECT r.rolsuper OR r.rolreplication FROM pg_catal
      WHERE r.rolname OPERATOR(pg_catalog.=) current_user";
 
 /// What is asked, each by itself.
-const QUESTIONS: [&str; 12] = [
+const QUESTIONS: [&str; 13] = [
     "IDENTIFY_SYSTEM",
     "SHOW client_encoding",
     "SHOW datestyle",
@@ -39,6 +40,7 @@ const QUESTIONS: [&str; 12] = [
     SCHEMAS,
     DATABASE_OID,
     ROLE_OID,
+    SETTINGS,
 ];
 
 /// How many answers there are, with a `ReadyForQuery` each.
@@ -57,7 +59,7 @@ const UTF8: &str = "UTF8";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Learnt {
     /// A session of logical replication.
-    Standing(Standing),
+    Standing(Box<Standing>),
     /// A session of replication without a database, or with one whose name cannot be read here.
     Elsewhere,
     /// Another session: nothing is the relay's in it.
@@ -116,7 +118,7 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         left = left.get(length..).unwrap_or_default();
     }
     match standing(&rows) {
-        Some(standing) => Learnt::Standing(standing),
+        Some(standing) => Learnt::Standing(Box::new(standing)),
         None if rows.is_empty() => Learnt::Other,
         None => Learnt::Elsewhere,
     }
@@ -139,7 +141,17 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         let value = row.first().copied().flatten()?;
         Some(String::from_utf8_lossy(value).into_owned())
     };
-    let [encoding, dates, intervals, digits, output @ .., oid, role] = settings else {
+    let [
+        encoding,
+        dates,
+        intervals,
+        digits,
+        output @ ..,
+        oid,
+        role,
+        shown,
+    ] = settings
+    else {
         return None;
     };
     let [zone, bytea, quote_all, monetary, schemas] = output else {
@@ -162,6 +174,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
             .filter(|_| readable)?,
         database_oid: setting(oid)?.parse().ok()?,
         role_oid: setting(role)?.parse().ok()?,
+        shown: setting(shown).filter(|shown| is_readable(shown.as_bytes())),
         written: Written {
             encoding,
             dates: setting(dates)?,
@@ -196,7 +209,10 @@ mod tests {
         let columns = vec![Some(&b"7"[..]), Some(b"1"), Some(b"0/1"), database];
         let mut out = message(Backend::DataRow(columns));
         let output = ["Europe/Berlin", "hex", "off", "C", schemas];
-        let all = settings.into_iter().chain(output).chain(["16384", "10"]);
+        let all = settings
+            .into_iter()
+            .chain(output)
+            .chain(["16384", "10", "{}"]);
         for setting in all {
             out.extend(message(Backend::ReadyForQuery(b'I')));
             out.extend(message(Backend::DataRow(vec![Some(setting.as_bytes())])));
@@ -234,10 +250,11 @@ mod tests {
     #[test]
     fn a_session_of_logical_replication_is_known_by_its_answers() {
         let expected = |database: &str, encoding: &str| {
-            Learnt::Standing(Standing {
+            Learnt::Standing(Box::new(Standing {
                 database: database.to_owned(),
                 database_oid: 16_384,
                 role_oid: 10,
+                shown: Some("{}".to_owned()),
                 written: Written {
                     encoding: encoding.to_owned(),
                     dates: "ISO, MDY".to_owned(),
@@ -245,7 +262,7 @@ mod tests {
                     float_digits: 1,
                     output: output("[\"pg_catalog\"]"),
                 },
-            })
+            }))
         };
         assert_eq!(
             learn(&answers(Some(b"app"), USUAL)),

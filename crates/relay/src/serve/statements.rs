@@ -6,7 +6,7 @@ use lockstep_wire::frame;
 
 use super::fields::Fields;
 use super::frames::split;
-use crate::slot_sql::{self, Act, Listed, Verdict, refusal};
+use crate::slot_sql::{self, Act, Listed, Verdict, is_name_of, refusal};
 
 /// Most prepared statements of a session that are remembered. Others are refused.
 const MOST: usize = 64;
@@ -132,7 +132,7 @@ impl Statements {
                     let Some(value) = fields.value()? else {
                         continue;
                     };
-                    if let Some(slot) = slots.iter().find(|slot| slot.name.as_bytes() == value) {
+                    if let Some(slot) = slots.iter().find(|slot| is_name_of(value, &slot.name)) {
                         return Some(Heard::Refuse(Box::new(refusal(function, &slot.name))));
                     }
                 }

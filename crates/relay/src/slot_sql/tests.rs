@@ -149,3 +149,46 @@ fn calls_for_slots_of_the_primary_are_the_primarys() {
         assert_eq!(shown(query), format!("calls {function}"), "{query}");
     }
 }
+
+#[test]
+fn names_are_cut_as_the_server_cuts_them() {
+    let slot = "x".repeat(63);
+    let long = "x".repeat(70);
+    let listed = [Listed {
+        name: slot.clone(),
+        ..Listed::default()
+    }];
+    let refused = |query: String| match verdict(&query, &listed) {
+        Verdict::Refuse(report) => report.sqlstate,
+        other => format!("{other:?}"),
+    };
+    for name in [&slot, &long] {
+        let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+        assert_eq!(refused(create), "42710", "{name}");
+        let block = format!("DO $$BEGIN PERFORM pg_drop_replication_slot('{name}'); END$$");
+        assert_eq!(refused(block), "0A000", "{name}");
+        let shapes = [
+            format!("SELECT pg_drop_replication_slot('{name}')"),
+            format!(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+                 WHERE slot_name = '{name}'"
+            ),
+        ];
+        for query in shapes {
+            let dropped = verdict(&query, &listed);
+            let is_ours =
+                matches!(&dropped, Verdict::Act(Act::Drop { slot: of }, _) if *of == slot);
+            assert!(is_ours, "{query}: {dropped:?}");
+        }
+        let advance = format!("SELECT pg_replication_slot_advance('{name}', '0/1')");
+        let advanced = verdict(&advance, &listed);
+        assert!(
+            matches!(advanced, Verdict::Act(Act::Advance { .. }, _)),
+            "{advanced:?}"
+        );
+        assert!(is_name_of(name.as_bytes(), &slot));
+    }
+    // A shorter one is another.
+    let other = format!("SELECT pg_drop_replication_slot('{}')", "x".repeat(62));
+    assert!(matches!(verdict(&other, &listed), Verdict::Calls(_)));
+}

@@ -18,8 +18,17 @@ use crate::state::json_array;
 use crate::status::lost::sequences;
 use lockstep_apply::{Catalog, Others};
 
-/// A range of a table, by the table's place.
-type Piece = (usize, Range);
+/// What is compared at once.
+#[derive(Debug)]
+enum Piece {
+    /// A range of a table, by the table's place.
+    Range(usize, Range),
+    /// Small tables, by their places.
+    Tables(Vec<usize>),
+}
+
+/// Most tables that are compared at once: a session has a lock of each, and of its indexes.
+const TOGETHER: usize = 50;
 
 /// Compares all published tables.
 pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
@@ -36,11 +45,7 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let besides = besides::find(options, (&mut source, &mut target), (&tables, changed))?;
     let hash = common_hash(&mut source, &mut target)?;
     drop(target);
-    let mut pieces = Vec::new();
-    for (place, table) in tables.iter().enumerate() {
-        let cuts = cuts(&mut source, table, options.range_rows).map_err(VerifyError::Source)?;
-        pieces.extend(ranges(cuts).into_iter().map(|range| (place, range)));
-    }
+    let mut pieces = pieces(&mut source, &tables, options)?;
     let excluded = match &options.starts.others {
         Others::All => Excluded::default(),
         Others::LaterPartitions(excluded) => excluded.clone(),
@@ -142,14 +147,12 @@ fn replicated<T>(
     }
     let mut starts = |_: &mut Connection| Ok(options.starts.clone());
     let mut catalog = Catalog::connect(&options.target, APPLICATION, &mut starts)?;
-    let mut kept = Vec::new();
-    for table in tables {
-        let (oid, name) = which(&table);
-        if catalog.is_replicated(oid, name)? {
-            kept.push(table);
-        }
-    }
-    Ok(kept)
+    let asked: Vec<_> = tables.iter().map(&which).collect();
+    let replicated = catalog.are_replicated(&asked)?;
+    let kept = tables.into_iter().zip(replicated);
+    Ok(kept
+        .filter_map(|(table, kept)| kept.then_some(table))
+        .collect())
 }
 
 /// What gives the same for the same text on both sides.
@@ -172,6 +175,33 @@ pub(super) fn names_of(
         return Ok(Vec::new());
     };
     serde_json::from_str(&json).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
+/// Cuts large tables into ranges, and puts small ones together, so that there are several pieces for each
+/// session: those of which the statistics know nothing may be large.
+fn pieces(source: &mut Connection, tables: &[Published], options: &Options) -> Result<Vec<Piece>> {
+    let rows = options.range_rows;
+    let together = (tables.len() / (4 * options.jobs.max(1))).clamp(1, TOGETHER);
+    let mut pieces = Vec::new();
+    let (mut small, mut small_rows) = (Vec::new(), 0);
+    for (place, table) in tables.iter().enumerate() {
+        if table.partitioned || table.estimate > rows {
+            let cuts = cuts(source, table, rows).map_err(VerifyError::Source)?;
+            let ranges = ranges(cuts).into_iter();
+            pieces.extend(ranges.map(|range| Piece::Range(place, range)));
+            continue;
+        }
+        if small.len() == together || small_rows + table.estimate > rows {
+            pieces.push(Piece::Tables(std::mem::take(&mut small)));
+            small_rows = 0;
+        }
+        small.push(place);
+        small_rows += table.estimate;
+    }
+    if !small.is_empty() {
+        pieces.push(Piece::Tables(small));
+    }
+    Ok(pieces)
 }
 
 fn cuts(
@@ -230,22 +260,21 @@ fn compare_pieces(
         };
         loop {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some((place, range)) = next else {
-                return Ok(());
-            };
-            let Some(table) = tables.get(place) else {
-                continue;
+            let (places, range) = match next {
+                None => return Ok(()),
+                Some(Piece::Range(place, range)) => (vec![place], Some(range)),
+                Some(Piece::Tables(places)) => (places, None),
             };
             let found = || found.lock().unwrap_or_else(PoisonError::into_inner);
-            if found()
-                .get(place)
-                .is_some_and(|found| found.whole.is_some())
-            {
-                continue;
-            }
-            let piece = sides.compare(table, &range)?;
-            if let Some(of_table) = found().get_mut(place) {
-                of_table.add(piece);
+            let is_left =
+                |place: &usize| (found().get(*place)).is_some_and(|it| it.whole.is_none());
+            let left: Vec<_> = places.into_iter().filter(is_left).collect();
+            let which: Vec<_> = left.iter().filter_map(|place| tables.get(*place)).collect();
+            let pieces = sides.compare_all(&which, &range.unwrap_or_default())?;
+            for (place, piece) in left.iter().zip(pieces) {
+                if let Some(of_table) = found().get_mut(*place) {
+                    of_table.add(piece);
+                }
             }
         }
     };
@@ -273,6 +302,50 @@ struct Sides {
 }
 
 impl Sides {
+    /// Compares a range of tables, together if that is quick.
+    fn compare_all(&mut self, tables: &[&Published], range: &Range) -> Result<Vec<Found>> {
+        if tables.len() > 1 {
+            if let Some(found) = self.compare_together(tables, range)? {
+                return Ok(found);
+            }
+        }
+        tables
+            .iter()
+            .map(|table| self.compare(table, range))
+            .collect()
+    }
+
+    /// None if not all of it is as it was, or it takes too long: then nothing was compared.
+    fn compare_together(
+        &mut self,
+        tables: &[&Published],
+        range: &Range,
+    ) -> Result<Option<Vec<Found>>> {
+        if !locked::begin_all(&mut self.source, tables).map_err(VerifyError::Source)? {
+            return Ok(None);
+        }
+        if !locked::begin_all(&mut self.target, tables).map_err(VerifyError::Target)? {
+            locked::end_all(&mut self.source, tables, true).map_err(VerifyError::Source)?;
+            return Ok(None);
+        }
+        let found = tables.iter().map(|table| self.read(table, range));
+        let found = found.collect::<Result<Vec<_>>>();
+        let is_refused = match &found {
+            Ok(_) => false,
+            Err(VerifyError::Source(error) | VerifyError::Target(error)) => {
+                error.refusal().is_some()
+            }
+            Err(VerifyError::NoMoment(_)) => false,
+        };
+        if found.is_err() && !is_refused {
+            return found.map(Some);
+        }
+        let ours = locked::end_all(&mut self.source, tables, is_refused);
+        let theirs = locked::end_all(&mut self.target, tables, is_refused);
+        let same = ours.map_err(VerifyError::Source)? && theirs.map_err(VerifyError::Target)?;
+        Ok(found.ok().filter(|_| same))
+    }
+
     /// Compares a range of a table if that is, on both sides, what it was at the moment, before and
     /// after.
     fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {

@@ -7,7 +7,7 @@ use lockstep_apply::{self as apply, Control, Phase, Starts};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
-use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
 use lockstep_replica::state::{Replica, ReplicaState};
 
 use crate::{begun, primary};
@@ -157,7 +157,7 @@ pub fn sql(server: &Server) -> Connection {
 }
 
 pub fn rows(server: &Server, query: &str) -> Vec<Vec<Option<String>>> {
-    sql(server).query(query).unwrap()
+    server.rows_in(DATABASE, query).unwrap()
 }
 
 /// Waits until `happened`.

@@ -5,10 +5,10 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::{Phase, ReplicaState, TableState};
+use lockstep_replica::state::{Phase, TableState};
 
 use crate::apply_lab::until;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, copied, options, server, sql, state_of, values};
 
 /// A database with something of everything that is copied.
 const EVERYTHING: &str = "
@@ -144,7 +144,7 @@ fn a_database_arrives_whole() {
     assert_eq!(values(&target, analyzed), ["t"]);
 
     assert_told(&told);
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let replica = state.replica("r").unwrap().unwrap();
     assert_eq!(
         (replica.phase, replica.start),
@@ -211,7 +211,7 @@ fn settings_of_the_databases_change_no_value_and_end_no_session() {
     assert_eq!(values(&target, read), ["atruetrue"]);
 
     // Another session's age says that this one has idled for longer than it may.
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     until("three times the limit", || {
         let old = "SELECT coalesce(bool_or(clock_timestamp() - state_change > '600 ms'), true) \
             FROM pg_stat_activity WHERE application_name = 'lockstep replica' AND state = 'idle'";
@@ -253,7 +253,7 @@ fn what_one_session_loads_is_frozen_and_ranges_are_not_mixed_up() {
         (frozen("whole"), frozen("big")),
         (vec!["t".to_owned()], vec!["f".to_owned()])
     );
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let big = &state.tables("r").unwrap()[0];
     assert_eq!((big.state, big.rows), (TableState::Copied, 100_000));
 }
@@ -354,7 +354,7 @@ fn of_two_creations_in_one_database_one_goes_on() {
         words.contains("has begun") || words.contains("not empty"),
         "{words}"
     );
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let replicas = state.replicas().unwrap();
     assert_eq!(replicas.len(), 1, "{replicas:?}");
     let slots = "SELECT slot_name FROM pg_replication_slots";
@@ -364,13 +364,8 @@ fn of_two_creations_in_one_database_one_goes_on() {
 
 #[test]
 fn a_drop_waits_for_what_is_in_use_and_can_be_repeated() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute("CREATE TABLE t (a int PRIMARY KEY)")
-        .unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let (_lab, source, target) = copied("CREATE TABLE t (a int PRIMARY KEY)");
+    let mut state = state_of(&target);
     let replica = state.replica("r").unwrap().unwrap();
     drop(state);
     // What a process has used that was killed: its slot and its origin.

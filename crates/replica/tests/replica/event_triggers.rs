@@ -1,11 +1,9 @@
 //! Event triggers of users, which are copied, and statements of the replica.
 
-use lockstep_lab::cluster::Lab;
-use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::ReplicaState;
 
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{conninfo, copied, sql, values};
 
 /// One logs DDL, the other forbids what the replica does.
 const TRIGGERS: &str = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
@@ -25,10 +23,7 @@ const TRIGGERS: &str = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUE
 
 #[test]
 fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(TRIGGERS).unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (_lab, source, target) = copied(TRIGGERS);
     assert_eq!(values(&target, "SELECT id FROM m"), ["1"]);
     let triggers = "SELECT concat(evtname, evtenabled) FROM pg_event_trigger ORDER BY 1";
     assert_eq!(values(&target, triggers), ["alwaysA", "forbidsO", "logsO"]);

@@ -2,16 +2,14 @@
 
 use lockstep_apply::Control;
 use lockstep_client::{Connection, Conninfo, Purpose};
-use lockstep_lab::cluster::Lab;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::ReplicaState;
-use lockstep_replica::verify::{self, Replicated};
+use lockstep_replica::verify::{self};
 
-use crate::apply_lab::LONG;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, copied, options, to_verify, values};
 
 fn refused<T>(result: Result<T, ReplicaError>) -> String {
     match result {
@@ -23,12 +21,8 @@ fn refused<T>(result: Result<T, ReplicaError>) -> String {
 
 #[test]
 fn nothing_is_done_in_a_copy_of_the_database() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
-        .unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (_lab, source, target) =
+        copied("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)");
     target
         .execute("CREATE DATABASE clone TEMPLATE copy")
         .unwrap();
@@ -37,13 +31,7 @@ fn nothing_is_done_in_a_copy_of_the_database() {
         target: clone.clone(),
         ..crate::following(&clone)
     };
-    let replicated = Replicated {
-        name: "r".to_owned(),
-        target: clone.clone(),
-        source: None,
-        jobs: 1,
-        patience: LONG,
-    };
+    let replicated = to_verify(clone.clone());
     let mut again = options(&source, &target);
     again.target = clone.clone();
     for words in [

@@ -23,6 +23,7 @@ mod failpoints;
 mod gaps;
 mod home;
 mod majors;
+mod many_tables;
 mod partitions;
 mod preflight;
 mod publication;
@@ -49,10 +50,13 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::Finding;
 use lockstep_replica::lifecycle::Watcher;
-use lockstep_replica::lifecycle::create::CreateOptions;
+use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::names::Excluded;
-use lockstep_replica::state::{Phase, Replica};
+use lockstep_replica::state::{Phase, Replica, ReplicaState};
+use lockstep_replica::verify::Replicated;
+
+use self::apply_lab::LONG;
 
 lockstep_lab::reaper_entry!();
 
@@ -106,6 +110,31 @@ fn sql(server: &Server) -> Connection {
     Connection::connect(&conninfo(server), Purpose::Sql, "lockstep test").unwrap()
 }
 
+/// A source with this schema and rows, and a target to which replica r has copied them.
+fn copied(schema: &str) -> (Lab, Server, Server) {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source).execute(schema).unwrap();
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    (lab, source, target)
+}
+
+/// The state of replicas in a target, which has some.
+fn state_of(target: &Server) -> ReplicaState {
+    ReplicaState::find(&conninfo(target)).unwrap().unwrap()
+}
+
+/// Replica r of a target, to verify it.
+fn to_verify(target: Conninfo) -> Replicated {
+    Replicated {
+        name: "r".to_owned(),
+        target,
+        source: None,
+        jobs: 1,
+        patience: LONG,
+    }
+}
+
 fn options(source: &Server, target: &Server) -> CreateOptions {
     create_options(conninfo(source), conninfo(target))
 }
@@ -146,7 +175,7 @@ fn begun(name: &str, of_source: &str) -> Replica {
 
 /// The first column of all rows.
 fn values(server: &Server, query: &str) -> Vec<String> {
-    let rows = sql(server).query(query).unwrap();
+    let rows = server.rows_in("copy", query).unwrap();
     rows.into_iter()
         .map(|row| row[0].clone().unwrap_or_else(|| "null".to_owned()))
         .collect()

@@ -4,13 +4,12 @@ use lockstep_apply::{Control, Phase};
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::lifecycle::follow::follow;
-use lockstep_replica::state::ReplicaState;
 use lockstep_replica::status::lost::Why;
 use lockstep_replica::status::source::Source;
-use lockstep_replica::verify::{self, DifferenceKind, Replicated};
+use lockstep_replica::verify::{self, DifferenceKind};
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, copied, options, server, sql, state_of, to_verify, values};
 
 const PARTITIONED: &str = "
 CREATE TABLE p (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
@@ -21,10 +20,7 @@ const SECOND: &str = "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (2
 
 #[test]
 fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(PARTITIONED).unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (_lab, source, target) = copied(PARTITIONED);
     let control = Control::default();
     std::thread::scope(|scope| {
         let _ends = Ends(&control);
@@ -67,13 +63,10 @@ fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
 
 #[test]
 fn a_later_partition_that_is_another_table_on_the_target_is_told_of() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(PARTITIONED).unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (_lab, source, target) = copied(PARTITIONED);
     sql(&source).execute(SECOND).unwrap();
     let lost = || {
-        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = state_of(&target);
         let replica = state.replica("r").unwrap().unwrap();
         let tables = state.tables("r").unwrap();
         let mut found = Source::ask(&replica, None, Some(&tables), None).unwrap();
@@ -85,13 +78,7 @@ fn a_later_partition_that_is_another_table_on_the_target_is_told_of() {
     sql(&target).execute(plain).unwrap();
     let (tables, found) = lost();
     assert_eq!((tables, found[0].why.clone()), (1, Why::NoPartition));
-    let what = Replicated {
-        name: "r".to_owned(),
-        target: conninfo(&target),
-        source: None,
-        jobs: 1,
-        patience: LONG,
-    };
+    let what = to_verify(conninfo(&target));
     let report = verify::replica(&what, &mut |_| ()).unwrap();
     let differs = report.tables.iter().flat_map(|table| &table.differences);
     let differs: Vec<_> = differs.map(|one| one.kind).collect();

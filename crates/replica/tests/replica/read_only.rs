@@ -1,7 +1,5 @@
 //! Servers whose transactions are read-only unless they ask for more.
 
-use std::time::Duration;
-
 use lockstep_apply::Control;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -9,11 +7,10 @@ use lockstep_replica::error::Severity;
 use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::ReplicaState;
-use lockstep_replica::verify::{self, Replicated};
+use lockstep_replica::verify::{self};
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
 
 fn write(server: &Server, statements: &str) {
     let mut session = sql(server);
@@ -42,7 +39,7 @@ fn a_replica_lives_on_servers_where_others_shall_only_read() {
     let found: Vec<_> = found.map(|it| (it.severity, it.subject.as_str())).collect();
     assert_eq!(found, [(Severity::Warning, "source")]);
     create(&options(&source, &target), &mut Told::default()).unwrap();
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     for paused in [true, false] {
         assert!(state.set_paused("r", paused).unwrap());
     }
@@ -54,13 +51,7 @@ fn a_replica_lives_on_servers_where_others_shall_only_read() {
         write(&source, "INSERT INTO t VALUES (2)");
         let end = source.flush_lsn().unwrap();
         assert!(control.wait_for(LONG, |stats| stats.applied >= end));
-        let what = Replicated {
-            name: "r".to_owned(),
-            target: conninfo(&target),
-            source: None,
-            jobs: 1,
-            patience: Duration::from_secs(90),
-        };
+        let what = to_verify(conninfo(&target));
         assert!(verify::replica(&what, &mut |_| ()).unwrap().is_equal());
         control.stop();
         following.join().unwrap().unwrap();

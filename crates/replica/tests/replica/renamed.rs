@@ -7,15 +7,14 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::follow;
-use lockstep_replica::state::ReplicaState;
 use lockstep_replica::status::source::Source;
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, state_of, values};
 
 /// Names of the tables that are not replicated, or not under their names.
 fn lost(target: &Server) -> Vec<String> {
-    let mut state = ReplicaState::find(&conninfo(target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
     let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
@@ -74,7 +73,7 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
         assert_eq!(lost(&target), ["one", "x", "y"]);
 
         // Made again on the source only: the target's rows are those of the table before.
-        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = state_of(&target);
         let publication = state.replica("r").unwrap().unwrap().publication;
         let anew = format!(
             "DROP TABLE again; CREATE TABLE again (id int); ALTER PUBLICATION {publication} ADD TABLE again; \
@@ -142,7 +141,7 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
         }
         assert_eq!(lost(&target), ["gone", "fresh", "light", "out"]);
         // The state tells those who do not ask the source.
-        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = state_of(&target);
         let started = Instant::now();
         while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 4) {
             assert!(started.elapsed() < LONG, "the state does not say it");

@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::lifecycle::create::create;
-use lockstep_replica::state::{Phase, ReplicaState, TableState};
+use lockstep_replica::state::{Phase, TableState};
 
 use crate::create::rows;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, options, server, sql, state_of, values};
 
 /// Ends a creation at the beginning of a phase, as if the process had ended there: a panic runs no
 /// more of its work than a kill would, and its sessions end.
@@ -50,7 +50,7 @@ fn every_phase_can_be_begun_again() {
         let mut told = end_at(phase);
         let ended = catch_unwind(AssertUnwindSafe(|| create(&options, &mut told)));
         assert!(ended.is_err(), "{phase:?}: {ended:?}");
-        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = state_of(&target);
         let replica = state.replica("r").unwrap().unwrap();
         assert_eq!(replica.phase, phase);
         starts.extend(replica.start);
@@ -64,7 +64,7 @@ fn every_phase_can_be_begun_again() {
         starts.iter().all(|start| *start == created.start),
         "{starts:?}"
     );
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let tables = state.tables("r").unwrap();
     // The snapshot that was copied is the one of the call that copied: three rows came before.
     assert!(tables.iter().all(|table| table.start > Some(created.start)));
@@ -130,7 +130,7 @@ fn a_finished_table_stays_and_a_begun_one_is_copied_again() {
     let mut told = end_at(Phase::Indexing);
     let ended = catch_unwind(AssertUnwindSafe(|| create(&options, &mut told)));
     assert!(ended.is_err());
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let first = state.replica("r").unwrap().unwrap().start;
     // As a kill leaves it while several sessions load a table.
     sql(&target)

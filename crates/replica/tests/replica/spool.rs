@@ -14,11 +14,11 @@ use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::{Replica, ReplicaState};
-use lockstep_replica::verify::named::{Replicated, replica as verify};
+use lockstep_replica::verify::named::replica as verify;
 use lockstep_wire::Lsn;
 
 use crate::apply_lab::{Ends, LONG, until};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, to_verify, values};
 
 /// Larger than anything here.
 const LARGE: u64 = 1 << 30;
@@ -723,13 +723,7 @@ fn verify_compares_a_replica_with_a_spool() {
     let ended = spooled.while_following(|this, control| {
         this.insert(1, 1_000);
         this.reach_end(control);
-        let what = Replicated {
-            name: "r".to_owned(),
-            target: conninfo(&this.target),
-            source: None,
-            jobs: 1,
-            patience: LONG,
-        };
+        let what = to_verify(conninfo(&this.target));
         let report = verify(&what, &mut |_| {}).unwrap();
         assert!(report.is_equal(), "{report:?}");
         this.insert(1_001, 1_010);

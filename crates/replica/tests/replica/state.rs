@@ -15,7 +15,7 @@ use lockstep_replica::state::{
 };
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::{conninfo, server, sql};
+use crate::{conninfo, server, sql, state_of};
 
 fn replica(name: &str) -> Replica {
     Replica {
@@ -290,7 +290,7 @@ fn an_older_states_version_is_upgraded() {
     let reader = conninfo(&target).with("user", "reader").unwrap();
     let error = ReplicaState::find(&reader).unwrap_err().to_string();
     assert!(error.contains("older version"), "{error}");
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     assert_eq!(state.applied("r").unwrap(), Applied::default());
     assert_eq!(state.wanted_hold("r").unwrap(), None);
     let read = state.replica("r").unwrap().unwrap();

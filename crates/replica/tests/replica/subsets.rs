@@ -9,13 +9,13 @@ use lockstep_replica::error::{Finding, Severity};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::publication::subset::{Subset, gather};
-use lockstep_replica::state::{self, ReplicaState};
+use lockstep_replica::state::{self};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{self, DifferenceKind, Replicated, Report, TableReport};
 
 use crate::apply_lab::{Ends, LONG};
 use crate::resume::end_at;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, state_of, values};
 
 pub fn subsets(filters: &[&str], lists: &[&str]) -> Vec<Subset> {
     let texts = |texts: &[&str]| {
@@ -321,7 +321,7 @@ fn a_later_partition_of_a_filtered_table_arrives_once_it_is_published() {
         &["public.listed=k,v"],
     );
     create(&options, &mut Told::default()).unwrap();
-    let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let replica = state.replica("r").unwrap().unwrap();
     let unpublished = || {
         let asked = Source::ask(&replica, None, None, None).unwrap();

@@ -4,10 +4,9 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::{ReplicaState, Unmade};
-use lockstep_replica::verify::{Replicated, replica};
+use lockstep_replica::verify::replica;
 
-use crate::apply_lab::LONG;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, to_verify, values};
 
 /// One of each kind: a view and an index whose functions find names by the search path alone, rows that
 /// refer to none under a foreign key that counts as valid, and statistics that a server which is away would
@@ -90,13 +89,7 @@ fn what_the_target_refuses_after_the_rows_is_listed_until_it_is_made() {
         [listed.len().to_string()]
     );
 
-    let what = Replicated {
-        name: "r".to_owned(),
-        target: conninfo(&target),
-        source: None,
-        jobs: 1,
-        patience: LONG,
-    };
+    let what = to_verify(conninfo(&target));
     let report = replica(&what, &mut |_| ()).unwrap();
     assert!(!report.is_equal() && report.unmade == listed, "{report:?}");
     let differ: Vec<_> = (report.tables.iter())

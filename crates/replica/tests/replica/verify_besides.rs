@@ -5,12 +5,11 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::names::TableName;
-use lockstep_replica::state::ReplicaState;
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{DifferenceKind, Report};
 
 use crate::subsets::compare;
-use crate::{Told, conninfo, options, server, sql};
+use crate::{Told, options, server, sql, state_of};
 
 fn named(report: &Report) -> Vec<(String, String, DifferenceKind)> {
     let one = |table: &lockstep_replica::verify::TableReport| {
@@ -29,7 +28,7 @@ fn of(table: &str, key: &str, kind: DifferenceKind) -> (String, String, Differen
 
 /// Which tables `status` says are lost, and why.
 fn lost(target: &Server) -> Vec<String> {
-    let mut state = ReplicaState::find(&conninfo(target)).unwrap().unwrap();
+    let mut state = state_of(&target);
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
     let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
@@ -60,7 +59,7 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
     assert!(compare(&target).is_equal());
     assert_eq!(lost(&target), [""; 0]);
     let publication = {
-        let mut state = ReplicaState::find(&conninfo(&target)).unwrap().unwrap();
+        let mut state = state_of(&target);
         state.replica("r").unwrap().unwrap().publication
     };
     // As migrations do it.

@@ -48,6 +48,12 @@ pub fn percent(share: f64) -> String {
     of_hundred(share * 100.0)
 }
 
+/// A number of things, by the word for one of them: `1 node`, `2,000 nodes`.
+pub fn counted(number: u64, one: &str) -> String {
+    let more = if number == 1 { "" } else { "s" };
+    format!("{} {one}{more}", count(number as f64))
+}
+
 /// A count or a rate, with separators for thousands.
 pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
@@ -117,6 +123,9 @@ mod tests {
         assert_eq!(count(999.6), "1,000");
         assert_eq!(count(1_234_567.0), "1,234,567");
         assert_eq!(count(-1234.0), "-1,234");
+        assert_eq!(counted(0, "node"), "0 nodes");
+        assert_eq!(counted(1, "node"), "1 node");
+        assert_eq!(counted(1_000, "node"), "1,000 nodes");
         assert_eq!(slope(-0.01), "+0.0 ms/s");
         assert_eq!(slope(801.25), "+801.2 ms/s");
         assert_eq!(duration(59), "59 s");

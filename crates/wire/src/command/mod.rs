@@ -13,6 +13,16 @@ pub const LIMIT: usize = crate::frame::FRONTEND_LIMIT;
 /// Longest name, in bytes. Servers cut longer names here, and so does this crate.
 pub const MOST_NAME: usize = 63;
 
+/// A name as a server has it that is given a longer one: in a command, and as a value of type `name`. It is
+/// never cut inside a character.
+pub fn cut_name(name: &str) -> &str {
+    let mut end = name.len().min(MOST_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.get(..end).unwrap_or(name)
+}
+
 /// A replication command.
 ///
 /// [`Command::parse`] reads it as a server with encoding UTF8 does, and `Display` writes it as a client

@@ -3,7 +3,7 @@
 //! Keywords count in upper case only, and are no names; in quotes they are. A position is one
 //! token, so there is no space in it. Nothing is a comment.
 
-use super::MOST_NAME;
+use super::cut_name;
 use crate::{Lsn, Result, Timeline, WireError};
 
 /// Words that are no names.
@@ -179,11 +179,7 @@ impl<'a> Tokens<'a> {
 
 /// Cuts a name as a server does, but never inside a character.
 pub(crate) fn cut(name: &mut String) {
-    let mut end = name.len().min(MOST_NAME);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    name.truncate(end);
+    name.truncate(cut_name(name).len());
 }
 
 /// Spaces between tokens, and between names in a list.

@@ -340,11 +340,11 @@ pub struct Catalog {
 }
 
 impl Tables for Catalog {
-    fn start(&mut self, _source: &SourceTable) -> Result<Start> {
+    fn start(&mut self, _source: &SourceTable, _transaction: Lsn) -> Result<Start> {
         Ok(Start::At(Lsn::INVALID))
     }
 
-    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+    fn table(&mut self, source: &SourceTable, _transaction: Lsn) -> Result<Arc<Table>> {
         if self.misshapen == Some(source.name.table.as_str()) {
             let words = "it has lost a column".to_owned();
             return Err(ApplyError::shape(&source.name, words));

@@ -61,6 +61,39 @@ async fn errors_of_queries_are_survived() {
 }
 
 #[tokio::test]
+async fn settings_are_shown_as_the_primary_showed_them() {
+    let mut scene = alone().await;
+    for (name, shown, value) in [
+        ("timezone", "TimeZone", "UTC"),
+        ("search_path", "search_path", "app, public"),
+    ] {
+        scene.client_says(&query(&format!("SHOW {name}"))).await;
+        let column = Column {
+            name: shown,
+            kind: 25,
+        };
+        scene
+            .client_gets(&back(Backend::RowDescription(vec![column])))
+            .await;
+        scene
+            .client_gets(&back(Backend::DataRow(vec![Some(value.as_bytes())])))
+            .await;
+        scene.client_gets(&done("SHOW")).await;
+    }
+    scene.client_says(&query("SHOW nothing")).await;
+    scene.client_gets_error("ERROR", "42704").await;
+    scene.client_gets(&back(Backend::ReadyForQuery(b'I'))).await;
+    for empty in ["", " ; ", "-- ping", "-- one\n;"] {
+        scene.client_says(&query(empty)).await;
+        scene.client_gets(&back(Backend::EmptyQueryResponse)).await;
+        scene.client_gets(&back(Backend::ReadyForQuery(b'I'))).await;
+    }
+    scene.client_says(&query("SELECT 1")).await;
+    let report = scene.client_gets_error("ERROR", "55000").await;
+    assert!(report.hint.is_some());
+}
+
+#[tokio::test]
 async fn the_extended_protocol_is_refused_up_to_the_next_sync() {
     let mut scene = alone().await;
     for tag in *b"PBEDC" {

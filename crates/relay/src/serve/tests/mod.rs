@@ -268,6 +268,9 @@ fn standing(database: Option<&str>) -> Vec<u8> {
         &[Some("[\"pg_catalog\"]")],
         &[Some("16384")],
         &[Some("10")],
+        &[Some(
+            "{\"TimeZone\":\"UTC\",\"search_path\":\"app, public\"}",
+        )],
     ] {
         let values = row.iter().map(|value| value.map(str::as_bytes)).collect();
         Backend::DataRow(values).encode(&mut out);

@@ -6,14 +6,13 @@ use lockstep_apply::failpoint::{
     APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN,
 };
 use lockstep_client::Connection;
-use lockstep_replica::state::ReplicaState;
 use lockstep_replica::state::failpoint::FOLLOW_TAKEN;
 use lockstep_spool::failpoint::Failpoint;
 
 use super::Scene;
 use super::process::{Death, Does};
 use crate::apply_lab::until;
-use crate::{conninfo, sql, values};
+use crate::{sql, state_of, values};
 
 /// How apply comes to a failpoint.
 pub struct Scenario {
@@ -188,9 +187,7 @@ fn fit(scene: &Scene) {
 }
 
 fn set_paused(scene: &Scene, paused: bool) {
-    let mut state = ReplicaState::find(&conninfo(&scene.target))
-        .unwrap()
-        .unwrap();
+    let mut state = state_of(&scene.target);
     assert!(state.set_paused("r", paused).unwrap());
 }
 

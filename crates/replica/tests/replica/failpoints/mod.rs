@@ -17,7 +17,6 @@ use lockstep_apply::SpoolConfig;
 use lockstep_client::field;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::state::ReplicaState;
 use lockstep_replica::state::failpoint;
 use lockstep_spool::failpoint::Failpoint;
 use lockstep_wire::Lsn;
@@ -95,18 +94,16 @@ impl Scene {
 
     /// The next transaction of the source; `more` is part of it.
     fn write(&self, more: &str) {
-        let mut session = sql(&self.source);
-        let mut at = || {
-            let row = session.query_one("SELECT pg_current_wal_insert_lsn()");
-            field::<Lsn>(&row.unwrap(), 0).unwrap()
+        let at = || {
+            let at = values(&self.source, "SELECT pg_current_wal_insert_lsn()");
+            at[0].parse::<Lsn>().unwrap()
         };
         let (before, n) = (at(), self.next());
-        sql(&self.source)
-            .execute(&format!(
-                "BEGIN; INSERT INTO log VALUES ({n}, 'v'); INSERT INTO k VALUES ({n}); \
-                 UPDATE k SET c = c + 1 WHERE id = {n} - 10; {more}; COMMIT"
-            ))
-            .unwrap();
+        let transaction = format!(
+            "BEGIN; INSERT INTO log VALUES ({n}, 'v'); INSERT INTO k VALUES ({n}); \
+             UPDATE k SET c = c + 1 WHERE id = {n} - 10; {more}; COMMIT"
+        );
+        self.source.rows_in("copy", &transaction).unwrap();
         self.written.borrow_mut().push((before, at()));
     }
 
@@ -115,7 +112,7 @@ impl Scene {
     fn assert_prefix(&self) {
         // First: a process may get on meanwhile.
         let confirmed = self.confirmed();
-        let row = sql(&self.target).query_one(STANDS).unwrap();
+        let row = self.target.rows_in("copy", STANDS).unwrap().remove(0);
         let number = |place| field::<usize>(&row, place).unwrap();
         let (newest, said) = (number(0), || self.said());
         assert_eq!((number(1), number(2)), (newest, newest), "{}", said());
@@ -140,12 +137,11 @@ impl Scene {
     }
 
     fn confirmed(&self) -> Lsn {
-        let mut state = ReplicaState::find(&conninfo(&self.target))
-            .unwrap()
-            .unwrap();
-        let replica = state.replica("r").unwrap().unwrap();
-        let slot = sql(&self.source).slot(&replica.slot).unwrap();
-        slot.unwrap().confirmed
+        let slot = &values(&self.target, "SELECT slot FROM lockstep.replica")[0];
+        let confirmed = format!(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        );
+        values(&self.source, &confirmed)[0].parse().unwrap()
     }
 
     /// Waits until all is applied that is committed on the source now.

@@ -4,14 +4,14 @@
 use lockstep_replica::state::failpoint::{
     DAEMON_RELOADED, DROP_ORIGINS, DROP_SLOT, DROP_SOURCE, HOLD_ANSWERED, VERIFY_HOLDS,
 };
-use lockstep_replica::verify::{self, Replicated};
+use lockstep_replica::verify::{self};
 use lockstep_spool::failpoint::Failpoint;
 
 use super::Scene;
 use super::process::{Death, Does};
-use crate::apply_lab::{LONG, until};
+use crate::apply_lab::until;
 use crate::subsets::compare;
-use crate::{conninfo, values};
+use crate::{conninfo, to_verify, values};
 
 pub const COVERED: [Failpoint; 6] = [
     DAEMON_RELOADED,
@@ -71,13 +71,7 @@ fn the_rest_goes_on_from_every_failpoint() {
 
 /// A comparison during which the process that applies is killed compares nothing, or what is equal.
 fn a_held_process_dies(scene: &mut Scene) {
-    let what = Replicated {
-        name: "r".to_owned(),
-        target: conninfo(&scene.target),
-        source: None,
-        jobs: 1,
-        patience: LONG,
-    };
+    let what = to_verify(conninfo(&scene.target));
     let mut process = scene.start(Does::Follow, 1, Some(Death::at(HOLD_ANSWERED, 0)));
     // The process applies before verify looks whether one does.
     until("that it applies", || scene.is_applied_to());

@@ -15,13 +15,13 @@ use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::failpoint;
-use lockstep_replica::verify::{self, Replicated};
+use lockstep_replica::verify::{self};
 use lockstep_spool::failpoint::Failpoint;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, create_options, following};
+use crate::{Told, create_options, following, to_verify};
 
 const DOES: &str = "LOCKSTEP_TEST_DOES";
 const SOURCE: &str = "LOCKSTEP_TEST_SOURCE";
@@ -261,13 +261,7 @@ fn entry() {
             std::thread::sleep(LONG);
         }
         Does::Verify => {
-            let what = Replicated {
-                name: "r".to_owned(),
-                target,
-                source: None,
-                jobs: 1,
-                patience: LONG,
-            };
+            let what = to_verify(target);
             verify::replica(&what, &mut |_| {}).unwrap();
         }
         Does::Drop => {
