@@ -10,10 +10,12 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server};
 
 use super::follower::{Follower, REPLICA};
+use super::limit::Changes;
 use super::publisher;
 use super::scene::{Scene, Way};
 use super::subscriber::{Cores, Subscriber};
 use crate::contents::{Contents, check_equal, contents};
+use crate::slow_calls::SlowCalls;
 use crate::{BenchError, Result};
 
 /// What writes the backlog.
@@ -56,7 +58,7 @@ impl Writes {
     }
 
     /// True if rows must be there before the backlog.
-    fn changes_old_rows(self) -> bool {
+    pub(super) fn changes_old_rows(self) -> bool {
         matches!(self, Self::Update | Self::Delete | Self::SlowTarget)
     }
 }
@@ -91,6 +93,8 @@ pub enum Applier {
     Stock,
     /// `lockstep replica run`, with so many writers, or with those that it has by default.
     Lockstep { writers: Option<u32> },
+    /// One session that has all changes in memory, in the order of their keys: what the server can do.
+    Limit,
 }
 
 /// One round.
@@ -131,15 +135,36 @@ enum Target {
     Lockstep(Follower),
 }
 
+/// What is done to a stopped target, and what that costs.
+struct Clock<'a> {
+    lab: &'a Lab,
+    started: Instant,
+    idle: Option<f64>,
+}
+
+impl<'a> Clock<'a> {
+    fn start(lab: &'a Lab) -> Self {
+        Self {
+            lab,
+            idle: lab.pinning().idle_s(Side::Both),
+            started: Instant::now(),
+        }
+    }
+
+    /// Seconds since the start, and those in which a core did nothing.
+    fn read(&self) -> (f64, Option<f64>) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let idle = self.lab.pinning().idle_s(Side::Both).zip(self.idle);
+        (seconds, idle.map(|(after, before)| after - before))
+    }
+}
+
 impl Target {
     /// Makes it a copy of the primary, and connects it to the relay.
     fn create(lab: &Lab, scene: &Scene, spec: &ApplySpec) -> Result<Self> {
         match spec.applier {
             Applier::Stock => {
-                let target = Subscriber::start(lab, 1, spec.scale, Cores::Every)?;
-                if spec.writes.changes_old_rows() {
-                    target.run(&filling(spec.rows))?;
-                }
+                let target = copied(lab, spec)?;
                 // What makes stock fastest on each major. Streaming makes no difference behind a
                 // relay, which sends whole transactions.
                 let options = match lab.package().major().get() {
@@ -149,6 +174,7 @@ impl Target {
                 target.subscribe_with(scene.endpoint(), options)?;
                 Ok(Self::Stock(target))
             }
+            Applier::Limit => Err(BenchError::Unusable("nothing applies".to_owned())),
             Applier::Lockstep { writers } => {
                 let source = scene.endpoint();
                 let server = Subscriber::empty(lab)?;
@@ -218,49 +244,100 @@ fn filling(rows: u32) -> String {
     format!("INSERT INTO large SELECT n, {VALUES} FROM generate_series(1, {rows}) n")
 }
 
+/// A server with what the primary has before the backlog.
+fn copied(lab: &Lab, spec: &ApplySpec) -> Result<Subscriber> {
+    let target = Subscriber::start(lab, 1, spec.scale, Cores::Every)?;
+    if spec.writes.changes_old_rows() {
+        target.run(&filling(spec.rows))?;
+    }
+    Ok(target)
+}
+
+/// What the backlog has made of the primary's tables.
+fn changes<'a>(primary: &'a Server, spec: &ApplySpec) -> Result<Changes<'a>> {
+    let mut changes = Changes::new(primary)?;
+    match spec.writes {
+        Writes::Insert | Writes::Giant => changes.inserted("large")?,
+        Writes::Update | Writes::SlowTarget => changes.updated("large", "id", "a", 1)?,
+        Writes::Delete => changes.deleted("large", "id", spec.rows)?,
+        Writes::Tpcb => {
+            changes.inserted("pgbench_history")?;
+            changes.updated("pgbench_accounts", "aid", "abalance", 0)?;
+            changes.updated("pgbench_tellers", "tid", "tbalance", 0)?;
+            changes.updated("pgbench_branches", "bid", "bbalance", 0)?;
+        }
+    }
+    Ok(changes)
+}
+
+/// Writes the backlog's rows into a server at once.
+fn run_limit(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutcome> {
+    let mut target = copied(lab, spec)?;
+    let rows = write(lab, primary, spec)?;
+    let changes = changes(primary, spec)?;
+    let slow = slow_reads(lab, spec, &mut target)?;
+    let (cpu_before, clock) = (target.cpu_s(), Clock::start(lab));
+    changes.write(&target)?;
+    let (seconds, idle_s) = clock.read();
+    let cpu_s = (target.cpu_s() - cpu_before).max(0.0);
+    drop(slow);
+    check(primary, &target)?;
+    target.remove()?;
+    Ok(ApplyOutcome {
+        rows,
+        seconds,
+        cpu_s,
+        applier_cpu_s: None,
+        relay_cpu_s: None,
+        idle_s,
+    })
+}
+
+/// Makes the target's reads slow, if the case is about that.
+fn slow_reads(lab: &Lab, spec: &ApplySpec, target: &mut Subscriber) -> Result<Option<SlowCalls>> {
+    if spec.writes != Writes::SlowTarget {
+        return Ok(None);
+    }
+    target.restart_with_little_memory()?;
+    target.slow_reads(lab, READ_DELAY).map(Some)
+}
+
 /// Runs a round on a primary that [`publisher::prepare`] has readied.
 pub fn run(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutcome> {
     publisher::refresh(lab, primary, spec.scale)?;
     if spec.writes.changes_old_rows() {
         primary.execute(&filling(spec.rows))?;
     }
+    if spec.applier == Applier::Limit {
+        return run_limit(lab, primary, spec);
+    }
     let mut scene = Scene::open(lab, primary, &spec.relay)?;
     let mut target = Target::create(lab, &scene, spec)?;
     let slot = match spec.applier {
-        Applier::Stock => "s1".to_owned(),
         Applier::Lockstep { .. } => format!("lockstep\\_{REPLICA}\\_%"),
+        Applier::Stock | Applier::Limit => "s1".to_owned(),
     };
     hand_over(lab, primary, &mut target, &slot)?;
     let rows = write(lab, primary, spec)?;
     let goal = publisher::mark(primary)?;
     publisher::await_relay(primary, goal)?;
     scene.check()?;
-    let slow = match spec.writes {
-        Writes::SlowTarget => {
-            target.server_mut().restart_with_little_memory()?;
-            Some(target.server().slow_reads(lab, READ_DELAY)?)
-        }
-        _ => None,
-    };
-    let idle = || lab.pinning().idle_s(Side::Both);
-    let (cpu_before, meter, idle_before) = (target.cpu_s(), scene.meter(primary), idle());
-    let started = Instant::now();
+    let slow = slow_reads(lab, spec, target.server_mut())?;
+    let (cpu_before, meter, clock) = (target.cpu_s(), scene.meter(primary), Clock::start(lab));
     target.start(lab)?;
     target.await_mark(primary)?;
-    let seconds = started.elapsed().as_secs_f64();
+    let (seconds, idle_s) = clock.read();
     let outcome = ApplyOutcome {
         rows,
         seconds,
         cpu_s: (target.cpu_s() - cpu_before).max(0.0),
         applier_cpu_s: target.applier_cpu_s(),
         relay_cpu_s: scene.meter(primary).since(&meter).relay_cpu_s,
-        idle_s: idle()
-            .zip(idle_before)
-            .map(|(after, before)| after - before),
+        idle_s,
     };
     drop(slow);
     scene.check()?;
-    check(primary, &target)?;
+    check(primary, target.server())?;
     target.remove()?;
     scene.close(primary)?;
     drop_publications(primary)?;
@@ -342,11 +419,11 @@ fn inserts(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<u64> {
 
 /// An error unless the target has what the primary has. Table `beat` is told apart by the time at
 /// which a subscription received each row.
-fn check(primary: &Server, target: &Target) -> Result<()> {
+fn check(primary: &Server, target: &Subscriber) -> Result<()> {
     let refused = |error| BenchError::from(primary.refused("refused a query", &error));
     let mut session = primary.connect(SUPERUSER, "lockstep-lab bench")?;
     let mut source = contents(&mut session).map_err(refused)?;
-    let mut there = target.server().contents()?;
+    let mut there = target.contents()?;
     for held in [&mut source, &mut there] {
         held.retain(|table: &Contents| table.table != "beat");
     }

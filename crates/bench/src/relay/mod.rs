@@ -13,6 +13,7 @@
 //! | [`publisher`] | the primary: settings, tables, slots |
 //! | [`scene`] | how consumers reach the primary in a round |
 //! | [`follower`] | a server with a database that `lockstep replica` keeps in step |
+//! | `limit` | the rows of a backlog, written at once |
 //! | [`fanout`], [`catch_up`], [`mixed`], [`applying`] | rounds |
 
 pub mod applying;
@@ -22,6 +23,7 @@ pub mod delays;
 pub mod endpoint;
 pub mod fanout;
 pub mod follower;
+mod limit;
 pub mod mixed;
 pub mod process;
 pub mod publisher;

@@ -345,12 +345,15 @@ fn apply_runs_one_writer_and_four_where_reads_are_slow() {
 fn apply_lets_a_subscription_and_a_replica_catch_up() {
     let all = ["tpcb", "insert", "giant", "update", "delete"];
     let small = format!(
-        "--rounds 1 --rows 2000 --scale 1 --variants stock,stock-again,lockstep --cases {}",
+        "--rounds 1 --rows 2000 --scale 1 --variants stock,stock-again,lockstep,limit --cases {}",
         all.join(",")
     );
     let (json, _) = bench("apply", &small.split(' ').collect::<Vec<_>>());
     let expected: Vec<_> = (all.into_iter())
-        .flat_map(|case| ["stock", "stock-again", "lockstep"].map(|variant| (case, variant)))
+        .flat_map(|case| {
+            let variants = ["stock", "stock-again", "lockstep", "limit"];
+            variants.map(|variant| (case, variant))
+        })
         .collect();
     assert_eq!(cases(&json), expected);
     for row in rows(&json) {

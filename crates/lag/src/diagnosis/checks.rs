@@ -336,6 +336,13 @@ fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
     if let Some(link) = place.view.links.iter().find(is_its) {
         return Ok(format!("its consumer is known: {}", link.name));
     }
+    let is_named = |other: &&NodeWindow| {
+        let source = other.last().and_then(|last| last.source.as_ref());
+        source.is_some_and(|source| source.slot.as_ref() == Some(name))
+    };
+    if let Some(standby) = place.view.window.usable().find(is_named) {
+        return Ok(format!("it is meant for {}, which was asked", standby.name));
+    }
     let used = node.share(|sample| sample.slot(name).is_some_and(|slot| slot.active));
     let mut replicas = place.view.replicas();
     let is_asked = replicas.any(|it| it.replica.slot == *name);

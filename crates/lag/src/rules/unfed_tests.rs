@@ -120,6 +120,17 @@ fn a_standby_that_is_sent_to_another_cluster_or_a_dead_server_is_told_so() {
     }
 }
 
+/// Another check says that a standby does not stream, so nobody is missing at its slot.
+#[test]
+fn the_slot_of_a_standby_that_was_asked_misses_nobody() {
+    for (slot, expected) in [("standby", Answer::Well), ("other", Answer::NotKnown)] {
+        let diagnosis = unfed(&source(|it| it.slot = Some(slot.to_owned()))).diagnose();
+        let mut checks = diagnosis.checks.iter();
+        let check = checks.find(|it| it.check == "slot" && it.at == "slot standby on primary");
+        assert_eq!(check.unwrap().answer, expected, "{slot}");
+    }
+}
+
 /// Walreceivers and walsenders of which none gets beyond its start, each seen in this number of samples.
 fn trying(of: u32) -> Scene {
     let mut scene = unfed(&source(|it| it.slot = Some("gone".to_owned())));
