@@ -158,6 +158,9 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     pair.set("primary_conninfo", "");
     pair.set("primary_slot_name", "");
     pair.await_receivers("0");
+    // The walsender outlives the walreceiver by a moment.
+    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+    until_answer(&pair.primary, active, "0");
     let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     pair.primary.execute(slots).unwrap();
     pair.archive(3);
