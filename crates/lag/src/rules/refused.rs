@@ -52,8 +52,11 @@ pub(super) fn workless<'v>(
     })
 }
 
-/// The subscription's slot is on none of the servers.
+/// The subscription's slot is on none of the servers. One that does not answer may have it, or a relay.
 pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
+    if !view.window.nodes.iter().all(NodeWindow::is_usable) {
+        return Vec::new();
+    }
     let missing = |(link, _, _, evidence): (&Link<'_>, _, _, Evidence)| {
         let slot = link.slot.as_deref()?;
         let last = link.upstream.last()?;

@@ -383,8 +383,19 @@ fn what_refuses_a_replica_is_found_first_and_alone() {
 }
 
 /// Changes that look like one of the cases, and are not that.
-const OTHERS: [(&str, Change, Cause); 5] = [
+const OTHERS: [(&str, Change, Cause); 6] = [
     ("a good role", |s| role(s, "good"), Cause::RoleRefused),
+    (
+        "a server that does not answer may have the slot",
+        |s| {
+            workless(s, 0);
+            s.primary.samples.iter_mut().for_each(|it| {
+                it.slots.remove(1);
+            });
+            s.standby.samples.clear();
+        },
+        Cause::SubscriptionSlotMissing,
+    ),
     (
         "errors of applying",
         |s| failing(s),
