@@ -204,6 +204,8 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     }
     pair.archive(1);
     pair.assert_first("restore_slow");
+    pair.set("restore_command", &format!("cp {}/%f %p", pair.archive));
+    until_answer(&pair.standby, rows, "8");
 
     pair.set("restore_command", "/bin/false");
     pair.archive(4);
