@@ -19,9 +19,11 @@ CREATE MATERIALIZED VIEW over_words AS SELECT count(*) n FROM words;
 CREATE INDEX ON words (word);
 CREATE FUNCTION lower2(t text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT lower($1)';
 CREATE FUNCTION norm(t text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
-    $$BEGIN RETURN lower2(t); END$$;
+    $$BEGIN RETURN public.lower2(t); END$$;
 CREATE TABLE p (id int PRIMARY KEY, n text); INSERT INTO p SELECT i, 'N' || i FROM generate_series(1, 100) i;
 CREATE INDEX \"p norm\" ON p (norm(n)); COMMENT ON INDEX \"p norm\" IS 'normal';
+CREATE OR REPLACE FUNCTION norm(t text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+    $$BEGIN RETURN lower2(t); END$$;
 CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int PRIMARY KEY, p int REFERENCES parent);
 INSERT INTO parent VALUES (1), (2); INSERT INTO child SELECT i, 1 + i % 2 FROM generate_series(1, 50) i;
 CREATE TABLE aside (LIKE p); ALTER TABLE aside ADD PRIMARY KEY (id);
