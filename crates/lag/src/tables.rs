@@ -110,7 +110,8 @@ pub fn question() -> String {
                 FILTER (WHERE number <= {most}), '{{}}') FROM (\
               SELECT pubname, json_object_agg(format('%I.%I', t.schemaname, t.tablename), \
                 (SELECT json_object_agg(quote_ident(a.attname), format_type(a.atttypid, a.atttypmod)) \
-                 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (t.attnames))) \
+                 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (t.attnames) \
+                   AND a.attgenerated = '')) \
                 AS columns, sum(sum(cardinality(t.attnames))) OVER () AS number \
               FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t \
                 JOIN pg_namespace n ON n.nspname = t.schemaname \

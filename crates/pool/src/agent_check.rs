@@ -21,8 +21,9 @@ use crate::check::PoolDoor;
 /// Most connections at once; then the one ends that is silent longest.
 const MOST_CONNECTIONS: usize = 256;
 
-/// How long the question may take. HAProxy sends it at once, or never.
-const QUESTION_WITHIN: Duration = Duration::from_millis(50);
+/// How long the question may take. HAProxy sends it at once, or never; a packet that is lost comes later. An
+/// answer for the wrong door would cut sessions off, and none at all changes nothing in HAProxy.
+const QUESTION_WITHIN: Duration = Duration::from_secs(1);
 
 /// Longest question, in bytes.
 const LONGEST_QUESTION: usize = 64;

@@ -121,7 +121,8 @@ impl Reason {
             Self::OtherCluster => "the node belongs to another cluster than the primary",
             Self::IsPrimary => "the node is a primary",
             Self::OldTimeline => {
-                "the node is on a timeline that the primary has left: rewind or rebuild it"
+                "the node is on a timeline that the primary has left: set primary_conninfo to the new primary; if it \
+                 cannot follow, pg_rewind or rebuild it"
             }
             Self::TimelineLeft => "the node has not followed the primary to its timeline yet",
             Self::PrimarySilent => "the primary does not answer, so the staleness is not known",

@@ -1,5 +1,6 @@
 //! `lockstep pool haproxy`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use clap::{Args, ValueEnum, value_parser};
 use lockstep_pool::check::parse_time;
 use lockstep_pool::haproxy::{ProxyRules, SessionsWhenOut, WhenAllLate, configuration};
 use lockstep_service::address::HostPort;
+use lockstep_service::exit::Failure;
 use lockstep_service::words::output;
 
 use super::members::MembersArgs;
@@ -90,6 +92,18 @@ fn check_interval(text: &str) -> Result<Duration, String> {
 
 /// Prints the configuration.
 pub fn run(args: &HaproxyArgs) -> Result<()> {
+    let ports = [
+        args.writes_port,
+        args.reads_port,
+        args.reports_port,
+        args.statistics.port,
+    ];
+    let distinct: BTreeSet<u16> = ports.into_iter().collect();
+    if distinct.len() < ports.len() {
+        let words = "two doors, or a door and the page of statistics, have one port: give each of \
+                     --writes-port, --reads-port, --reports-port and --statistics its own";
+        return Err(Failure::Usage(words.to_owned()).into());
+    }
     let members = args.members.members()?;
     let rules = ProxyRules {
         host: args.listen.clone(),

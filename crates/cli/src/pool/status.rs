@@ -76,6 +76,13 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
                     output::print(&format!("{}: {why}", member.name));
                 }
             }
+            if let Some(names) = rivals(&answers) {
+                output::print(&format!(
+                    "{} all take writes, and writers are sent to each: stop all but the one whose data is to \
+                     stay, then rebuild the others from it or pg_rewind them",
+                    names.join(", ")
+                ));
+            }
         }
         Output::Json => {
             let nodes = answers.iter().map(|(member, answer)| {
@@ -94,8 +101,19 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(code(&answers)))
 }
 
+/// Whether HAProxy sends writers there.
 fn is_primary(answer: &Value) -> bool {
-    answer.get("takes_writes") == Some(&Value::Bool(true))
+    answer.get("takes_writes") == Some(&Value::Bool(true)) && text(answer, "state") != "draining"
+}
+
+/// The nodes that take writes, if there are several: no agent knows of the others' node.
+fn rivals<'a>(answers: &[(&'a Member, Answer)]) -> Option<Vec<&'a str>> {
+    let writes = |(member, answer): &(&'a Member, Answer)| {
+        let is_one = answer.as_ref().is_ok_and(is_primary);
+        is_one.then_some(member.name.as_str())
+    };
+    let names: Vec<_> = answers.iter().filter_map(writes).collect();
+    (names.len() > 1).then_some(names)
 }
 
 fn state(answer: &Value) -> &str {
@@ -115,7 +133,7 @@ fn code(answers: &[(&Member, Answer)]) -> u8 {
         .map(|(_, answer)| answer.as_ref().map_or("out", state));
     let states: Vec<_> = states.collect();
     let is_out = |state: &&str| !matches!(*state, "in" | "writes" | "late" | "draining");
-    if states.iter().any(is_out) {
+    if states.iter().any(is_out) || rivals(answers).is_some() {
         TARGET
     } else if states.contains(&"late") {
         LAG
@@ -165,4 +183,45 @@ fn why(answer: &Answer) -> Option<String> {
     let troubles = troubles.filter_map(|name| answer.get(name)?.as_str());
     let words = std::iter::once(why).chain(troubles).collect::<Vec<_>>();
     (!is_primary(answer)).then(|| sanitize(&words.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use lockstep_pool::member::ServerPlace;
+    use lockstep_pool::state::Door;
+    use lockstep_service::address::HostPort;
+
+    use super::*;
+
+    fn member(name: &str) -> Member {
+        let place = HostPort::parse("db:1").unwrap();
+        Member {
+            name: name.to_owned(),
+            server: ServerPlace::Tcp(place.clone()),
+            agent: place.clone(),
+            agent_check: place,
+            door: Door::Fresh,
+        }
+    }
+
+    #[test]
+    fn two_nodes_that_take_writes_are_an_error() {
+        let (one, two) = (member("one"), member("two"));
+        let said = |takes_writes: bool, state: &str| -> Answer {
+            Ok(json!({"takes_writes": takes_writes, "state": state}))
+        };
+        let both = [(&one, said(true, "out")), (&two, said(true, "out"))];
+        assert_eq!(rivals(&both).unwrap(), ["one", "two"]);
+        assert_eq!(code(&both), TARGET);
+        for (other, state) in [
+            (said(false, "in"), "in"),
+            (said(true, "draining"), "draining"),
+        ] {
+            let answers = [(&one, said(true, "out")), (&two, other)];
+            assert_eq!((rivals(&answers), code(&answers)), (None, 0));
+            assert_eq!(super::state(answers[1].1.as_ref().unwrap()), state);
+        }
+    }
 }

@@ -111,6 +111,10 @@ fn usage_errors_of_pool_exit_with_2() {
             &["pool", "haproxy", "--nodes", "/x", "--check-every", "1ms"],
             "from 50ms",
         ),
+        (
+            &["pool", "haproxy", "--nodes", "/x", "--reads-port", "6432"],
+            "each of --writes-port",
+        ),
         (&["pool", "conninfo", "--nodes", "/nowhere"], "/nowhere"),
         (&["pool", "status"], "--nodes"),
     ]);

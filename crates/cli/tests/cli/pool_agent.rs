@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
@@ -263,6 +264,9 @@ fn an_old_primary_is_told() {
     });
     assert!(agent.haproxy_hears("writes").starts_with("down # "));
     assert_eq!(of_new.haproxy_hears("writes"), "up 100%");
+    // A lost packet comes again after 200 ms.
+    let late = Duration::from_millis(200);
+    assert_eq!(of_new.haproxy_hears_after(late, "writes"), "up 100%");
     // A standby that stays with the old one.
     of_left.await_state("out", Some("old_timeline"));
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
@@ -47,8 +48,14 @@ impl Agent {
 
     /// The answer of the agent-check for a door.
     pub fn haproxy_hears(&self, door: &str) -> String {
+        self.haproxy_hears_after(Duration::ZERO, door)
+    }
+
+    /// The answer for a door whose name comes after a while.
+    pub fn haproxy_hears_after(&self, wait: Duration, door: &str) -> String {
         let mut stream = TcpStream::connect(&self.agent_check).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        std::thread::sleep(wait);
         if !door.is_empty() {
             stream.write_all(format!("{door}\n").as_bytes()).unwrap();
         }

@@ -236,10 +236,6 @@ pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
         if let Some((publisher, database)) = publisher(view, link) {
             evidence = evidence.name("publisher", in_database(publisher, &database));
         }
-        let tables: Vec<String> = followed.tables.iter().cloned().collect();
-        if !tables.is_empty() && tables.len() <= MOST_NAMED {
-            evidence = evidence.name("few_tables", tables.join(", "));
-        }
         // It may only be called otherwise.
         let mut others = theirs.publications.iter();
         let has_all = |tables: &BTreeSet<String>| followed.tables.is_subset(tables);

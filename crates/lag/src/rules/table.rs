@@ -370,8 +370,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {server}: ALTER SUBSCRIPTION {subscription} SET PUBLICATION {others}; if that has taken its \
              place: it has all tables that are followed",
-            "on {publisher}: CREATE PUBLICATION {publication} FOR TABLE {few_tables}; if nothing was written to \
-             them since it was dropped",
+            "on {publisher}: create publication {publication} again as it was, with its own tables, row filters and \
+             column lists, if nothing was written to any table of that database since it was dropped",
             "otherwise drop the subscription, empty its tables, and create it again: before PostgreSQL 18 a \
              worker does not get past what was written while its publication was not there",
         ],
