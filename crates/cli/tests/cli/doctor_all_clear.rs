@@ -34,6 +34,7 @@ impl Servers {
         primary
             .execute(
                 "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (LIKE t INCLUDING ALL); \
+                 ALTER TABLE t ADD COLUMN length int GENERATED ALWAYS AS (length(v)) STORED; \
                  INSERT INTO t VALUES (1, 'x'); INSERT INTO u VALUES (1, 'x'); \
                  CREATE TABLE log (v text); CREATE TABLE victim (id int, v text); \
                  CREATE PUBLICATION p FOR TABLE t",
