@@ -8,9 +8,9 @@
  *
  *  Heap: insert, update, delete, lock. They change their registered blocks, the
  *    free space map (each heap block has an entry of its own, so any order of blocks gives
- *    the same), and clear bits of the visibility map if their flags say so (rule 4). Minors of
- *    2026 and later register the map's page, like any block that a record changes, and set its LSN;
- *    earlier ones do not.
+ *    the same), and clear bits of the visibility map if their flags say so (rule 4). PostgreSQL
+ *    17.12 and 18.6 register the map's page, like any block that a record changes, and set its
+ *    LSN; 15.18 does neither.
  *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same. What sets bits
  *    of a visibility map is inline.
  *    A cleanup lock waits only for checkpointer and background writer, since nobody
