@@ -49,7 +49,7 @@ impl Stage {
         Self::with(&[])
     }
 
-    /// With more arguments of the relay.
+    /// A stage whose relay has more arguments.
     fn with(arguments: &[&str]) -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let primary = publisher(&lab);

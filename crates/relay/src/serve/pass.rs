@@ -308,7 +308,7 @@ enum Broken {
 struct Streaming<S> {
     client: Client,
     stream: S,
-    /// Its connection to the primary, if it keeps that.
+    /// The connection to the primary that it keeps, if it does.
     aside: Option<(Statements, Aside)>,
 }
 
