@@ -35,7 +35,7 @@ const LONGEST_REST: u32 = 256;
 /// How many writers a replica is to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writers {
-    /// As many as help, up to [`MOST_CHOSEN`].
+    /// The number is chosen by what helps, up to [`MOST_CHOSEN`].
     #[default]
     Auto,
     /// This many, from 1 to [`MOST_WRITERS`].
@@ -89,9 +89,9 @@ pub enum Why {
     Given,
     /// There was no backlog yet that one writer could not keep up with.
     KeepsUp,
-    /// So many are tried.
+    /// A trial runs with this number.
     Tried,
-    /// So many were faster than half as many, or the most that are chosen.
+    /// This number was faster than half of it.
     Faster,
     /// Twice as many were not faster.
     NoFaster,
@@ -286,7 +286,7 @@ mod tests {
             }
         }
 
-        /// So many parts are handed over and done; the numbers of writers, each time that one changes.
+        /// Hands over and does this many parts; returns the numbers of writers, each time that one changes.
         fn parts(&mut self, parts: u32, pressed: bool, hindered: bool) -> Vec<usize> {
             let mut used = Vec::new();
             for _ in 0..parts {

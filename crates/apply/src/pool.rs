@@ -152,7 +152,7 @@ impl<E: From<News> + Send + 'static> Pool<E> {
         self.threads.len()
     }
 
-    /// So many writers take jobs from now on.
+    /// Number of writers that take jobs from now on.
     pub fn set_used(&self, writers: usize) {
         self.turn.set_used(writers);
     }

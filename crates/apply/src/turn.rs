@@ -44,7 +44,7 @@ impl Turn {
         }
     }
 
-    /// So many writers take jobs from now on.
+    /// Number of writers that take jobs from now on.
     pub fn set_used(&mut self, writers: usize) {
         self.used = writers;
     }
