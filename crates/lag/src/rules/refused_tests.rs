@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::Cause;
 use super::scene::{START, STEP, Scene, lsn, process};
-use crate::diagnosis::{Diagnosis, Finding};
-use crate::source::Source;
+use crate::diagnosis::{Diagnosis, Finding, diagnose};
+use crate::source::{Publisher, Source};
 use crate::tables::{Followed, Reference, Tables, Trigger};
 use crate::views::{Background, Collation, Sender};
-use crate::window::NodeWindow;
+use crate::window::{NodeWindow, Window};
 
 /// Causes that have a case here.
 pub(super) const CAUSES: [Cause; 13] = [
@@ -96,6 +96,42 @@ fn failing(scene: &mut Scene) {
     }
 }
 
+/// The slot of the first subscription is gone.
+fn slotless(scene: &mut Scene) {
+    workless(scene, 0);
+    for sample in &mut scene.primary.samples {
+        sample.slots.remove(1);
+    }
+}
+
+fn background(node: &mut NodeWindow, change: impl Fn(&mut Background)) {
+    for sample in &mut node.samples {
+        let mut background = (*sample.background).clone();
+        change(&mut background);
+        sample.background = Arc::new(background);
+    }
+}
+
+/// The first subscription connects to this host, where the primary is db1.
+fn connects(scene: &mut Scene, host: &str) {
+    scene.primary.address = "db1:5432/app".to_owned();
+    background(&mut scene.one, |it| {
+        let publisher = Publisher {
+            address: (host.to_owned(), "5432".to_owned()),
+            database: Some("app".to_owned()),
+        };
+        it.publishers = [("sub_one".to_owned(), publisher)].into();
+    });
+}
+
+/// The first subscriber's server has this many enabled subscriptions, and two workers.
+fn short(scene: &mut Scene, enabled: u64) {
+    set(&mut scene.one, "max_logical_replication_workers", "2");
+    background(&mut scene.one, |it| {
+        it.enabled_subscriptions = Some(enabled)
+    });
+}
+
 fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
     for sample in &mut node.samples {
         let mut tables = (*sample.tables).clone();
@@ -108,22 +144,20 @@ fn followed(tables: &mut Tables) -> &mut Followed {
     tables.subscriptions.get_mut("sub_one").unwrap()
 }
 
-fn collations(node: &mut NodeWindow) {
-    let background = Arc::new(Background {
-        collations: vec![Collation {
+fn collations(node: &mut NodeWindow, actual: &str) {
+    background(node, |it| {
+        it.collations = vec![Collation {
             database: "app".to_owned(),
             recorded: "2.31".to_owned(),
-            actual: "2.36".to_owned(),
-        }],
-        ..Background::default()
+            actual: actual.to_owned(),
+        }];
     });
-    for sample in &mut node.samples {
-        sample.background = Arc::clone(&background);
-    }
 }
 
-/// A consumer that nobody has named takes what comes, and replies this often in the window.
-fn unconfirmed(scene: &mut Scene, replies: i64, confirms: bool) {
+/// A consumer that nobody has named takes what comes, and replies this often in the window. It has confirmed
+/// nothing for so many milliseconds, or confirms all.
+fn unconfirmed(scene: &mut Scene, replies: i64, silent_ms: Option<f64>) {
+    let confirms = silent_ms.is_none();
     for (index, sample) in (0..).zip(&mut scene.primary.samples) {
         let end = lsn(START + index * STEP);
         let every = 50 / replies.max(1);
@@ -139,12 +173,13 @@ fn unconfirmed(scene: &mut Scene, replies: i64, confirms: bool) {
         };
         (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (None, None, None);
         sender.replied_us = Some(index as i64 / every);
+        sender.connected_ms = silent_ms;
     }
     scene.two.samples.clear();
 }
 
 /// A case: its name, a change to a healthy scene, the cause, where it is found, and a piece of a remedy.
-const CASES: [(&str, Change, Cause, &str, &str); 17] = [
+const CASES: [(&str, Change, Cause, &str, &str); 22] = [
     (
         "role",
         |s| role(s, "a b"),
@@ -221,14 +256,45 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     (
         "slot of a subscription",
         |s| {
-            workless(s, 0);
-            s.primary.samples.iter_mut().for_each(|it| {
-                it.slots.remove(1);
-            });
+            slotless(s);
+            connects(s, "db1");
         },
         Cause::SubscriptionSlotMissing,
         "one",
         "on primary, in database app: SELECT pg_create_logical_replication_slot('slot_one', 'pgoutput');",
+    ),
+    (
+        "slot of a subscription that connects who knows where",
+        slotless,
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "if primary is its publisher, create slot slot_one there",
+    ),
+    (
+        "slot and publication",
+        |s| {
+            slotless(s);
+            connects(s, "db1");
+            tables(&mut s.one, |it| {
+                followed(it).publications = vec!["gone".to_owned()]
+            });
+        },
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "on primary, in database app: create its publications first (gone)",
+    ),
+    (
+        "slot and publication of who knows where",
+        |s| {
+            slotless(s);
+            connects(s, "elsewhere");
+            tables(&mut s.one, |it| {
+                followed(it).publications = vec!["gone".to_owned()]
+            });
+        },
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "name that one, too: it connects to elsewhere:5432",
     ),
     (
         "publication",
@@ -251,6 +317,32 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
         Cause::ColumnsMissing,
         "one",
         "on one: ALTER TABLE public.t ADD COLUMN \"W\" integer; the worker",
+    ),
+    (
+        "lost slot of a subscription",
+        |s| {
+            workless(s, 0);
+            for sample in &mut s.primary.samples {
+                sample.slots[1].wal_status = Some("lost".into());
+            }
+        },
+        Cause::SlotLost,
+        "one",
+        "on one: DROP SUBSCRIPTION sub_one; TRUNCATE public.t; and then CREATE SUBSCRIPTION sub_one",
+    ),
+    (
+        "whole rows are compared",
+        |s| {
+            tables(&mut s.primary, |it| {
+                it.full = ["public.t".to_owned()].into()
+            });
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 10_000.0)].into()
+            });
+        },
+        Cause::MissingIndex,
+        "one",
+        "on one: give public.t the primary key",
     ),
     (
         "workers",
@@ -281,7 +373,7 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     ),
     (
         "confirms nothing",
-        |s| unconfirmed(s, 5, false),
+        |s| unconfirmed(s, 5, Some(80_000.0)),
         Cause::ConfirmsNothing,
         "consumer",
         "flush position",
@@ -289,25 +381,25 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     (
         "checksums",
         |s| {
-            s.standby
-                .samples
-                .iter_mut()
-                .for_each(|it| it.totals.checksum_failures = Some(3))
+            s.standby.samples.iter_mut().for_each(|it| {
+                it.totals.checksum_failures = Some(3);
+                it.totals.damaged = vec![String::new(), "\"A\"".to_owned()];
+            })
         },
         Cause::ChecksumFailures,
         "standby",
-        "Do not fail over to it",
+        "on standby, in database \"A\": SELECT pg_stat_reset();",
     ),
     (
         "collations",
-        |s| collations(&mut s.primary),
+        |s| collations(&mut s.primary, "2.36"),
         Cause::CollationVersion,
         "primary",
         "on primary, in database app: REINDEX DATABASE app; ALTER DATABASE app REFRESH COLLATION VERSION;",
     ),
     (
         "collations of a standby",
-        |s| collations(&mut s.standby),
+        |s| collations(&mut s.standby, "2.36"),
         Cause::CollationVersion,
         "standby",
         "give standby the version",
@@ -382,8 +474,211 @@ fn what_refuses_a_replica_is_found_first_and_alone() {
     }
 }
 
+/// What a diagnosis says of a cause at a place: its remedies in one text.
+fn remedies_at(diagnosis: &Diagnosis, cause: Cause, at: &str) -> Option<String> {
+    let mut findings = diagnosis.findings.iter();
+    let found = findings.find(|it| it.cause == cause && it.at == at)?;
+    Some(found.remedies.join("\n"))
+}
+
+/// Where a worker fails and comes again, its place is free most of the time, and another subscription gets
+/// none all the same.
+#[test]
+fn fewer_workers_than_subscriptions_are_told_beside_what_else_may_be_wrong() {
+    for (enabled, expected) in [(2, false), (3, true)] {
+        let mut scene = Scene::healthy();
+        workless(&mut scene, 0);
+        short(&mut scene, enabled);
+        let diagnosis = scene.diagnose();
+        let found = remedies_at(&diagnosis, Cause::NoFreeWorker, "one");
+        let raise = "on one: ALTER SYSTEM SET max_logical_replication_workers = 5; ALTER SYSTEM SET \
+                     max_worker_processes = 13; and restart it";
+        assert_eq!(
+            found.as_deref().is_some_and(|it| it.contains(raise)),
+            expected,
+            "{found:?}"
+        );
+        assert_eq!(diagnosis.first() == Some(Cause::NoFreeWorker), expected);
+        // Which of them gets none is not seen: its connection may be refused as well.
+        assert!(remedies_at(&diagnosis, Cause::SubscriptionRefused, "one").is_some());
+    }
+    // One that fails has a worker.
+    let mut scene = Scene::healthy();
+    failing(&mut scene);
+    short(&mut scene, 3);
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::ApplyStopped));
+    assert_eq!(remedies_at(&diagnosis, Cause::NoFreeWorker, "one"), None);
+}
+
+/// A slot that is made on another server than the publisher keeps WAL there for nobody.
+#[test]
+fn a_slot_is_only_to_be_pasted_on_the_publisher() {
+    let of = |change: Change| {
+        let mut scene = Scene::healthy();
+        slotless(&mut scene);
+        change(&mut scene);
+        remedies_at(&scene.diagnose(), Cause::SubscriptionSlotMissing, "one").unwrap()
+    };
+    let pasted = "SELECT pg_create_logical_replication_slot";
+    let recreate = "on one: ALTER SUBSCRIPTION sub_one DISABLE; ALTER SUBSCRIPTION sub_one SET (slot_name = NONE); \
+                    DROP SUBSCRIPTION sub_one; TRUNCATE public.t; and then CREATE SUBSCRIPTION sub_one";
+    for (change, expected) in [
+        ((|s| connects(s, "db1")) as Change, true),
+        (|s| connects(s, "elsewhere"), false),
+        (|_| {}, false),
+        (
+            |s| {
+                connects(s, "db1");
+                tables(&mut s.one, |it| {
+                    followed(it).publications = vec!["gone".to_owned()]
+                });
+            },
+            false,
+        ),
+    ] {
+        let said = of(change);
+        assert_eq!(said.contains(pasted), expected, "{said}");
+        assert!(said.contains(recreate), "{said}");
+    }
+    // A server that was named and is the publisher, but does not answer.
+    let mut scene = Scene::healthy();
+    slotless(&mut scene);
+    scene.two.address = "db9:5432/app".to_owned();
+    scene.two.samples.clear();
+    connects(&mut scene, "db9");
+    let diagnosis = scene.diagnose();
+    assert_eq!(
+        remedies_at(&diagnosis, Cause::SubscriptionSlotMissing, "one"),
+        None
+    );
+}
+
+/// A publication that is gone has to be there before the slot, so it is told as well.
+#[test]
+fn a_slot_and_a_publication_that_are_gone_are_both_told() {
+    let mut scene = Scene::healthy();
+    slotless(&mut scene);
+    connects(&mut scene, "db1");
+    tables(&mut scene.one, |it| {
+        followed(it).publications = vec!["gone".to_owned()]
+    });
+    tables(&mut scene.primary, |it| it.publications.clear());
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::SubscriptionSlotMissing));
+    let said = remedies_at(&diagnosis, Cause::PublicationMissing, "one").unwrap();
+    let create = "on primary, in database app: CREATE PUBLICATION gone FOR TABLE public.t;";
+    assert!(said.contains(create), "{said}");
+}
+
+#[test]
+fn indexes_are_made_anew_on_the_primary_alone() {
+    for (of_primary, piece, other) in [
+        (
+            "2.36",
+            "on primary, in database app: REINDEX DATABASE app;",
+            "give standby",
+        ),
+        ("2.32", "give standby the version", "on primary"),
+    ] {
+        let mut scene = Scene::healthy();
+        collations(&mut scene.primary, of_primary);
+        collations(&mut scene.standby, "2.36");
+        let said = remedies_at(&scene.diagnose(), Cause::CollationVersion, "standby").unwrap();
+        assert!(said.contains(piece) && !said.contains(other), "{said}");
+        assert!(!said.contains("on standby"), "{said}");
+    }
+}
+
+#[test]
+fn a_type_that_is_missing_comes_before_its_column() {
+    let of = |kind: &str, held: bool| {
+        let mut scene = Scene::healthy();
+        failing(&mut scene);
+        lacks_column(&mut scene);
+        let enums = || [("public.mood".to_owned(), "'sad', 'ok'".to_owned())].into();
+        tables(&mut scene.primary, |it| {
+            let columns = it
+                .columns
+                .get_mut("p")
+                .unwrap()
+                .get_mut("public.t")
+                .unwrap();
+            columns.insert("\"W\"".to_owned(), kind.to_owned());
+            it.enums = enums();
+        });
+        if held {
+            tables(&mut scene.one, |it| it.enums = enums());
+        }
+        remedies_at(&scene.diagnose(), Cause::ColumnsMissing, "one").unwrap()
+    };
+    let create = "on one: CREATE TYPE public.mood AS ENUM ('sad', 'ok'); ALTER TABLE public.t ADD COLUMN \"W\" \
+                  public.mood";
+    for kind in ["public.mood", "public.mood[]"] {
+        assert!(of(kind, false).starts_with(create), "{}", of(kind, false));
+        assert!(!of(kind, true).contains("CREATE TYPE"));
+    }
+    assert!(
+        of("public.point3", false)
+            .starts_with("types that one needs before that, if they are not there: public.point3")
+    );
+    assert!(!of("numeric(10,2)", false).contains("types that"));
+}
+
+/// A consumer that has confirmed something in this connection, or has just connected, may confirm each minute.
+#[test]
+fn how_far_a_consumer_is_that_confirms_seldom_is_not_known() {
+    let confirmed: Change = |s| {
+        unconfirmed(s, 5, Some(80_000.0));
+        for sample in &mut s.primary.samples {
+            let sender = &mut sample.senders[2];
+            (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) =
+                (lsn(START - 1), lsn(START - 1), lsn(START - 1));
+        }
+    };
+    let recent: Change = |s| unconfirmed(s, 5, Some(8_000.0));
+    for change in [confirmed, recent] {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let (standby, one) = (scene.standby, scene.one);
+        let nodes = vec![scene.primary, standby, one];
+        let diagnosis = diagnose(&Window::new(nodes));
+        let causes: Vec<Cause> = diagnosis.findings.iter().map(|it| it.cause).collect();
+        assert!(!diagnosis.has_lag() && !diagnosis.healthy, "{causes:?}");
+        assert!(
+            diagnosis
+                .unknown
+                .iter()
+                .any(|it| it.starts_with("consumer: how much it has stored")),
+            "{:?}",
+            diagnosis.unknown
+        );
+    }
+}
+
 /// Changes that look like one of the cases, and are not that.
-const OTHERS: [(&str, Change, Cause); 6] = [
+const OTHERS: [(&str, Change, Cause); 8] = [
+    (
+        "a small table of which whole rows are compared",
+        |s| {
+            tables(&mut s.primary, |it| {
+                it.full = ["public.t".to_owned()].into()
+            });
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 9_000.0)].into()
+            });
+        },
+        Cause::MissingIndex,
+    ),
+    (
+        "a large table whose changes have a key",
+        |s| {
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 1e9)].into()
+            });
+        },
+        Cause::MissingIndex,
+    ),
     ("a good role", |s| role(s, "good"), Cause::RoleRefused),
     (
         "a server that does not answer may have the slot",
@@ -403,12 +698,12 @@ const OTHERS: [(&str, Change, Cause); 6] = [
     ),
     (
         "it confirms",
-        |s| unconfirmed(s, 5, true),
+        |s| unconfirmed(s, 5, None),
         Cause::ConfirmsNothing,
     ),
     (
         "it is silent",
-        |s| unconfirmed(s, 0, false),
+        |s| unconfirmed(s, 0, Some(80_000.0)),
         Cause::ConfirmsNothing,
     ),
     (
