@@ -41,7 +41,7 @@ pub struct Tables {
     pub truncating: BTreeSet<String>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,
-    /// Followed tables without an index by which an apply worker finds the row of a change, with the number of
+    /// Followed tables without an index by which an apply worker finds a row, each with the number of
     /// rows that a search reads.
     pub unindexed: BTreeMap<String, f64>,
     /// There are more tables than are read, so nothing can be compared.

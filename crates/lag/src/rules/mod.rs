@@ -56,6 +56,8 @@ mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together_tests;
 mod unconfirmed;
 mod unfed;
 #[cfg(test)]
