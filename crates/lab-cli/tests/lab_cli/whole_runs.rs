@@ -74,7 +74,7 @@ impl Place {
 fn demo_measures_both_standbys_and_leaves_only_its_report() {
     let place = Place::new();
     let output = place
-        .demo(&["--duration", "1", "--output", "json"])
+        .demo(&["--duration", "3", "--output", "json"])
         .output()
         .unwrap();
     let progress = String::from_utf8_lossy(&output.stderr);
