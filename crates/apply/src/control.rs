@@ -9,6 +9,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
 use crate::batch::Counts;
+use crate::crew::Why;
 use crate::session::{Action, Wanted};
 use crate::work::News;
 
@@ -93,6 +94,8 @@ pub struct Stats {
     pub sessions: u64,
     /// The target's processes that change it, while there is a session.
     pub backends: Vec<u32>,
+    /// How many writers are used, and why; None while there is no session.
+    pub writers: Option<(usize, Why)>,
     /// Which sessions of others these wait for, in words.
     pub waits: Option<String>,
     /// What the replica's spool holds, if it has one.
@@ -318,6 +321,7 @@ impl Control {
                     stats.bytes += heard.bytes;
                 }
             }),
+            Action::Use(used, why) => self.count(|stats| stats.writers = Some((used, why))),
             Action::Hand(_) | Action::Tell(_) | Action::Warn(..) => {}
         }
     }

@@ -13,7 +13,7 @@
 //! transaction goes to the target by itself. A batch is handed over when nothing more has arrived and no
 //! writer has anything to do, or one has none and the batch is worth a second one, or when it is full.
 //! Each writer can have one part, and one more can wait; then nothing more is read, and the source
-//! is told from time to time that the replica is there.
+//! is told from time to time that the replica is there. How many writers are used [`crate::crew`] decides.
 //!
 //! Reading also stops once all parts, with the copies of rows that their statements need, take the
 //! memory that they may take: only the last message that was read can exceed it.
@@ -25,6 +25,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Status, Timestamp};
 
 use crate::batch::{Counts, Missing, Part};
+use crate::crew::{Crew, Pace, Why, Writers};
 use crate::error::{ApplyError, Result};
 use crate::fault::Fault;
 use crate::merge::{Handed, Limits, Merger, Tables, Taken};
@@ -75,10 +76,12 @@ impl Wanted {
 /// What a session is given at its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin {
+    /// Limits for the number of writers that there are at the start.
     pub limits: Limits,
     /// Memory for changes that are received and not applied, in bytes.
     pub memory: usize,
-    pub writers: usize,
+    pub writers: Writers,
+    pub pace: Pace,
     /// Where the target stands, durably.
     pub stands: Lsn,
     /// Transactions up to here are applied one by one.
@@ -104,6 +107,8 @@ pub enum Action {
     Warn(Missing, Lsn),
     /// Acknowledge a hold.
     Holds(Option<Lsn>),
+    /// Use this many writers, for this reason; more may have to be connected.
+    Use(usize, Why),
 }
 
 /// Figures for whoever looks.
@@ -159,6 +164,7 @@ pub struct Session<M> {
     merger: Merger,
     positions: Positions,
     order: Order,
+    crew: Crew,
     /// A part of a transaction was handed over, and its last part was not.
     is_in_parts: bool,
     /// Jobs that the writers have not done yet, those that they have, and the memory of the former.
@@ -193,6 +199,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             merger: Merger::new(begin.limits, begin.careful),
             positions: Positions::new(begin.stands),
             order: Order::default(),
+            crew: Crew::new(begin.writers, begin.pace),
             is_in_parts: false,
             handed: 0,
             done: 0,
@@ -377,9 +384,34 @@ impl<M: AsRef<[u8]>> Session<M> {
                 self.moved_at = now;
                 self.is_news = true;
             }
-            News::Done(done) => self.part_done(done),
+            News::Done(done) => {
+                let changed = self.crew.done(done.counts.rows(), done.again, now);
+                self.part_done(done);
+                if changed {
+                    self.use_crew();
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The target has no room for more writers than these.
+    pub fn has_no_room(&mut self, there: usize, words: String) {
+        self.crew.has_no_room(there, words);
+        self.use_crew();
+    }
+
+    /// How many writers are used, and why.
+    pub fn shown_crew(&self) -> (usize, Why) {
+        (self.crew.used(), self.crew.why().clone())
+    }
+
+    fn use_crew(&mut self) {
+        let used = self.crew.used();
+        let limits = self.begin.limits.shared(self.begin.writers.first(), used);
+        self.merger.set_limits(limits);
+        self.actions
+            .push_back(Action::Use(used, self.crew.why().clone()));
     }
 
     fn ended(&mut self, memory: usize) {
@@ -416,7 +448,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// What is gathered may go to a writer before the batch is full.
     fn is_worth_it(&self) -> bool {
-        let has_more = self.handed < self.begin.writers && self.merger.rows() >= WORTH;
+        let has_more = self.handed < self.crew.used() && self.merger.rows() >= WORTH;
         self.merger.can_commit() && (self.handed == 0 || has_more)
     }
 
@@ -448,7 +480,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// Hands over what is gathered, once the writers have room for it.
     fn hand_over(&mut self) -> Next {
-        if self.handed >= self.begin.writers + MOST_WAITING {
+        if self.handed >= self.crew.used() + MOST_WAITING {
             return Next::Wait(STATUS_EVERY);
         }
         match self.merger.hand_over() {
@@ -479,18 +511,23 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.is_in_parts = part.commit.is_none();
         // One of these is known not to fit.
         let is_careful = part.lsn <= self.begin.careful;
-        let alone = is_careful || in_parts || self.begin.writers < 2;
-        self.hand(alone, Task::Part(part));
+        let alone = is_careful || in_parts || !self.crew.plans_for_several();
+        let pressed = self.handed >= self.crew.used();
+        let hindered = self.hand(alone, Task::Part(part));
+        self.crew.handed(pressed, hindered);
     }
 
-    fn hand(&mut self, alone: bool, task: Task) {
+    /// Hands over a task; true if most of it waits for others.
+    fn hand(&mut self, alone: bool, task: Task) -> bool {
         self.order.done(self.done);
         let plan = match &task {
             Task::Part(part) => self.order.plan(part, alone),
             Task::Move(_) => self.order.plan(&Part::default(), alone),
         };
+        let hindered = plan.is_hindered();
         self.handed += 1;
         self.actions.push_back(Action::Hand(Job { plan, task }));
+        hindered
     }
 
     fn tell_if_due(&mut self, now: Instant) {

@@ -179,6 +179,8 @@ pub struct Applied {
     pub spool: Option<SpoolStats>,
     /// Which tables of the source are not replicated; None if nobody has looked.
     pub unreplicated: Option<Unreplicated>,
+    /// How many writers are used, and why, in words; None if there is no session.
+    pub writers: Option<(usize, String)>,
 }
 
 /// The state in a target.
@@ -357,7 +359,8 @@ impl ReplicaState {
                        heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
                        apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
                        spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11, \
-                       unreplicated_tables = $12::bigint, unreplicated = $13 \
+                       unreplicated_tables = $12::bigint, unreplicated = $13, \
+                       writers = $14::bigint, writers_why = $15 \
                    WHERE name = $1";
         let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
@@ -377,6 +380,8 @@ impl ReplicaState {
                 &spool.and_then(|spool| spool.full.clone()),
                 &unreplicated.map(|it| it.tables),
                 &unreplicated.and_then(|it| it.words.clone()),
+                &applied.writers.as_ref().map(|it| it.0),
+                &applied.writers.as_ref().map(|it| it.1.clone()),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -387,7 +392,7 @@ impl ReplicaState {
                        extract(epoch FROM clock_timestamp() - heard_at), \
                        extract(epoch FROM clock_timestamp() - applied_at), \
                        spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
-                       unreplicated_tables, unreplicated \
+                       unreplicated_tables, unreplicated, writers, writers_why \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -410,6 +415,7 @@ impl ReplicaState {
                         full: field(row, 10)?,
                     }),
                 },
+                writers: field::<Option<usize>>(row, 13)?.zip(field(row, 14)?),
                 unreplicated: match field::<Option<usize>>(row, 11)? {
                     None => None,
                     Some(tables) => Some(Unreplicated {

@@ -81,6 +81,7 @@ mod tests {
             age,
             spool: None,
             unreplicated: None,
+            writers: None,
         }
     }
 

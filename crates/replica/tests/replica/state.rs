@@ -177,6 +177,7 @@ fn apply_is_asked_and_says_how_far_it_is() {
             to: Lsn::from(20),
             full: Some("so".to_owned()),
         }),
+        writers: Some((2, "tried".to_owned())),
         unreplicated: Some(Unreplicated {
             tables: 2,
             words: Some("public.t".to_owned()),
@@ -277,7 +278,7 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
-                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade;
+                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,

@@ -14,10 +14,13 @@ pub struct Seen {
     pub deadlocks: u64,
     pub in_the_way: u64,
     pub spooled: u64,
+    pub more_writers: u64,
+    pub fewer_writers: u64,
+    pub no_room: u64,
 }
 
 impl Seen {
-    fn numbers(&self) -> [u64; 11] {
+    fn numbers(&self) -> [u64; 14] {
         [
             self.commits,
             self.ahead,
@@ -30,6 +33,9 @@ impl Seen {
             self.deadlocks,
             self.in_the_way,
             self.spooled,
+            self.more_writers,
+            self.fewer_writers,
+            self.no_room,
         ]
     }
 
@@ -49,5 +55,8 @@ impl Seen {
         self.deadlocks += more.deadlocks;
         self.in_the_way += more.in_the_way;
         self.spooled += more.spooled;
+        self.more_writers += more.more_writers;
+        self.fewer_writers += more.fewer_writers;
+        self.no_room += more.no_room;
     }
 }
