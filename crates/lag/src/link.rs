@@ -159,7 +159,8 @@ impl<'a> Link<'a> {
         self.reader().is_some_and(|it| it.since_ms < NEVER_MS)
     }
 
-    /// No table of the link's subscription is copied yet, and no copy has failed: that it is behind is no lag.
+    /// No table of the link's subscription is copied yet, and no copy has failed: that it is behind is no
+    /// lag.
     pub fn is_first_copy(&self) -> bool {
         let newest = self.replica.and_then(NodeWindow::last);
         let Some((last, row)) = newest.and_then(|last| Some((last, self.subscribed(last)?))) else {

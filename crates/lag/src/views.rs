@@ -359,8 +359,8 @@ pub struct Totals {
     pub index_builds: u64,
     /// Pages that were read with a wrong checksum; None without checksums.
     pub checksum_failures: Option<u64>,
-    /// Databases that have these pages, quoted where SQL needs it; an empty name is that of catalogs which all
-    /// databases share.
+    /// Databases that have these pages, quoted where SQL needs it; an empty name is that of the catalogs
+    /// which all databases share.
     pub damaged: Vec<String>,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,

@@ -60,7 +60,8 @@ pub struct DoctorArgs {
     /// Say of every check what is asked, who may ask it, what it proves, and what has come of it
     #[arg(long)]
     explain: bool,
-    /// Say which standby would be promoted if the primary failed now, what would be lost, and what speaks against it
+    /// Say which standby would be promoted if the primary failed now, what would be lost, and what
+    /// speaks against it
     #[arg(long)]
     ready_to_fail_over: bool,
     /// Format of the result: for people, for programs, or as a plugin of Nagios, with its exit codes
