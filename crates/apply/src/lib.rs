@@ -17,6 +17,8 @@
 //! - **Feedback.** The source is told that something is flushed once it is committed and on
 //!   disk on the target, or durable in the replica's spool if it has one, and applied once it is
 //!   committed on the target.
+//! - **Cycles.** With a frequency the target stands still but for one commit a cycle, which has the data,
+//!   the position and the cycle's figures.
 //! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
 //!   that is larger is applied in parts of one target transaction.
 //!
@@ -48,6 +50,7 @@
 //! | [`order`] | what a batch waits for; no I/O |
 //! | [`turn`] | whose turn it is to commit; no I/O |
 //! | [`fault`] | faults that only tests plant |
+//! | [`cycle`] | when a cycle begins, and where it ends; no I/O |
 //! | [`work`] | what a writer does with a part; no I/O |
 //! | [`session`] | one stream: what is handed over, told, held back; no I/O |
 //! | [`settings`] | what to apply, and where |
@@ -78,6 +81,7 @@ pub mod catalog;
 pub mod continuity;
 pub mod control;
 pub mod copies;
+pub mod cycle;
 mod described;
 mod drive;
 pub mod error;
