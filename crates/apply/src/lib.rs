@@ -34,7 +34,6 @@
 //! | [`copies`] | which table of the target holds the rows of which of the source; no I/O |
 //! | [`types`] | which of the server's own types hold all values of which others; no I/O |
 //! | [`sessions`] | the replica's own sessions on a server, and those of others in words |
-//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
 //! | [`error`] | what can go wrong |
 //! | [`source_table`] | a table as the source describes it, and how its rows are found |
@@ -51,6 +50,7 @@
 //! | [`turn`] | whose turn it is to commit; no I/O |
 //! | [`fault`] | faults that only tests plant |
 //! | [`cycle`] | when a cycle begins, and where it ends; no I/O |
+//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`work`] | what a writer does with a part; no I/O |
 //! | [`session`] | one stream: what is handed over, told, held back; no I/O |
 //! | [`settings`] | what to apply, and where |

@@ -355,6 +355,28 @@ mod tests {
                 to: Lsn::from(95),
                 full: None,
             }),
+            cycles: Some(CyclesShown {
+                every: Duration::from_secs(60),
+                running: None,
+                next: Instant::now(),
+                late: None,
+            }),
+            last_cycle: Some((
+                Closing {
+                    number: 5,
+                    began: Instant::now(),
+                    forces: 0,
+                    counts: Counts {
+                        inserts: 6,
+                        ..Counts::default()
+                    },
+                    sent_bytes: 700,
+                    tables: 1,
+                },
+                Duration::from_millis(1500),
+            )),
+            cycles_done: 4,
+            cycles_failed: 2,
             ..Stats::default()
         };
         let stopped = Stats {

@@ -109,7 +109,7 @@ fn slots_of_replicas_are_told_from_those_of_relays() {
     }
 }
 
-/// It applies once an hour, and the source has had changes since.
+/// The replica applies once an hour, and the source has had changes since.
 fn between_cycles(replica: &mut Replica) {
     stands(replica);
     replica.frequency_ms = Some(3_600_000.0);
@@ -119,7 +119,7 @@ fn between_cycles(replica: &mut Replica) {
 #[test]
 fn a_replica_between_its_cycles_is_not_late_and_one_whose_cycle_is_overdue_is() {
     let behind = |change| {
-        let diagnosis = scene(change).diagnose();
+        let diagnosis = away(change).diagnose();
         let mut links = diagnosis.links.iter();
         let link = links.find(|link| link.lockstep_replica.is_some());
         link.unwrap().behind

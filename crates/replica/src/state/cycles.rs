@@ -1,8 +1,9 @@
 //! Cycles: what those that have ended have left, the one that runs, and requests for one.
 //!
 //! A row of `lockstep.cycle` is part of its cycle's own commit (`crates/apply/src/target_state.rs`), or says
-//! that the cycle has failed: then nothing of it is on the target, and it is begun again under its number. The
-//! cycle that runs is in columns of `lockstep.replica`, which apply's process writes every second.
+//! that the cycle has failed: then nothing of it is on the target, and it is begun again under its
+//! number. The cycle that runs is in columns of `lockstep.replica`, which apply's process writes every
+//! second.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub struct Cycle {
     pub number: u64,
     /// `done` or `failed`.
     pub state: String,
-    /// By the target's clock, as ISO 8601 in UTC.
+    /// Beginning by the target's clock, as ISO 8601 in UTC.
     pub start_time: String,
     pub end_time: String,
     pub elapsed_ms: u64,
