@@ -32,6 +32,16 @@
 #endif
 
 /*
+ * 18, commit 9324c8c580 "Introduce PG_MODULE_MAGIC_EXT macro": pg_get_loaded_modules() shows a library's name and
+ * version.
+ */
+#if PG_VERSION_NUM >= 180000
+#define LS_MODULE_MAGIC PG_MODULE_MAGIC_EXT(.name = "lockstep", .version = LS_VERSION)
+#else
+#define LS_MODULE_MAGIC PG_MODULE_MAGIC
+#endif
+
+/*
  * 17, commits 28f3915b73 "Remove superfluous 'pgprocno' field from PGPROC" and
  * 024c521117 "Replace BackendIds with 0-based ProcNumbers": a process's index
  * in ProcGlobal->allProcs moved out of PGPROC.
@@ -234,12 +244,13 @@ ls_is_in_conflict(PGPROC *proc)
 }
 
 /*
- * 18 has a doubly-linked list of workers. Postmaster only: has it taken up the worker
- * of this name? RegisterBackgroundWorker() does not say.
+ * 18 has a doubly-linked list of workers. Postmaster only: how many workers of this name has it taken
+ * up, or of any name if it is NULL? RegisterBackgroundWorker() does not say.
  */
-static inline bool
-ls_worker_is_registered(const char *name)
+static inline int
+ls_registered_workers(const char *name)
 {
+	int			count = 0;
 #if PG_VERSION_NUM >= 180000
 	dlist_iter	at;
 
@@ -254,10 +265,10 @@ ls_worker_is_registered(const char *name)
 		RegisteredBgWorker *worker = slist_container(RegisteredBgWorker, rw_lnode, at.cur);
 #endif
 
-		if (strcmp(worker->rw_worker.bgw_name, name) == 0)
-			return true;
+		if (name == NULL || strcmp(worker->rw_worker.bgw_name, name) == 0)
+			count++;
 	}
-	return false;
+	return count;
 }
 
 /*

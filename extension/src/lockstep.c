@@ -20,7 +20,7 @@
 #include "state/shared_state.h"
 #include "wait/report_token.h"
 
-PG_MODULE_MAGIC;
+LS_MODULE_MAGIC;
 
 extern PGDLLEXPORT void _PG_init(void);
 
@@ -29,6 +29,7 @@ static shmem_startup_hook_type lockstep_prev_shmem_startup = NULL;
 
 static void lockstep_shmem_request(void);
 static void lockstep_shmem_startup(void);
+static void lockstep_say_missing_helpers(void);
 static void lockstep_register_worker(const char *name, const char *function, int restart_s);
 
 void
@@ -52,6 +53,7 @@ _PG_init(void)
 	lockstep_register_worker("lockstep controller", "lockstep_controller_main", 1);
 	/* not sooner: its errors come from the disk, a full one for example */
 	lockstep_register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
+	lockstep_say_missing_helpers();
 }
 
 static void
@@ -89,9 +91,27 @@ lockstep_register_worker(const char *name, const char *function, int restart_s)
 	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
 	strlcpy(worker.bgw_type, name, BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
-	if (!ls_worker_is_registered(name))
+	if (ls_registered_workers(name) == 0)
 		ereport(WARNING,
 				(errmsg("%s cannot run: max_worker_processes (%d) leaves no background worker for it",
 						name, max_worker_processes),
 				 errhint("If this server is a standby, raise max_worker_processes and restart it.")));
+}
+
+/*
+ * Replay helpers are started when there is something to replay. That too few background workers are left for
+ * them is known now. Libraries that are loaded later may take more.
+ */
+static void
+lockstep_say_missing_helpers(void)
+{
+	int			room = Max(max_worker_processes - ls_registered_workers(NULL), 0);
+
+	if (ls_replay_workers <= room)
+		return;
+	ereport(WARNING,
+			(errmsg("lockstep.replay_workers is %d, but max_worker_processes (%d) leaves background workers for %d",
+					ls_replay_workers, max_worker_processes, room),
+			 errdetail("At most %d replay helpers will run.", room),
+			 errhint("Raise max_worker_processes by %d and restart the server.", ls_replay_workers - room)));
 }

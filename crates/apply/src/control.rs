@@ -9,6 +9,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
 use crate::batch::{Closing, Counts};
+use crate::crew::Why;
 pub use crate::session::before_all;
 use crate::session::{Action, CyclesShown, Wanted};
 use crate::work::News;
@@ -94,6 +95,8 @@ pub struct Stats {
     pub sessions: u64,
     /// The target's processes that change it, while there is a session.
     pub backends: Vec<u32>,
+    /// How many writers are used, and why; None while there is no session.
+    pub writers: Option<(usize, Why)>,
     /// Which sessions of others these wait for, in words.
     pub waits: Option<String>,
     /// What the replica's spool holds, if it has one.
@@ -346,6 +349,7 @@ impl Control {
                     stats.bytes += heard.bytes;
                 }
             }),
+            Action::Use(used, why) => self.count(|stats| stats.writers = Some((used, why))),
             Action::Hand(_) | Action::Tell(_) | Action::Warn(..) => {}
         }
     }

@@ -17,15 +17,17 @@ use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
 use lockstep_wire::stream::{FromStandby, Status};
 use lockstep_wire::{Lsn, Timeline};
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 use crate::batch::Missing;
 use crate::catalog::{Catalog, Starts};
 use crate::control::{Control, Event, Phase};
+use crate::crew::{Pace, Why};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::merge::Limits;
+use crate::order::MOST_WRITERS;
 use crate::pool::Pool;
 use crate::session::{Action, Begin, Ending, MOST_WAITING, Next, STATUS_EVERY, Session};
 use crate::settings::Settings;
@@ -53,7 +55,7 @@ pub(crate) struct Drive<'a> {
     catalog: Catalog,
     sleeper: Sleeper,
     events: Receiver<Event>,
-    pool: Pool,
+    pool: Pool<Event>,
     /// The source's timeline as the target knows it.
     timeline: Option<Timeline>,
 }
@@ -83,7 +85,8 @@ impl<'a> Drive<'a> {
         let begin = Begin {
             limits: Limits::of_memory(settings.memory, writers.len()),
             memory: settings.memory,
-            writers: writers.len(),
+            writers: settings.writers,
+            pace: Pace::default(),
             stands,
             careful,
             is_spooled: matches!(feed, Feed::Spool(_)),
@@ -91,16 +94,13 @@ impl<'a> Drive<'a> {
         };
         let backends = writers.iter().map(Writer::backend);
         let backends = backends.chain([catalog.backend()]).collect();
-        let pool = Pool::start(
-            writers,
-            settings.writers + MOST_WAITING,
-            &event_sender,
-            &waker,
-        )?;
+        let pool = Pool::start(writers, MOST_WRITERS + MOST_WAITING, &event_sender, &waker)?;
+        let session = Session::new(begin, Instant::now());
         control.count(|stats| {
             stats.phase = Phase::Applying;
             stats.error = None;
             stats.backends = backends;
+            stats.writers = Some(session.shown_crew());
             stats.sessions += 1;
             stats.applied = stands;
             stats.flushed = stands;
@@ -109,7 +109,7 @@ impl<'a> Drive<'a> {
         Ok(Self {
             control,
             settings,
-            session: Session::new(begin, Instant::now()),
+            session,
             feed,
             catalog,
             sleeper,
@@ -141,6 +141,7 @@ impl<'a> Drive<'a> {
         control.set_session(None);
         control.count(|stats| {
             stats.backends = Vec::new();
+            stats.writers = None;
             stats.waits = None;
         });
         self.close();
@@ -299,10 +300,34 @@ impl<'a> Drive<'a> {
                 Action::Hand(job) => self.hand(job)?,
                 Action::Tell(status) => self.tell(status)?,
                 Action::Warn(missing, end) => warn_of_missing(&missing, end),
+                Action::Use(used, why) => self.use_writers(used, why),
                 shown => self.control.show(shown),
             }
         }
         Ok(())
+    }
+
+    /// Uses so many writers, once there are as many. A target that lets no more in is not asked again.
+    fn use_writers(&mut self, used: usize, why: Why) {
+        while self.pool.writers() < used {
+            let number = self.pool.writers();
+            let added = writer::another(self.settings, number).and_then(|writer| {
+                let backend = writer.backend();
+                self.pool.add(writer).map(|()| backend)
+            });
+            match added {
+                Ok(_) if self.pool.writers() == number => return,
+                Ok(backend) => self.control.count(|stats| stats.backends.push(backend)),
+                Err(error) => {
+                    info!("writers: no more than {number}: {error}");
+                    self.session.has_no_room(number, error.to_string());
+                    return;
+                }
+            }
+        }
+        self.pool.set_used(used);
+        debug!("writers: {used}, {why}");
+        self.control.show(Action::Use(used, why));
     }
 
     fn hand(&mut self, job: Job) -> Result<()> {

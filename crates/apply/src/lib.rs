@@ -47,6 +47,7 @@
 //! | [`continuity`] | why the source cannot go on where the replica stands, in words; no I/O |
 //! | [`positions`] | what the source is told; no I/O |
 //! | [`order`] | what a batch waits for; no I/O |
+//! | [`crew`] | how many writers are used; no I/O |
 //! | [`turn`] | whose turn it is to commit; no I/O |
 //! | [`fault`] | faults that only tests plant |
 //! | [`cycle`] | when a cycle begins, and where it ends; no I/O |
@@ -81,6 +82,7 @@ pub mod catalog;
 pub mod continuity;
 pub mod control;
 pub mod copies;
+pub mod crew;
 pub mod cycle;
 mod described;
 mod drive;
@@ -116,6 +118,7 @@ pub mod writer;
 pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, SpoolStats, Stats, Unreplicated};
 pub use copies::{Copied, Copies};
+pub use crew::Writers;
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use order::MOST_WRITERS;

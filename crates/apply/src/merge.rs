@@ -81,6 +81,19 @@ impl Limits {
             of_one: CHANGES.saturating_mul(writers as u64),
         }
     }
+
+    /// What these limits of so many writers are for another number of them.
+    pub fn shared(self, from: usize, to: usize) -> Self {
+        let of_all = |of_part: usize| of_part.saturating_mul(from + 3) / (to + 3);
+        let (from, to) = (from.max(1) as u64, to.max(1) as u64);
+        Self {
+            part: of_all(self.part),
+            changes: (self.changes.saturating_mul(from) / to).max(1),
+            bytes: of_all(self.bytes),
+            transactions: self.transactions,
+            of_one: (self.of_one / from).saturating_mul(to),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -180,6 +193,11 @@ impl Merger {
     /// Holds back transactions whose commit record starts at `hold` or later; None for none.
     pub fn set_hold(&mut self, hold: Option<Lsn>) {
         self.hold = hold;
+    }
+
+    /// Other limits from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Memory in use, roughly.
@@ -730,6 +748,12 @@ mod tests {
             assert!(limits.of_one >= limits.changes * writers as u64);
         }
         assert_eq!((of_one(1), of_one(4)), (20_000, 80_000));
+        let of = |writers| Limits::of_memory(1 << 28, writers);
+        for (from, to) in [(1, 4), (4, 1), (2, 8)] {
+            let (shared, same) = (of(from).shared(from, to), of(to));
+            assert_eq!((shared.changes, shared.of_one), (same.changes, same.of_one));
+            assert!(shared.part.abs_diff(same.part) < 8 && shared.bytes.abs_diff(same.bytes) < 8);
+        }
     }
 
     #[test]

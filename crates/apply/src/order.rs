@@ -58,6 +58,17 @@ impl Plan {
         self.changes == Changes::Alone
     }
 
+    /// More than half of the changes wait for another part.
+    pub fn is_hindered(&self) -> bool {
+        match &self.changes {
+            Changes::Alone => true,
+            Changes::Bound(flags) => {
+                let bound = flags.iter().filter(|flag| **flag).count();
+                bound * 2 > flags.len()
+            }
+        }
+    }
+
     /// Some of the changes, those that are bound or those that are not.
     pub fn has(&self, bound: bool) -> bool {
         match &self.changes {

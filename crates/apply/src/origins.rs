@@ -10,6 +10,9 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Result, field};
 use lockstep_wire::Lsn;
 
+/// Origins that the writers of a session leave to others when it adds one.
+pub const SPARED: i64 = 2;
+
 /// SQLSTATE of a server that has no room for another origin.
 const NO_ROOM: &str = "53400";
 
@@ -41,6 +44,16 @@ pub fn own(connection: &mut Connection, origin: &str) -> Result<()> {
     connection.execute(&format!(
         "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
     ))
+}
+
+/// Origins that a session could still own, besides those that exist.
+pub fn free(connection: &mut Connection) -> Result<i64> {
+    let row = connection.query_one(
+        "SELECT coalesce(pg_catalog.current_setting('max_active_replication_origins', true), \
+           pg_catalog.current_setting('max_replication_slots'))::bigint \
+         OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin)",
+    )?;
+    field(&row, 0)
 }
 
 pub fn disown(connection: &mut Connection) -> Result<()> {

@@ -7,10 +7,11 @@
 //! ```
 //!
 //! A writer that has nothing to do takes the next job, so jobs begin in their order, and the one whose
-//! turn it is to commit always has a writer. What it does with a job [`crate::work`] decides.
+//! turn it is to commit always has a writer. What it does with a job [`crate::work`] decides. Writers can be
+//! added, and sent to rest: those with the highest numbers take no job then.
 
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,19 @@ impl SharedTurn {
         }
     }
 
+    /// Waits until the writer with this number may take jobs.
+    fn rest(&self, writer: usize) {
+        let mut turn = self.get();
+        while !turn.is_used(writer) {
+            turn = self.1.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn set_used(&self, writers: usize) {
+        self.get().set_used(writers);
+        self.1.notify_all();
+    }
+
     fn pass(&self, number: u64) {
         self.get().pass(number);
         self.1.notify_all();
@@ -71,16 +85,20 @@ impl SharedTurn {
 }
 
 /// What the session has of its writers.
-pub(crate) struct Pool {
+pub(crate) struct Pool<E> {
     turn: Arc<SharedTurn>,
     jobs: Option<SyncSender<Job>>,
+    /// The other end, as long as a writer has it.
+    taken: Weak<Mutex<Receiver<Job>>>,
+    events: Sender<E>,
+    waker: Waker,
     threads: Vec<JoinHandle<()>>,
     cancellers: Vec<Canceller>,
 }
 
-impl Pool {
+impl<E: From<News> + Send + 'static> Pool<E> {
     /// Starts the threads. `most` jobs can be handed over that are not done.
-    pub fn start<E: From<News> + Send + 'static>(
+    pub fn start(
         writers: Vec<Writer>,
         most: usize,
         events: &Sender<E>,
@@ -95,25 +113,48 @@ impl Pool {
         let mut pool = Self {
             turn: Arc::clone(&turn),
             jobs: Some(sender),
+            taken: Arc::downgrade(&jobs),
+            events: events.clone(),
+            waker: waker.clone(),
             threads: Vec::new(),
             cancellers: Vec::new(),
         };
+        turn.set_used(writers.len());
         for writer in writers {
-            pool.cancellers.push(writer.canceller()?);
-            let mut worker = Worker {
-                writer,
-                turn: Arc::clone(&turn),
-                events: events.clone(),
-                waker: waker.clone(),
-            };
-            let jobs = Arc::clone(&jobs);
-            let thread = thread::Builder::new().name("apply writer".to_owned());
-            let thread = thread.spawn(move || worker.work(&jobs)).map_err(|error| {
-                ApplyError::System(format!("no thread can be started: {error}"))
-            })?;
-            pool.threads.push(thread);
+            pool.add(writer)?;
         }
         Ok(pool)
+    }
+
+    /// Starts another writer, which takes jobs once it is used. Nothing comes of it if the others have ended.
+    pub fn add(&mut self, writer: Writer) -> Result<()> {
+        let Some(jobs) = self.taken.upgrade() else {
+            return Ok(());
+        };
+        self.cancellers.push(writer.canceller()?);
+        let mut worker = Worker {
+            number: self.threads.len(),
+            writer,
+            turn: Arc::clone(&self.turn),
+            events: self.events.clone(),
+            waker: self.waker.clone(),
+        };
+        let thread = thread::Builder::new().name("apply writer".to_owned());
+        let thread = thread
+            .spawn(move || worker.work(&jobs))
+            .map_err(|error| ApplyError::System(format!("no thread can be started: {error}")))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Writers that there are.
+    pub fn writers(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Number of writers that take jobs from now on.
+    pub fn set_used(&self, writers: usize) {
+        self.turn.set_used(writers);
     }
 
     /// Hands over a job. False if the writers have ended.
@@ -125,6 +166,7 @@ impl Pool {
     /// No more jobs come: the threads end when those that they have are done.
     pub fn close(&mut self) {
         self.jobs = None;
+        self.turn.set_used(usize::MAX);
     }
 
     pub fn is_finished(&self) -> bool {
@@ -154,6 +196,7 @@ impl Pool {
 }
 
 struct Worker<E: From<News>> {
+    number: usize,
     writer: Writer,
     turn: Arc<SharedTurn>,
     events: Sender<E>,
@@ -174,6 +217,7 @@ impl<E: From<News>> Worker<E> {
     /// Does jobs until there are no more, or one fails.
     fn work(&mut self, jobs: &Mutex<Receiver<Job>>) {
         loop {
+            self.turn.rest(self.number);
             let next = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             // While a transaction comes in parts, the others get no jobs.
             let mut next = Some(next);

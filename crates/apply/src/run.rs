@@ -11,7 +11,6 @@ use crate::control::{Control, Phase};
 use crate::drive::{Drive, Ended};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::order::MOST_WRITERS;
 use crate::session::Wanted;
 use crate::settings::{LEAST_MEMORY, LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::spool::Spool;
@@ -31,7 +30,6 @@ pub fn run(
 ) -> Result<()> {
     let settings = &Settings {
         memory: settings.memory.max(LEAST_MEMORY),
-        writers: settings.writers.clamp(1, MOST_WRITERS),
         ..settings.clone()
     };
     let ended = sessions(settings, spool, control, starts);

@@ -13,7 +13,7 @@
 //! transaction goes to the target by itself. A batch is handed over when nothing more has arrived and no
 //! writer has anything to do, or one has none and the batch is worth a second one, or when it is full.
 //! Each writer can have one part, and one more can wait; then nothing more is read, and the source
-//! is told from time to time that the replica is there.
+//! is told from time to time that the replica is there. How many writers are used [`crate::crew`] decides.
 //!
 //! With a frequency ([`crate::cycle`]) the session reads only while a cycle runs. All that it takes then is
 //! one target transaction, however many parts it has.
@@ -28,6 +28,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Status, Timestamp};
 
 use crate::batch::{Closing, CommitPoint, Counts, Missing, Part};
+use crate::crew::{Crew, Pace, Why, Writers};
 use crate::cycle::{Asked, Cycles, Past, Running};
 use crate::error::{ApplyError, Result};
 use crate::fault::Fault;
@@ -88,10 +89,12 @@ impl Wanted {
 /// What a session is given at its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin {
+    /// Limits for the number of writers that there are at the start.
     pub limits: Limits,
     /// Memory for changes that are received and not applied, in bytes.
     pub memory: usize,
-    pub writers: usize,
+    pub writers: Writers,
+    pub pace: Pace,
     /// Where the target stands, durably.
     pub stands: Lsn,
     /// Transactions up to here are applied one by one.
@@ -119,6 +122,8 @@ pub enum Action {
     Warn(Missing, Lsn),
     /// Acknowledge a hold.
     Holds(Option<Lsn>),
+    /// Use this many writers, for this reason; more may have to be connected.
+    Use(usize, Why),
 }
 
 /// Figures for whoever looks.
@@ -192,6 +197,7 @@ pub struct Session<M> {
     merger: Merger,
     positions: Positions,
     order: Order,
+    crew: Crew,
     /// A part of a transaction was handed over, and its last part was not.
     is_in_parts: bool,
     /// Jobs that the writers have not done yet, those that they have, and the memory of the former.
@@ -229,6 +235,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             merger: Merger::new(begin.limits, begin.careful),
             positions: Positions::new(begin.stands),
             order: Order::default(),
+            crew: Crew::new(begin.writers, begin.pace),
             is_in_parts: false,
             handed: 0,
             done: 0,
@@ -425,9 +432,34 @@ impl<M: AsRef<[u8]>> Session<M> {
                 self.moved_at = now;
                 self.is_news = true;
             }
-            News::Done(done) => self.part_done(done, now),
+            News::Done(done) => {
+                let changed = self.crew.done(done.counts.rows(), done.again, now);
+                self.part_done(done, now);
+                if changed {
+                    self.use_crew();
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The target has no room for more writers than these.
+    pub fn has_no_room(&mut self, there: usize, words: String) {
+        self.crew.has_no_room(there, words);
+        self.use_crew();
+    }
+
+    /// How many writers are used, and why.
+    pub fn shown_crew(&self) -> (usize, Why) {
+        (self.crew.used(), self.crew.why().clone())
+    }
+
+    fn use_crew(&mut self) {
+        let used = self.crew.used();
+        let limits = self.begin.limits.shared(self.begin.writers.first(), used);
+        self.merger.set_limits(limits);
+        self.actions
+            .push_back(Action::Use(used, self.crew.why().clone()));
     }
 
     fn ended(&mut self, memory: usize) {
@@ -517,7 +549,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// All that the cycle takes was taken: hands over its last part, once the writers have room.
     fn end_cycle(&mut self) -> Next {
-        let has_room = self.handed < self.begin.writers + MOST_WAITING;
+        let has_room = self.handed < self.crew.used() + MOST_WAITING;
         if !has_room || self.cycles.as_ref().is_none_or(Cycles::is_closing) {
             return Next::Wait(STATUS_EVERY);
         }
@@ -569,7 +601,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// What is gathered may go to a writer before the batch is full.
     fn is_worth_it(&self) -> bool {
-        let has_more = self.handed < self.begin.writers && self.merger.rows() >= WORTH;
+        let has_more = self.handed < self.crew.used() && self.merger.rows() >= WORTH;
         self.merger.can_commit() && (self.handed == 0 || has_more)
     }
 
@@ -601,7 +633,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// Hands over what is gathered, once the writers have room for it.
     fn hand_over(&mut self) -> Next {
-        if self.handed >= self.begin.writers + MOST_WAITING {
+        if self.handed >= self.crew.used() + MOST_WAITING {
             return Next::Wait(STATUS_EVERY);
         }
         match self.merger.hand_over() {
@@ -651,18 +683,23 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.is_in_parts = part.commit.is_none();
         // One of these is known not to fit.
         let is_careful = part.lsn <= self.begin.careful;
-        let alone = is_careful || in_parts || self.begin.writers < 2;
-        self.hand(alone, Task::Part(part));
+        let alone = is_careful || in_parts || !self.crew.plans_for_several();
+        let pressed = self.handed >= self.crew.used();
+        let hindered = self.hand(alone, Task::Part(part));
+        self.crew.handed(pressed, hindered);
     }
 
-    fn hand(&mut self, alone: bool, task: Task) {
+    /// Hands over a task; true if most of it waits for others.
+    fn hand(&mut self, alone: bool, task: Task) -> bool {
         self.order.done(self.done);
         let plan = match &task {
             Task::Part(part) => self.order.plan(part, alone),
             Task::Move(_) => self.order.plan(&Part::default(), alone),
         };
+        let hindered = plan.is_hindered();
         self.handed += 1;
         self.actions.push_back(Action::Hand(Job { plan, task }));
+        hindered
     }
 
     fn tell_if_due(&mut self, now: Instant) {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use lockstep_client::{Connection, Conninfo};
 
+use crate::crew::Writers;
+
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
 
@@ -34,8 +36,8 @@ pub struct Settings {
     pub published: Option<Arc<dyn Published>>,
     /// The name of each replication origin on the target begins so; the replica owns them.
     pub origin: String,
-    /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`](crate::MOST_WRITERS).
-    pub writers: usize,
+    /// How many connections change the target at the same time.
+    pub writers: Writers,
     /// The replica in the target's state, which keeps positions and counts the rows that are missing.
     pub replica: String,
     /// The name by which the source knows the replica, in `synchronous_standby_names` too.

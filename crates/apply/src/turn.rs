@@ -19,6 +19,8 @@ pub struct Turn {
     flushed_at: Instant,
     /// Backends of the writers that have a part, by the part's number.
     backends: BTreeMap<u64, u32>,
+    /// Writers that take jobs.
+    used: usize,
 }
 
 /// What a wait has come to.
@@ -38,7 +40,18 @@ impl Turn {
             failed: false,
             flushed_at: now,
             backends: BTreeMap::new(),
+            used: 0,
         }
+    }
+
+    /// Number of writers that take jobs from now on.
+    pub fn set_used(&mut self, writers: usize) {
+        self.used = writers;
+    }
+
+    /// The writer with this number takes jobs. Once something has failed all do, and find that out.
+    pub fn is_used(&self, writer: usize) -> bool {
+        writer < self.used || self.failed
     }
 
     /// The part is about to be handed to the writers.

@@ -155,7 +155,7 @@ const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
 /// where the target stands, durably: where the highest of the origins stands, those of writers that
 /// are no longer wanted included, but not beyond what the state has; `0/0` if nothing was ever applied.
 pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
-    let numbers = 0..settings.writers;
+    let numbers = 0..settings.writers.first();
     let writers = numbers.clone().map(|number| Writer::open(settings, number));
     let mut writers = writers.collect::<Result<Vec<_>>>()?;
     let mut stands = Lsn::INVALID;
@@ -176,6 +176,22 @@ pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
         false => take_over(settings, first, stands, &others)?,
     };
     Ok((writers, stands))
+}
+
+/// Connects another writer of a session, if the target then still has origins for others.
+pub fn another(settings: &Settings, number: usize) -> Result<Writer> {
+    let name = &settings.application_name;
+    let connected = sessions::open(&settings.target, Purpose::Sql, name);
+    let free = connected.and_then(|mut connection| origins::free(&mut connection));
+    let free = free.map_err(ApplyError::Target)?;
+    if free <= origins::SPARED {
+        return Err(ApplyError::System(format!(
+            "target: {free} replication origins are free, and {} are left to others: raise \
+             max_replication_slots there (max_active_replication_origins on 18 and later)",
+            origins::SPARED
+        )));
+    }
+    Writer::open(settings, number)
 }
 
 /// Drops origins of writers that are no longer wanted, once one of ours stands where the highest of
@@ -230,7 +246,7 @@ impl Writer {
                  max_replication_slots there (max_active_replication_origins on 18 and later) or \
                  use fewer writers",
                 error.words(),
-                settings.writers
+                settings.writers.first()
             )),
             false => ApplyError::Target(error),
         })?;

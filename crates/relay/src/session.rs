@@ -211,6 +211,11 @@ pub trait SlotCommands: Send + Sync + 'static {
     /// end.
     fn opened(&self, facts: &Facts) -> Terminated;
 
+    /// True if a session keeps its connection to the primary while the relay streams to it.
+    fn keeps_connections(&self) -> bool {
+        false
+    }
+
     /// The session has no connection to the primary any more.
     fn left_primary(&self, _facts: &Facts) {}
 

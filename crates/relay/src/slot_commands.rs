@@ -212,6 +212,10 @@ impl SlotCommands for Sessions {
         self.0.clients().opened(facts)
     }
 
+    fn keeps_connections(&self) -> bool {
+        self.0.config().keep_connections
+    }
+
     fn left_primary(&self, facts: &Facts) {
         self.0.clients().left_primary(facts.id);
     }

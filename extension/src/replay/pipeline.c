@@ -36,6 +36,7 @@
 #include "replay/recovery_point.h"
 #include "replay/removal.h"
 #include "replay/rmgr_table.h"
+#include "replay/self_check.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
 
@@ -82,7 +83,7 @@
  *   COUNTING -> WAITING at the limit of rule 9, or after the end of a backup
  *   WAITING -> OPENING  once enough WAL waits and rule 11 holds (asked each LS_ASK_AFTER records)
  *   OPENING -> RUNNING  at the record at which the reader's buffer can be changed, with a helper
- *   OPENING -> OFF      there, if no background worker is free
+ *   OPENING -> OFF      if the server is not as expected (self_check.c), or no background worker is free
  *   RUNNING -> COUNTING when all has retired, to try again after a rest (before consistency)
  *   RUNNING -> WAITING  when all has retired and nothing more may be dispatched
  *   any -> OFF          at the end of recovery
@@ -124,6 +125,8 @@ typedef struct Pipeline
 	/* counters */
 	uint64		by_helpers;		/* done when their turn came, not yet in shared memory */
 	uint64		retired;		/* in this recovery */
+	uint64		retired_before; /* as helpers were last started */
+	uint64		by_helpers_before;	/* so, of those in shared memory */
 } Pipeline;
 
 static Pipeline pipeline = {
@@ -138,6 +141,9 @@ static void pipeline_say_why(LsPipelineState why);
 static void pipeline_wait_for_hot_standby(LsPipelineState why);
 static bool pipeline_may_dispatch(void);
 static void pipeline_start(XLogReaderState *reader);
+static bool pipeline_is_as_expected(XLogReaderState *reader);
+static bool pipeline_start_helpers(void);
+static void pipeline_stop_helpers(LsPipelineState why);
 static void pipeline_run(XLogReaderState *reader);
 static void pipeline_run_dry(XLogReaderState *reader);
 static void pipeline_close_queue(LsPipelineState why);
@@ -229,12 +235,9 @@ ls_pipeline_end(void)
 {
 	if (pipeline.phase == PHASE_OFF)
 		return;
-	ls_helpers_stop();
+	pipeline_stop_helpers(LS_NO_ENDED);
 	if (pipeline.phase == PHASE_RUNNING)
-	{
-		pipeline_publish_counters();
 		ls_look_ahead_resume();
-	}
 	pipeline_end_for_good(LS_NO_ENDED);
 }
 
@@ -300,14 +303,12 @@ pipeline_may_dispatch(void)
 static void
 pipeline_start(XLogReaderState *reader)
 {
-	if (!pipeline_open_queue(reader))
+	if (!pipeline_is_as_expected(reader) || !pipeline_open_queue(reader))
 		return;
 	ls_hints.current = pipeline.current;
 	ls_hints_restart();
 	pipeline.at_limit = false;
-	if (ls_helpers_started() == 0)
-		ls_helpers_start_first(pipeline.hot);
-	if (ls_helpers_started() == 0)
+	if (!pipeline_start_helpers())
 	{
 		pipeline_end_for_good(LS_NO_SLOT);
 		ls_look_ahead_resume();
@@ -319,6 +320,59 @@ pipeline_start(XLogReaderState *reader)
 	pipeline.passed = 0;
 	pipeline_say_why(LS_PARALLEL);
 	pipeline.phase = PHASE_RUNNING;
+}
+
+/* Ends the pipeline for this recovery if the server is not what it was written for. */
+static bool
+pipeline_is_as_expected(XLogReaderState *reader)
+{
+	const char *difference = ls_reader_difference(reader, wal_segment_size);
+
+	if (difference == NULL)
+		difference = ls_rmgr_table_difference();
+	if (difference == NULL)
+		return true;
+	ereport(WARNING,
+			(errmsg("parallel replay stays off: %s", difference),
+			 errhint("It needs PostgreSQL's own server and replay functions. This server replays in one process.")));
+	pipeline_end_for_good(LS_NO_CHECK);
+	ls_look_ahead_resume();
+	return false;
+}
+
+/* False: none could be started, and none runs. */
+static bool
+pipeline_start_helpers(void)
+{
+	if (ls_helpers_started() > 0)
+		return true;
+	ls_helpers_start_first(pipeline.hot);
+	if (ls_helpers_started() == 0)
+		return false;
+	pipeline.retired_before = pipeline.retired;
+	pipeline.by_helpers_before = pg_atomic_read_u64(&ls_queue->by_helpers);
+	ereport(LOG,
+			(errmsg("parallel replay begins after %X/%X, %s, with replay helpers: %d",
+					LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL)),
+					pipeline.hot ? "in hot standby" : "before consistency", ls_helpers_started())));
+	return true;
+}
+
+/* Tells helpers, if there are any, to end. */
+static void
+pipeline_stop_helpers(LsPipelineState why)
+{
+	pipeline_publish_counters();
+	if (ls_helpers_started() == 0)
+		return;
+	ls_helpers_stop();
+	ereport(LOG,
+			(errmsg("parallel replay ends after %X/%X: %s", LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL)),
+					strchr(ls_pipeline_state_words(why), ':') + 2),
+			 errdetail("Since it began " UINT64_FORMAT " records were replayed, " UINT64_FORMAT
+					   " of them by replay helpers before their turn.",
+					   pipeline.retired - pipeline.retired_before,
+					   pg_atomic_read_u64(&ls_queue->by_helpers) - pipeline.by_helpers_before)));
 }
 
 static void
@@ -382,8 +436,7 @@ pipeline_run_dry(XLogReaderState *reader)
 static void
 pipeline_close_queue(LsPipelineState why)
 {
-	ls_helpers_stop();
-	pipeline_publish_counters();
+	pipeline_stop_helpers(why);
 	ls_look_ahead_resume();
 	pipeline_wait_for_hot_standby(why);
 	if (pipeline.rest == 0)
@@ -624,7 +677,7 @@ pipeline_is_time_for_hot(XLogReaderState *reader)
 	if (why != LS_PARALLEL)
 	{
 		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
-			ls_helpers_stop();
+			pipeline_stop_helpers(why);
 		if (ls_replay_hot_standby || pipeline.hot)
 			pipeline_say_why(why);
 		return false;
@@ -655,7 +708,7 @@ pipeline_leave_hot(LsPipelineState why)
 {
 	pipeline_publish_counters();
 	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
-		ls_helpers_stop();
+		pipeline_stop_helpers(why);
 	ls_look_ahead_resume();
 	pipeline_wait_for_hot_standby(why);
 }

@@ -46,6 +46,13 @@ ls_pipeline_state_name(void)
 	/* the startup process writes the state as it replays, so not in a pause */
 	if (state == LS_PARALLEL && RecoveryInProgress() && GetRecoveryPauseState() != RECOVERY_NOT_PAUSED)
 		state = LS_NO_PAUSE;
+	return ls_pipeline_state_words(state);
+}
+
+/* The same for a state that is known. Other than LS_PARALLEL: "no: " or "not yet: " and a reason. */
+const char *
+ls_pipeline_state_words(LsPipelineState state)
+{
 	switch (state)
 	{
 		case LS_NO_RECOVERY:
@@ -60,6 +67,8 @@ ls_pipeline_state_name(void)
 			return "no: recovery has a target";
 		case LS_NO_CORE:
 			return "no: the server may use one core only";
+		case LS_NO_CHECK:
+			return "no: the server is not as this library expects it, its log says why";
 		case LS_NO_SLOT:
 			return "no: no background worker is free";
 		case LS_NO_CONSISTENT:

@@ -120,6 +120,7 @@ typedef enum LsPipelineState
 	LS_NO_SWITCH,
 	LS_NO_TARGET,
 	LS_NO_CORE,
+	LS_NO_CHECK,
 	LS_NO_SLOT,
 	LS_NO_CONSISTENT,
 	LS_NO_LIMIT,
@@ -183,6 +184,7 @@ extern char *ls_decode_buffer;	/* NULL: lockstep.replay_workers is 0 */
 extern Size ls_decode_buffer_size(void);
 extern void ls_queue_init_shared(void);
 extern const char *ls_pipeline_state_name(void);
+extern const char *ls_pipeline_state_words(LsPipelineState state);
 extern uint64 ls_records_ahead(void);
 extern uint64 ls_bytes_ahead(void);
 extern uint32 ls_helper_wait_event(LsHelper *helper);

@@ -22,6 +22,7 @@
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
 #include "replay/rmgr_table.h"
+#include "replay/self_check.h"
 #include "replay/startup_process.h"
 
 static void (*rmgr_table_stock_redo[RM_MAX_BUILTIN_ID + 1]) (XLogReaderState *record);
@@ -64,6 +65,13 @@ const RmgrData *
 ls_rmgr(RmgrId id)
 {
 	return &RmgrTable[id];
+}
+
+/* What somebody has changed in the table, beside us; NULL: nothing. */
+const char *
+ls_rmgr_table_difference(void)
+{
+	return ls_redo_difference(RmgrTable, rmgr_table_redo, rmgr_table_stock_redo);
 }
 
 static void

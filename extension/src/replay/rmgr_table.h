@@ -11,5 +11,6 @@
 extern void ls_install_rmgr_callbacks(void);
 extern void ls_stock_redo(XLogReaderState *record);
 extern const RmgrData *ls_rmgr(RmgrId id);
+extern const char *ls_rmgr_table_difference(void);
 
 #endif							/* LOCKSTEP_RMGR_TABLE_H */

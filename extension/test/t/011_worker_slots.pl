@@ -30,6 +30,19 @@ for my $case ([ 1, 'no', @missing ], [ 2, 'one', $missing[1] ], [ 3, 'two' ])
 	$standby->stop;
 }
 
+# Helpers are started when there is something to replay; that there is no room for them is said at start.
+for my $case ([ 3, 5, 0 ], [ 5, 5, 2 ], [ 8, 5, 5 ])
+{
+	my ($number, $workers, $room) = @$case;
+	my $standby = new_standby($primary, name => "helpers_$number",
+		conf => "max_worker_processes = $number\nlockstep.replay_workers = $workers\n");
+	my ($said) = slurp_file($standby->logfile) =~ /WARNING:  (lockstep\.replay_workers is .*)/;
+	is($said, $room == $workers ? undef
+		: "lockstep.replay_workers is $workers, but max_worker_processes ($number) leaves background workers for $room",
+		"what $number processes leave for $workers helpers");
+	$standby->stop;
+}
+
 # Beside that: who waits for a server that has ended does not wait for minutes (LockstepCluster.pm).
 my $last = new_standby($primary, name => 'last', conf => "max_worker_processes = 1\n");
 kill 'KILL', slurp_file($last->data_dir . '/postmaster.pid') =~ /^(\d+)/;

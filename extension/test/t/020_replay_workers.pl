@@ -122,6 +122,9 @@ for my $small ('', "shared_buffers = 1MB\n")
 		'waits are told by their causes');
 	is(worker_pid($ours, 'lockstep replay helper'), undef, 'no helper is left');
 	$ours->stop;
+	like(slurp_file($ours->logfile), qr{parallel replay begins after [0-9A-F/]+, before consistency, with replay helpers: [12]$}m,
+		'the log says when parallel replay began');
+	like(slurp_file($ours->logfile), qr{parallel replay ends after [0-9A-F/]+: recovery has ended$}m, 'and when it ended');
 	is(differing($stock, $ours, @files), '', "pages are stock's, byte for byte, $what");
 	$ours->start;
 	is($ours->safe_psql('postgres', $sums), $expected, 'rows are those before the crash');

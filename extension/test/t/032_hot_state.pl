@@ -39,6 +39,12 @@ set_and_reload($ours, 'lockstep.replay_hot_standby' => 'on');
 wait_for_value($admin, $state, 'not yet: it is looked at again after 64 records',
 	'with it nothing is looked at while no WAL comes');
 says('yes', 'then it is parallel');
+like(slurp_file($ours->logfile), qr{LOG:  parallel replay begins after [0-9A-F]+/[0-9A-F]+, in hot standby, with replay helpers: 1$}m,
+	'the log says when that began');
+
+# the server itself names the library and its version
+is($admin->value(q{SELECT version FROM pg_get_loaded_modules() WHERE module_name = 'lockstep'}),
+	$admin->value('SHOW lockstep.version'), 'PostgreSQL knows the version') if $ours->pg_version >= 18;
 
 # ---- A helper that does not end ----
 
@@ -48,6 +54,8 @@ catch_up(LockstepSession->new($primary), $admin); # it has begun no record then
 kill 'STOP', $helper;
 set_and_reload($ours, 'lockstep.enabled' => 'off');
 says('no: lockstep.enabled is off', 'replay goes on by itself while its helper is stopped');
+like(slurp_file($ours->logfile), qr{LOG:  parallel replay ends after [0-9A-F]+/[0-9A-F]+: lockstep\.enabled is off\n.*DETAIL:  Since it began [1-9][0-9]* records were replayed, [0-9]+ of them by replay helpers},
+	'the log says when and why that ended, and what it did');
 set_and_reload($ours, 'lockstep.enabled' => 'on');
 says('not yet: helpers of the time before have not ended', 'and until that has ended');
 kill 'CONT', $helper;
@@ -94,6 +102,41 @@ waits('wait_lock_ms', 10, sub {
 	select undef, undef, undef, 0.1;
 	kill 'CONT', map { $_->pid } @readers;
 }, 'replay that waits for a helper that waits for a lock says so', 'UPDATE often SET filler = i WHERE i = 1');
+
+# ---- A server that is not PostgreSQL's own ----
+
+# A library that puts itself between the server and a resource manager's redo, as a patched server might.
+sub library_with_redo_of
+{
+	my ($rmgr) = @_;
+	my $path = PostgreSQL::Test::Utils::tempdir() . "/redo_$rmgr";
+	append_to_file("$path.c", qq{
+#include "postgres.h"
+#include "access/rmgr.h"
+#include "access/xlog_internal.h"
+#include "fmgr.h"
+PG_MODULE_MAGIC;
+extern PGDLLEXPORT void _PG_init(void);
+static void (*before) (XLogReaderState *record);
+static void redo(XLogReaderState *record) { before(record); }
+void _PG_init(void) { before = RmgrTable[RM_${rmgr}_ID].rm_redo; RmgrTable[RM_${rmgr}_ID].rm_redo = redo; }
+});
+	chomp(my $headers = `pg_config --includedir-server`);
+	system_or_bail('cc', '-shared', '-fPIC', "-I$headers", '-o', "$path.so", "$path.c");
+	return $path;
+}
+
+for my $case ([ 'HASH', 'lockstep, %s', 'another library has replaced the redo of a resource manager' ],
+	[ 'HEAP', '%s, lockstep', 'another library had replaced the redo of heap or B-tree before this one was loaded' ])
+{
+	my ($rmgr, $order, $words) = @$case;
+	$ours->append_conf('postgresql.conf', sprintf "shared_preload_libraries = '$order'\n", library_with_redo_of($rmgr));
+	$ours->restart;
+	$admin = LockstepSession->new($ours);
+	says('no: the server is not as this library expects it', "replay is not parallel with another redo of $rmgr");
+	like(slurp_file($ours->logfile), qr/WARNING:  parallel replay stays off: \Q$words\E\n.*HINT: /, 'the log says why');
+	same_rows($primary, $ours, 'and replay goes on');
+}
 
 $_->stop for $ours, $primary;
 done_testing();

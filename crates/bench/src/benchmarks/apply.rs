@@ -63,8 +63,8 @@ pub struct ApplyArgs {
     /// Cases to run, separated by commas
     #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = Writes::ALL)]
     pub cases: Vec<Writes>,
-    /// Variants to run, separated by commas; stock,lockstep,limit by default, and lockstep-1,lockstep-4
-    /// in slow-target
+    /// Variants to run, separated by commas; stock,lockstep,lockstep-1,limit by default, and
+    /// lockstep,lockstep-1,lockstep-4 in slow-target
     #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',')]
     pub variants: Vec<ApplyVariant>,
     /// Clients that write small transactions
@@ -88,9 +88,9 @@ pub enum ApplyVariant {
     Stock,
     /// A second subscription: how much two equal measurements differ
     StockAgain,
-    /// `lockstep replica run`
+    /// `lockstep replica run`, which chooses the number of writers (--writers auto)
     Lockstep,
-    /// `lockstep replica run` with one writer, which is the default
+    /// `lockstep replica run` with one writer
     #[value(name = "lockstep-1")]
     Lockstep1,
     /// `lockstep replica run` with four writers
@@ -125,8 +125,8 @@ impl ApplyVariant {
     /// The variants that run unless others are named.
     fn of(case: Writes) -> &'static [Self] {
         match case {
-            Writes::SlowTarget => &[Self::Lockstep1, Self::Lockstep4],
-            _ => &[Self::Stock, Self::Lockstep, Self::Limit],
+            Writes::SlowTarget => &[Self::Lockstep, Self::Lockstep1, Self::Lockstep4],
+            _ => &[Self::Stock, Self::Lockstep, Self::Lockstep1, Self::Limit],
         }
     }
 }
@@ -304,7 +304,13 @@ impl Benchmark for ApplyArgs {
             let case = writes.name();
             let by =
                 |variant: ApplyVariant| results.median(case, variant.name(), |row| row.rows_per_s);
-            let one = by(ApplyVariant::Lockstep1).or(by(ApplyVariant::Lockstep));
+            let one = by(ApplyVariant::Lockstep1);
+            if let Some((auto, one)) = by(ApplyVariant::Lockstep).zip(one) {
+                let times = auto / one;
+                lines.push(format!(
+                    "{case}: writers auto {times:.1} times as fast as one"
+                ));
+            }
             let writers = by(ApplyVariant::Lockstep4).zip(one);
             if let Some(times) = writers.map(|(four, one)| four / one) {
                 let aim = match writes {
@@ -397,6 +403,7 @@ mod tests {
                 row("stock", 100.0, 2.0),
                 row("stock-again", 98.0, 2.0),
                 ours,
+                row("lockstep-1", 375.0, 1.0),
                 row("lockstep-4", 450.0, 1.0),
                 row("limit", 500.0, 1.0),
             ],
@@ -406,6 +413,7 @@ mod tests {
         assert_eq!(
             args.remarks(&results),
             [
+                "tpcb: writers auto 1.0 times as fast as one",
                 "tpcb: four writers 1.2 times as fast as one",
                 "tpcb: 0.78 of the limit (0.8 or more: not met)",
                 "tpcb: 3.9 times as fast as stock (4 or more: not met), with 50 % of its CPU (less: met)",
@@ -437,12 +445,17 @@ mod tests {
             [
                 ApplyVariant::Stock,
                 ApplyVariant::Lockstep,
+                ApplyVariant::Lockstep1,
                 ApplyVariant::Limit
             ]
         );
         assert_eq!(
             by_default(Writes::SlowTarget),
-            [ApplyVariant::Lockstep1, ApplyVariant::Lockstep4]
+            [
+                ApplyVariant::Lockstep,
+                ApplyVariant::Lockstep1,
+                ApplyVariant::Lockstep4
+            ]
         );
         let named: ApplyArgs = parsed("--variants stock,lockstep-4");
         assert_eq!(

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use lockstep_client::Conninfo;
 use lockstep_pool::agent::Servers;
 use lockstep_pool::judge::Rules;
+use lockstep_pool::member;
 use lockstep_pool::run::Agency;
 use lockstep_pool::state::Door;
 use lockstep_service::address::HostPort;
@@ -42,8 +43,8 @@ pub struct AgentArgs {
     /// variables work
     #[arg(long, value_name = "CONNINFO", default_value = "")]
     node: String,
-    /// The primary: best all servers of the cluster, host=a,b,c, of which the one is asked that takes
-    /// writes
+    /// All servers of the cluster, host=a,b,c: each is asked whether it takes writes, and their histories say
+    /// which of those that do is the primary
     #[arg(long, value_name = "CONNINFO")]
     primary: String,
     /// Which readers the node is for
@@ -96,6 +97,13 @@ impl AgentArgs {
         let interval = self
             .interval
             .unwrap_or_else(|| (self.bound / INTERVALS).clamp(SHORTEST, LONGEST));
+        if most < SHORTEST {
+            return Err(usage(format!(
+                "a bound of {:?} is too short: give --bound of {:?} at least",
+                self.bound,
+                SHORTEST * LEAST_INTERVALS
+            )));
+        }
         if interval > most || interval < SHORTEST {
             return Err(usage(format!(
                 "an interval of {interval:?} does not suit a bound of {:?}: give --interval from {SHORTEST:?} to a \
@@ -119,15 +127,10 @@ impl AgentArgs {
     /// one with its password.
     fn servers(&self) -> Result<Servers> {
         let node = Conninfo::parse(&self.node).context("--node")?;
-        let mut primary = Conninfo::parse(&self.primary).context("--primary")?;
-        let hosts = primary.effective("host").unwrap_or_default();
-        let is_chosen = primary
-            .effective("target_session_attrs")
-            .is_some_and(|chosen| chosen != "any");
-        if hosts.contains(',') && !is_chosen {
-            primary = primary.with("target_session_attrs", "read-write")?;
-        }
-        Ok(Servers { primary, node })
+        let primary = Conninfo::parse(&self.primary).context("--primary")?;
+        let candidates = member::each_host(&primary)
+            .map_err(|words| Failure::Usage(format!("--primary: {words}")))?;
+        Ok(Servers { candidates, node })
     }
 }
 

@@ -69,7 +69,8 @@ pub struct HaproxyArgs {
     /// Who serves readers if no node of their door is in
     #[arg(long, value_enum, default_value = "freshest")]
     when_all_late: WhenAllLateArg,
-    /// What becomes of readers' sessions on a node that is out; writers' sessions are always cut off
+    /// What becomes of readers' sessions on a node that is out; one that is only late, full or drained keeps
+    /// them. Writers' sessions are always cut off
     #[arg(long, value_enum, default_value = "keep")]
     sessions_when_out: SessionsArg,
     /// Account, and group, that HAProxy changes to if root starts it, as Debian's service does

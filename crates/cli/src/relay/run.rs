@@ -67,6 +67,10 @@ pub struct RunArgs {
     /// Most sessions at once [default: 200]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
+    /// Keep a session's connection to the primary while the relay streams to it, for SQL after the
+    /// copy; each subscriber then occupies a walsender [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    keep_connections: Option<String>,
     /// Create groups for subscriptions that no [[group]] in the file serves [default: true]
     #[arg(long, value_name = "BOOL")]
     auto_groups: Option<String>,
@@ -99,6 +103,7 @@ impl RunArgs {
             ("admin_role", &self.admin_role),
             ("console_database", &self.console_database),
             ("max_connections", &self.max_connections),
+            ("keep_connections", &self.keep_connections),
             ("auto_groups", &self.auto_groups),
             ("failover", &self.failover),
             ("log_format", &self.log_format),

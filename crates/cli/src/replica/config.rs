@@ -15,7 +15,7 @@ use lockstep_service::secret::read_secret;
 use lockstep_service::toml_file;
 use serde::Deserialize;
 
-use super::run::{check_writers, memory, spool, spool_limit};
+use super::run::{memory, spool, spool_limit, writers};
 
 /// Most replicas of a file: each has some connections, and memory of its own.
 const MOST_REPLICAS: usize = 100;
@@ -48,9 +48,17 @@ struct Listed {
     target: String,
     source: Option<String>,
     memory: Option<String>,
-    writers: Option<usize>,
+    writers: Option<WrittenWriters>,
     spool_dir: Option<PathBuf>,
     spool_limit: Option<String>,
+}
+
+/// `writers` as it is written: 4 or "auto".
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum WrittenWriters {
+    Number(i64),
+    Word(String),
 }
 
 impl Config {
@@ -114,7 +122,11 @@ fn following(listed: &Listed) -> Result<Following, String> {
     let source = listed.source.as_deref();
     let given = listed.memory.as_deref().map(memory).transpose();
     let given = given.map_err(|words| format!("memory: {words}"))?;
-    let writers = listed.writers.map(check_writers).transpose();
+    let given_writers = listed.writers.as_ref().map(|given| match given {
+        WrittenWriters::Number(number) => writers(&number.to_string()),
+        WrittenWriters::Word(word) => writers(word),
+    });
+    let writers = given_writers.transpose();
     let writers = writers.map_err(|words| format!("writers: {words}"))?;
     let limit = listed.spool_limit.as_deref().map(spool_limit).transpose();
     let limit = limit.map_err(|words| format!("spool_limit: {words}"))?;
@@ -126,7 +138,7 @@ fn following(listed: &Listed) -> Result<Following, String> {
         target: conninfo("target", &listed.target)?,
         source: source.map(|text| conninfo("source", text)).transpose()?,
         memory: given.unwrap_or(MEMORY),
-        writers: writers.unwrap_or(1),
+        writers: writers.unwrap_or_default(),
         spool: spool(listed.spool_dir.as_deref(), limit),
     })
 }
@@ -135,7 +147,7 @@ fn following(listed: &Listed) -> Result<Following, String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use lockstep_apply::SpoolConfig;
+    use lockstep_apply::{SpoolConfig, Writers};
 
     use super::*;
 
@@ -168,7 +180,8 @@ mod tests {
         assert_eq!((first.name.as_str(), first.memory), ("a", 64 << 20));
         assert_eq!(first.source.as_ref().unwrap().get("host"), Some("s"));
         assert_eq!((second.memory, &second.source), (MEMORY, &None));
-        assert_eq!((first.writers, second.writers), (4, 1));
+        assert_eq!(first.writers, Writers::Number(4));
+        assert_eq!(second.writers, Writers::Auto);
         let expected = SpoolConfig {
             folder: PathBuf::from("/s/a"),
             limit: 2 << 30,
@@ -189,7 +202,11 @@ mod tests {
                 "log_level: \"x\" is not allowed",
             ),
             (format!("metrics = '9188'\n{ONE}"), "metrics: "),
-            (format!("{ONE}writers = 17"), "writers: give 1 to 16"),
+            (
+                format!("{ONE}writers = 17"),
+                "writers: give auto, or 1 to 16",
+            ),
+            (format!("{ONE}writers = 'many'"), "writers: give auto"),
             (format!("{ONE}spool_dir = '/s'"), "give both or neither"),
             (format!("{ONE}spool_limit = '2GB'"), "give both or neither"),
             (

@@ -325,7 +325,7 @@ mod tests {
             target: Conninfo::parse("host=db2 dbname=app password=secret").unwrap(),
             source: None,
             memory: 1,
-            writers: 1,
+            writers: 1.into(),
             spool: None,
         };
         let applying = Stats {

@@ -5,7 +5,9 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstep_apply::{Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig};
+use lockstep_apply::{
+    Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig, Writers,
+};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::daemon::Daemon;
@@ -42,10 +44,10 @@ pub struct RunArgs {
     /// Most memory for changes that are received and not yet applied [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = memory, conflicts_with = "config")]
     memory: Option<usize>,
-    /// Sessions that change the target at the same time, at most 16; each needs a replication origin
-    /// there [default: 1]
+    /// Sessions that change the target at the same time, at most 16, or auto: as many as help, at most 8.
+    /// Each needs a replication origin there [default: auto]
     #[arg(long, value_name = "N", value_parser = writers, conflicts_with = "config")]
-    writers: Option<usize>,
+    writers: Option<Writers>,
     /// Folder for a spool, for this replica alone: it keeps changes on disk until the target has them,
     /// so that the source need not keep WAL for them
     #[arg(
@@ -100,16 +102,14 @@ pub fn spool(folder: Option<&Path>, limit: Option<u64>) -> Option<SpoolConfig> {
 }
 
 /// A number of writers, as text.
-fn writers(text: &str) -> Result<usize, String> {
-    let given = text.parse().map_err(|_| "give a number".to_owned());
-    given.and_then(check_writers)
-}
-
-pub fn check_writers(given: usize) -> Result<usize, String> {
-    match (1..=MOST_WRITERS).contains(&given) {
-        true => Ok(given),
-        false => Err(format!("give 1 to {MOST_WRITERS}")),
+pub fn writers(text: &str) -> Result<Writers, String> {
+    if text == "auto" {
+        return Ok(Writers::Auto);
     }
+    let given = text.parse().ok();
+    let given = given.filter(|given| (1..=MOST_WRITERS).contains(given));
+    let given = given.ok_or_else(|| format!("give auto, or 1 to {MOST_WRITERS}"));
+    given.map(Writers::Number)
 }
 
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -129,7 +129,7 @@ fn run_one(args: &RunArgs, name: &str, target: &str) -> Result<()> {
         target: conninfo("--target", target)?,
         source: super::source(args.source.as_deref())?,
         memory: args.memory.unwrap_or(MEMORY),
-        writers: args.writers.unwrap_or(1),
+        writers: args.writers.unwrap_or_default(),
         spool: spool(args.spool_dir.as_deref(), args.spool_limit),
     };
     logging::start(LogFormat::Text, LogLevel::Info).context("cannot start the log")?;

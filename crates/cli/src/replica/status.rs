@@ -239,6 +239,14 @@ impl Known {
         }
     }
 
+    /// How many writers its process uses, and why.
+    fn writers(&self) -> Option<&(usize, String)> {
+        match standing(self.holder, &self.applied) {
+            Standing::Apply(_) => self.applied.writers.as_ref(),
+            _ => None,
+        }
+    }
+
     /// What its source says that it cannot live with.
     fn errors_of_source(&self) -> Vec<String> {
         let Some(source) = self.source() else {
@@ -275,6 +283,7 @@ impl Known {
         let last = self.last_cycle.as_ref();
         let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
         notes.extend(self.spool_notes());
+        notes.extend((self.writers()).map(|(used, why)| format!("writers: {used}, {why}")));
         let of_source = self.errors_of_source();
         if let Some(error) = (self.applied.error.as_ref()).filter(|it| !of_source.contains(it)) {
             notes.push(format!("it does not apply: {error}"));
@@ -404,6 +413,8 @@ impl Known {
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "lost_tables": self.source().map(lost_json),
             "sequences_not_replicated": self.source().map(|source| source.sequences),
+            "writers": self.writers().map(|it| it.0),
+            "writers_why": self.writers().map(|it| &it.1),
             "unreplicated_tables": self.unreplicated().map(|it| it.tables),
             "not_made": self.unmade.iter().map(unmade_json).collect::<Vec<_>>(),
             "source_error": source_error.map(ToString::to_string),

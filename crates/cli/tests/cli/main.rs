@@ -25,6 +25,7 @@ mod moving;
 mod nodes_file;
 mod packaged_metrics;
 mod pool_agent;
+mod pool_failover;
 mod pool_haproxy;
 mod pool_support;
 mod relay;

@@ -2,13 +2,14 @@
 //! find it, after restarts of their own and of the relay, and none is left on the primary.
 
 use crate::relay_support::raw::{Message, Raw, error, packet};
-use crate::relay_support::{Relay, publisher, slots, until};
+use crate::relay_support::{Relay, publisher, slots, until, until_answer};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
+use std::process::Command;
 
 /// Debezium's statements, as its driver sends them.
 const DEBEZIUM_LOOKS: &str =
@@ -45,6 +46,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// A stage whose relay has more arguments.
+    fn with(arguments: &[&str]) -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let primary = publisher(&lab);
         primary
@@ -53,7 +59,7 @@ impl Stage {
                  CREATE ROLE plain LOGIN",
             )
             .unwrap();
-        let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+        let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), arguments);
         Self {
             primary,
             relay,
@@ -376,6 +382,78 @@ fn a_session_goes_on_after_its_copy() {
         assert!(position >= value(&stage.slot("s"), CONFIRMED).unwrap().parse().unwrap());
     }
     // SQL needs a connection to the primary, which only a login gets.
+    assert_eq!(client.refusal("SELECT 1").unwrap().sqlstate, "55000");
+    assert_eq!(client.refusal("DROP_REPLICATION_SLOT s"), None);
+}
+
+/// libpq's own functions, as psycopg 3 has them: a session that streams, ends its copy and executes
+/// SQL, three times.
+const REUSES_ITS_SESSION: &str = r#"
+import sys
+try:
+    from psycopg import pq
+except ImportError:
+    sys.exit("no psycopg")
+session = pq.PGconn.connect(sys.argv[1].encode() + b" replication=database")
+assert session.status == pq.ConnStatus.OK, session.error_message
+def run(text, status):
+    result = session.exec_(text)
+    assert result.status == status, (text, result.error_message)
+    return result
+run(b"CREATE_REPLICATION_SLOT s LOGICAL pgoutput", pq.ExecStatus.TUPLES_OK)
+start = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')"
+for rows in range(1, 4):
+    run(start, pq.ExecStatus.COPY_BOTH)
+    session.put_copy_end()
+    session.flush()
+    while session.get_copy_data(0)[0] > 0:
+        pass
+    while (result := session.get_result()) is not None:
+        assert result.status == pq.ExecStatus.COMMAND_OK, result.error_message
+    run(b"BEGIN; INSERT INTO t VALUES (%d); COMMIT" % rows, pq.ExecStatus.COMMAND_OK)
+    answer = run(b"SELECT count(*) FROM t", pq.ExecStatus.TUPLES_OK)
+    assert answer.get_value(0, 0) == b"%d" % rows
+    run(b"IDENTIFY_SYSTEM", pq.ExecStatus.TUPLES_OK)
+    slot = run(b"SELECT * FROM pg_replication_slots WHERE slot_name = 's'", pq.ExecStatus.TUPLES_OK)
+    assert slot.ntuples == 1
+run(b"DROP_REPLICATION_SLOT s", pq.ExecStatus.COMMAND_OK)
+session.finish()
+"#;
+
+#[test]
+fn a_session_that_keeps_its_connection_executes_sql_after_its_copy() {
+    let stage = Stage::with(&["--keep-connections"]);
+    let output = Command::new("python3")
+        .args(["-c", REUSES_ITS_SESSION, &stage.relay.conninfo()])
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(_) => return println!("SKIP: there is no python3"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.trim() == "no psycopg" {
+        return println!("SKIP: there is no psycopg (Debian's python3-psycopg)");
+    }
+    assert!(output.status.success(), "{said}");
+    stage.assert_no_slot_left();
+    // It has left the primary as a client leaves a server.
+    let log = std::fs::read_to_string(stage.primary.log()).unwrap();
+    assert!(!log.contains("unexpected EOF"), "{log}");
+
+    // Only while it streams is the connection idle; a primary that closes it is not needed.
+    let mut client = stage.replication();
+    let create = "CREATE_REPLICATION_SLOT s LOGICAL pgoutput";
+    assert_eq!(client.refusal(create), None);
+    let start = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')";
+    assert_eq!(client.query(start).last().unwrap().0, b'W');
+    let kept = "SELECT count(*)::text FROM pg_stat_activity WHERE backend_type = 'walsender' \
+                AND application_name = ''";
+    until_answer(&stage.primary, kept, "1");
+    let end = kept.replace("count(*)", "count(pg_terminate_backend(pid))");
+    stage.primary.query_text(&end).unwrap();
+    until_answer(&stage.primary, kept, "0");
+    client.send(&message(b'c', &[]));
+    assert_eq!(client.answer().last().unwrap().0, b'Z');
     assert_eq!(client.refusal("SELECT 1").unwrap().sqlstate, "55000");
     assert_eq!(client.refusal("DROP_REPLICATION_SLOT s"), None);
 }

@@ -82,7 +82,7 @@ impl Key {
 }
 
 /// All keys, in the order in which they are shown.
-pub(super) const KEYS: [Key; 18] = [
+pub(super) const KEYS: [Key; 19] = [
     Key::new(
         "listen",
         ValueKind::Text,
@@ -222,6 +222,14 @@ pub(super) const KEYS: [Key; 18] = [
         },
         |config| config.max_connections.to_string(),
         |config, from| config.max_connections = from.max_connections,
+    ),
+    Key::new(
+        "keep_connections",
+        ValueKind::Boolean,
+        Applies::Now,
+        |config, text, _| boolean(text).map(|value| config.keep_connections = value),
+        |config| config.keep_connections.to_string(),
+        |config, from| config.keep_connections = from.keep_connections,
     ),
     Key::new(
         "auto_groups",

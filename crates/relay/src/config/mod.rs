@@ -67,6 +67,8 @@ pub struct Config {
     pub console_database: String,
     /// Most sessions at once.
     pub max_connections: u32,
+    /// A session keeps its connection to the primary while the relay streams to it.
+    pub keep_connections: bool,
     /// Make a group for subscriptions that no group serves.
     pub auto_groups: bool,
     /// Groups' slots on the primary are failover slots (17 and later).
@@ -141,6 +143,7 @@ impl Config {
             admin_role: None,
             console_database: "postgres".to_owned(),
             max_connections: 200,
+            keep_connections: false,
             auto_groups: true,
             failover: false,
             log_format: LogFormat::Text,

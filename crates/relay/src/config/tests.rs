@@ -48,6 +48,7 @@ fn defaults_are_as_documented() {
             "admin_role= default",
             "console_database=postgres default",
             "max_connections=200 default",
+            "keep_connections=false default",
             "auto_groups=true default",
             "failover=false default",
             "log_format=text default",
@@ -72,6 +73,7 @@ tls_required = true
 admin_role = "dba"
 console_database = "app"
 max_connections = 10_000
+keep_connections = true
 auto_groups = false
 failover = true
 log_format = "json"
@@ -106,7 +108,7 @@ publications = ["p1"]
         Some(Path::new("/etc/server.crt"))
     );
     assert_eq!(config.max_connections, 10_000);
-    assert!(config.failover);
+    assert!(config.failover && config.keep_connections);
     assert_eq!(config.log_level, LogLevel::Debug);
     let mut orders = GroupConfig::new("orders", "app", &["p1", "p 2"]);
     orders.binary = true;
@@ -435,7 +437,7 @@ fn every_key_is_copied_or_kept_by_a_reload() {
         "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
          logical_decoding_work_mem = '1GB'\nspool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
          tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
-         console_database = 'd'\nmax_connections = 1\nauto_groups = false\nfailover = true\n\
+         console_database = 'd'\nmax_connections = 1\nkeep_connections = true\nauto_groups = false\nfailover = true\n\
          log_format = 'json'\nlog_level = 'warn'\n\
          [[group]]\nname = 'g'\ndatabase = 'd'\npublications = ['p']\n",
     )

@@ -8,6 +8,7 @@
 //! | [`tls`] | TLS towards clients |
 //! | `login`, `authenticate` | a login, which the primary judges |
 //! | [`pass`] | a session, passed through or streamed |
+//! | `aside` | a session's connection to the primary while the relay streams |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
 //! | `statements` | SQL of a session that concerns replication slots |
 //! | `shown` | `SHOW` without the primary |
@@ -28,6 +29,7 @@
 //! relay holds for all of its clients. An entry for the relay must ask for a password;
 //! `trust`, `peer`, `ident` and client certificates would be judged by the relay's own.
 
+mod aside;
 mod authenticate;
 mod binary;
 pub mod console_session;

@@ -2,6 +2,8 @@
 //! by the relay, or both in turn.
 //!
 //! ```text
+//!                ┌────────After::Idle, set aside─────┐
+//!                v                                   │
 //! login ──> passed through ──Decision::Stream──> streaming <──Stream── alone
 //!                │                                   └────After::Idle────^
 //!                v
@@ -12,6 +14,10 @@
 //! that a subscriber costs the primary no walsender. A session that has stopped streaming
 //! is alone: the relay may still answer its replication commands, `IDENTIFY_SYSTEM` and `SHOW`, anything
 //! else gets an error. It stands where the primary said it did when it began to stream.
+//!
+//! With `keep_connections` the connection is set aside instead ([`super::aside`]), and the session
+//! is passed through again once it has stopped streaming. If the primary closes the connection
+//! meanwhile, the session is alone.
 //!
 //! Before the relay does anything about a command it asks the primary, in the session itself,
 //! where the session stands ([`super::standing`]): what the client claims decides nothing.
@@ -28,6 +34,7 @@ use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::aside::Aside;
 use super::authenticate::Begun;
 use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
@@ -279,8 +286,12 @@ pub(super) async fn serve<O: SlotCommands>(
     };
     passed.pump.say(answer(Vec::new()));
     open.run(stop, async |open, stop| {
-        if let Some((client, stream)) = passed.run(open, primary, stop).await {
-            stream_on(open, client, stream, stop).await;
+        let mut passed = Some(passed);
+        while let Some(session) = passed {
+            let Some(streaming) = session.run(open, primary, stop).await else {
+                return;
+            };
+            passed = stream_on(open, streaming, stop).await;
         }
     })
     .await;
@@ -291,6 +302,14 @@ enum Broken {
     ClientGone,
     PrimaryGone,
     Stopped,
+}
+
+/// A session that begins to stream.
+struct Streaming<S> {
+    client: Client,
+    stream: S,
+    /// The connection to the primary that it keeps, if it does.
+    aside: Option<(Statements, Aside)>,
 }
 
 /// A session with a primary behind it.
@@ -307,7 +326,7 @@ impl Passed {
         open: &mut Open<O>,
         primary: &dyn Primary,
         stop: &mut Stop,
-    ) -> Option<(Client, O::Stream)> {
+    ) -> Option<Streaming<O::Stream>> {
         loop {
             let event = tokio::select! {
                 event = self.next(open) => event,
@@ -335,9 +354,12 @@ impl Passed {
             match done {
                 Ok(None) => {}
                 Ok(Some(stream)) => {
-                    let client = self.leave_primary().await?;
-                    open.left_primary();
-                    return Some((client, stream));
+                    let (client, aside) = self.make_way(open).await?;
+                    return Some(Streaming {
+                        client,
+                        stream,
+                        aside,
+                    });
                 }
                 Err(Broken::ClientGone) => return None,
                 Err(Broken::PrimaryGone) => {
@@ -516,22 +538,50 @@ impl Passed {
         }
     }
 
-    /// Closes the connection to the primary; None if the client has left.
-    async fn leave_primary(mut self) -> Option<Client> {
+    /// Before a stream: sets the connection to the primary aside or closes it. None if the client has left.
+    async fn make_way<O: SlotCommands>(
+        mut self,
+        open: &Open<O>,
+    ) -> Option<(Client, Option<(Statements, Aside)>)> {
         self.pump.settle();
-        match self.pump.next(&mut self.ends).await {
+        let keeps = match self.pump.next(&mut self.ends).await {
+            Event::Settled => open.commands.keeps_connections() && self.pump.may_be_set_aside(),
             // A primary that has gone is not needed any more.
-            Event::Settled | Event::PrimaryGone => {}
+            Event::PrimaryGone => false,
             _ => return None,
-        }
-        if self.pump.may_end_politely() {
-            leave(&mut self.ends.primary_writer).await;
-        }
+        };
         let left = self.pump.left().into();
-        Some(Client {
+        let client = Client {
             reader: after(left, self.ends.client_reader),
             writer: self.ends.client_writer,
-        })
+        };
+        let mut primary = self.ends.primary_writer;
+        if keeps {
+            let aside = Aside::new(self.ends.primary_reader, primary);
+            return Some((client, Some((self.statements, aside))));
+        }
+        if self.pump.may_end_politely() {
+            leave(&mut primary).await;
+        }
+        open.left_primary();
+        Some((client, None))
+    }
+
+    /// Goes on after a stream with the connection that was set aside.
+    fn resume(client: Client, statements: Statements, aside: Aside) -> Self {
+        let (primary_reader, primary_writer) = aside.back();
+        let mut pump = Pump::new(true);
+        pump.watch(!statements.is_empty());
+        Self {
+            pump,
+            statements,
+            ends: Ends {
+                client_reader: client.reader,
+                client_writer: client.writer,
+                primary_reader,
+                primary_writer,
+            },
+        }
     }
 
     /// Ends the session as it is told to. A server that works for a client notices only later
@@ -578,26 +628,53 @@ pub(super) async fn leave(primary: &mut Writer) {
     let _ = timeout(LEAVE_DEADLINE, left).await;
 }
 
-/// Streams, and then serves what the client asks for until it leaves.
+/// Streams, and then serves what the client asks for until it leaves. A session that is to be passed
+/// through again comes back.
 async fn stream_on<O: SlotCommands>(
     open: &Open<O>,
-    mut client: Client,
-    mut stream: O::Stream,
+    streaming: Streaming<O::Stream>,
     stop: &mut Stop,
-) {
+) -> Option<Passed> {
+    let Streaming {
+        mut client,
+        mut stream,
+        mut aside,
+    } = streaming;
     loop {
-        client = match stream.run(client).await {
-            Ok((client, After::Idle)) => client,
-            Ok((client, After::Closed)) => return close_with(client, &[]).await,
-            Err(error) => {
-                tracing::debug!(%error, session = open.facts.id, "streaming ended");
-                return;
+        let ended = {
+            let mut running = std::pin::pin!(stream.run(client));
+            loop {
+                let Some((_, primary)) = &mut aside else {
+                    break running.await;
+                };
+                tokio::select! {
+                    ended = &mut running => break ended,
+                    () = primary.gone() => {
+                        aside = None;
+                        open.left_primary();
+                    }
+                }
             }
         };
-        match alone(open, client, stop).await {
-            Some(next) => (client, stream) = next,
-            None => return,
-        }
+        client = match (ended, aside.take()) {
+            (Ok((client, After::Idle)), Some((statements, aside))) => {
+                return Some(Passed::resume(client, statements, aside));
+            }
+            (Ok((client, After::Idle)), None) => client,
+            (ended, aside) => {
+                if let Some((_, aside)) = aside {
+                    leave(&mut aside.back().1).await;
+                }
+                match ended {
+                    Ok((client, _)) => close_with(client, &[]).await,
+                    Err(error) => {
+                        tracing::debug!(%error, session = open.facts.id, "streaming ended");
+                    }
+                }
+                return None;
+            }
+        };
+        (client, stream) = alone(open, client, stop).await?;
     }
 }
 
@@ -665,5 +742,5 @@ fn alone_report() -> Report {
         "55000",
         "the session's connection to the primary was closed when streaming began",
     )
-    .hint("Reconnect.")
+    .hint("Reconnect, or set keep_connections in the relay's configuration.")
 }

@@ -358,6 +358,12 @@ impl Pump {
         self.up_body == 0 && self.up_first.to_write().is_empty() && !self.up_course.closed
     }
 
+    /// Both sides are between two messages and nothing is under way: the connection to the primary
+    /// may be set aside.
+    pub fn may_be_set_aside(&self) -> bool {
+        self.may_end_politely() && self.at_boundary() && self.exchange.is_idle()
+    }
+
     /// The relay may speak to the client.
     pub fn at_boundary(&self) -> bool {
         self.down_cut.at_boundary()

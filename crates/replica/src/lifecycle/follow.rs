@@ -24,7 +24,7 @@ use lockstep_apply::session::CyclesShown;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
-    Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
+    Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats, Writers,
 };
 
 /// Interval of looks at the state, usually and while `verify` holds the replica: changes wait meanwhile.
@@ -45,7 +45,7 @@ pub struct Following {
     /// Memory for changes that are received and not applied, in bytes.
     pub memory: usize,
     /// Sessions that change the target at the same time.
-    pub writers: usize,
+    pub writers: Writers,
     /// Where changes are kept that the target does not have yet; None leaves them to the source.
     pub spool: Option<SpoolConfig>,
 }
@@ -272,7 +272,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         publications: vec![replica.publication.clone()],
         published: None,
         origin: replica.origin.clone(),
-        writers: 1,
+        writers: Writers::Number(1),
         replica: replica.name.clone(),
         application_name: replica.name.clone(),
         memory: MEMORY,
@@ -495,6 +495,7 @@ fn look(
             spool: stats.spool.clone(),
             unreplicated: stats.unreplicated.clone(),
             cycles: stats.cycles.map(|cycles| now(&cycles)),
+            writers: (stats.writers.as_ref()).map(|(used, why)| (*used, why.to_string())),
         },
     )?;
     if let Some(lsn) = stats

@@ -188,6 +188,8 @@ pub struct Applied {
     pub unreplicated: Option<Unreplicated>,
     /// Where it is between its cycles, if it has some.
     pub cycles: Option<CyclesNow>,
+    /// How many writers are used, and why, in words; None if there is no session.
+    pub writers: Option<(usize, String)>,
 }
 
 /// The state in a target.
@@ -371,7 +373,8 @@ impl ReplicaState {
                        unreplicated_tables = $12::bigint, unreplicated = $13, \
                        cycle_number = $14, cycle_elapsed_ms = $15, cycle_remaining_ms = $16, \
                        cycle_bytes = $17, cycle_lsn = $18::pg_lsn, cycle_next_ms = $19, \
-                       cycle_late_ms = $20 \
+                       cycle_late_ms = $20, \
+                       writers = $21::bigint, writers_why = $22 \
                    WHERE name = $1";
         let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
@@ -399,6 +402,8 @@ impl ReplicaState {
                 &running.map(|it| it.lsn),
                 &(applied.cycles).map(|it| cycles::whole_ms(it.next)),
                 &(applied.cycles).map(|it| cycles::whole_ms(it.late)),
+                &applied.writers.as_ref().map(|it| it.0),
+                &applied.writers.as_ref().map(|it| it.1.clone()),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -410,7 +415,8 @@ impl ReplicaState {
                        extract(epoch FROM clock_timestamp() - applied_at), \
                        spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
                        unreplicated_tables, unreplicated, cycle_number, cycle_elapsed_ms, \
-                       cycle_remaining_ms, cycle_bytes, cycle_lsn, cycle_next_ms, cycle_late_ms \
+                       cycle_remaining_ms, cycle_bytes, cycle_lsn, cycle_next_ms, cycle_late_ms, \
+                       writers, writers_why \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -433,6 +439,7 @@ impl ReplicaState {
                         full: field(row, 10)?,
                     }),
                 },
+                writers: field::<Option<usize>>(row, 20)?.zip(field(row, 21)?),
                 unreplicated: match field::<Option<usize>>(row, 11)? {
                     None => None,
                     Some(tables) => Some(Unreplicated {

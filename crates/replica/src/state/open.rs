@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 11] = [
+const VERSIONS: [&str; 12] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -132,6 +132,9 @@ CREATE TABLE lockstep.unmade (
 );
 GRANT SELECT ON lockstep.unmade TO pg_monitor;
 ALTER TABLE lockstep.replica ADD unmade_objects bigint, ADD unmade text;
+",
+    "
+ALTER TABLE lockstep.replica ADD writers bigint, ADD writers_why text;
 ",
     "
 ALTER TABLE lockstep.replica ADD frequency_ms bigint NOT NULL DEFAULT 0,

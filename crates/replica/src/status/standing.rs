@@ -82,6 +82,7 @@ mod tests {
             age,
             spool: None,
             unreplicated: None,
+            writers: None,
         }
     }
 

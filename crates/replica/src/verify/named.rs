@@ -6,6 +6,7 @@
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_apply::Writers;
 use lockstep_client::Conninfo;
 use lockstep_wire::Lsn;
 
@@ -70,7 +71,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         target: what.target.clone(),
         source: Some(source.clone()),
         memory: MEMORY,
-        writers: 1,
+        writers: Writers::Number(1),
         spool: None,
     };
     let (moment, options) = thread::scope(|scope| {

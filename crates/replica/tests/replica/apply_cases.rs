@@ -580,7 +580,7 @@ fn a_table_is_emptied_whose_references_were_copied_later() {
 fn a_transaction_that_changes_nothing_moves_the_origin() {
     for writers in [1, 4] {
         let mut pair = Pair::new("CREATE TABLE k (a int, b int, PRIMARY KEY (a, b))");
-        pair.writers = writers;
+        pair.writers = writers.into();
         let control = pair.start();
         run(&pair, &["INSERT INTO k VALUES (1, 1)"]);
         pair.catch_up();

@@ -32,7 +32,7 @@ pub struct Pair {
     pub target: Server,
     running: Option<(Control, JoinHandle<apply::error::Result<()>>)>,
     pub memory: usize,
-    pub writers: usize,
+    pub writers: apply::Writers,
     // Last: it ends what still runs.
     _lab: Lab,
 }
@@ -66,7 +66,7 @@ impl Pair {
             target,
             running: None,
             memory: apply::MEMORY,
-            writers: 1,
+            writers: 1.into(),
             _lab: lab,
         }
     }

@@ -117,7 +117,7 @@ fn round(seed: u64, rounds: u32, writers: usize) {
     let mut rng = Rng::with_seed(seed);
     let mut pair = Pair::new(SCHEMA);
     pair.memory = 1024 * 1024;
-    pair.writers = writers;
+    pair.writers = writers.into();
     let control = pair.start();
     let mut compared = [0; 4];
     for _ in 0..rounds {

@@ -8,7 +8,7 @@ use lockstep_client::Connection;
 use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
 
-use super::apply_lab::{NAME, Pair, rows, sql, until};
+use super::apply_lab::{LONG, NAME, Pair, rows, sql, until};
 
 /// Changes that are worth a writer of their own.
 const WORTH: u32 = 600;
@@ -20,7 +20,7 @@ const GATE: &str = "CREATE TABLE gate (id int PRIMARY KEY, n int); INSERT INTO g
 /// A pair with four writers, and the tables above besides others.
 fn pair(schema: &str) -> Pair {
     let mut pair = Pair::new(&format!("{GATE}; {schema}"));
-    pair.writers = 4;
+    pair.writers = 4.into();
     pair
 }
 
@@ -590,7 +590,7 @@ fn the_highest_origin_says_where_the_target_stands_however_many_writers_there_ar
     let mut pair = pair("");
     let mut last = 0;
     for writers in [4, 2, 3, 1] {
-        pair.writers = writers;
+        pair.writers = writers.into();
         pair.start();
         for _ in 0..5 {
             large(&pair, last * 1000, "UPDATE gate SET n = n + 1");
@@ -670,9 +670,74 @@ fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
         error.contains("4 writers") && error.contains(setting),
         "{error}"
     );
-    pair.writers = 3;
+    pair.writers = 3.into();
     run(&pair, &["INSERT INTO t VALUES (1)"]);
     let control = pair.start();
     pair.assert_same("SELECT * FROM t");
     assert_eq!(control.stats().missing, 0);
+}
+
+/// A target that takes 1 ms for each row, with room for this many origins.
+fn slow_pair(origins: u32) -> Pair {
+    let table =
+        "CREATE TABLE w (id int PRIMARY KEY, v text); CREATE TABLE one (id int PRIMARY KEY, n int)";
+    let slow = "CREATE FUNCTION slow() RETURNS bool LANGUAGE sql AS                 $$SELECT pg_catalog.pg_sleep(0.001) IS NOT NULL$$";
+    let checks = "ALTER TABLE w ADD CHECK (slow()); ALTER TABLE one ADD CHECK (slow())";
+    let mut pair = Pair::apart(table, &format!("{slow}; {table}; {checks}"));
+    let setting = match pair.target.query_text("SHOW server_version_num").unwrap() {
+        Some(version) if &*version >= "180000" => "max_active_replication_origins",
+        _ => "max_replication_slots",
+    };
+    pair.target.set([(setting, &*origins.to_string())]).unwrap();
+    pair.target.stop(Stop::Fast).unwrap();
+    pair.target.start().unwrap();
+    pair.writers = apply::Writers::Auto;
+    // Batches are small, so that there are many.
+    pair.memory = apply::LEAST_MEMORY;
+    pair
+}
+
+/// Many transactions, each of one row.
+const BACKLOG: &str = "DO $$BEGIN FOR i IN 1..3000 LOOP     INSERT INTO w VALUES (i, repeat(md5(i::text), 30)); COMMIT; END LOOP; END$$";
+
+#[test]
+fn a_backlog_on_a_target_that_waits_gets_more_writers_and_the_same_rows() {
+    let mut pair = slow_pair(10);
+    run(&pair, &[BACKLOG]);
+    let control = pair.start();
+    let used = |stats: &apply::Stats| stats.writers.as_ref().map_or(0, |it| it.0);
+    let more = control.wait_for(LONG, |stats| used(stats) > 1);
+    assert!(more, "{:?}", control.stats());
+    // Each with an origin of its own.
+    assert!(origins(&pair).len() > 1);
+    let backends = control.stats().backends;
+    assert!(backends.len() > 2, "{backends:?}");
+    pair.assert_same("SELECT count(*), md5(string_agg(w::text, ',' ORDER BY id)) FROM w");
+    run(
+        &pair,
+        &["UPDATE w SET v = id", "DELETE FROM w WHERE id % 3 = 0"],
+    );
+    pair.assert_same("SELECT count(*), md5(string_agg(w::text, ',' ORDER BY id)) FROM w");
+    assert_eq!(control.stats().missing, 0);
+    // The next session begins with one, and the others' origins go.
+    pair.stop();
+    let _control = pair.start();
+    pair.assert_same("SELECT count(*) FROM w");
+    assert_eq!(origins(&pair).len(), 1);
+}
+
+#[test]
+fn a_target_without_origins_to_spare_is_left_with_one_writer() {
+    let mut pair = slow_pair(3);
+    run(&pair, &[BACKLOG]);
+    let control = pair.start();
+    let tried = |stats: &apply::Stats| {
+        let why = stats.writers.as_ref().map(|it| it.1.to_string());
+        why.is_some_and(|why| {
+            why.contains("no room for more") && why.contains("2 are left to others")
+        })
+    };
+    assert!(control.wait_for(LONG, tried), "{:?}", control.stats());
+    pair.assert_same("SELECT count(*), md5(string_agg(w::text, ',' ORDER BY id)) FROM w");
+    assert_eq!(origins(&pair).len(), 1);
 }

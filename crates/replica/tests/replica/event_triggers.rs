@@ -34,7 +34,7 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
             "SET session_replication_role = replica; \
              DROP TABLE lockstep.unmade; \
              ALTER TABLE lockstep.replica DROP unreplicated_tables, DROP unreplicated, \
-                 DROP unmade_objects, DROP unmade; \
+                 DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why; \
              ALTER TABLE lockstep.table_copy DROP target_oid; \
              UPDATE lockstep.state_version SET version = 8",
         )

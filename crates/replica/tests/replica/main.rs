@@ -104,7 +104,7 @@ fn following(target: &Conninfo) -> Following {
         target: target.clone(),
         source: None,
         memory: MEMORY,
-        writers: 1,
+        writers: 1.into(),
         spool: None,
     }
 }

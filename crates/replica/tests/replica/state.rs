@@ -180,6 +180,7 @@ fn apply_is_asked_and_says_how_far_it_is() {
             to: Lsn::from(20),
             full: Some("so".to_owned()),
         }),
+        writers: Some((2, "tried".to_owned())),
         unreplicated: Some(Unreplicated {
             tables: 2,
             words: Some("public.t".to_owned()),
@@ -294,7 +295,7 @@ fn an_older_states_version_is_upgraded() {
                  DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
                  DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
-                 DROP cycle_late_ms;
+                 DROP cycle_late_ms, DROP writers, DROP writers_why;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,

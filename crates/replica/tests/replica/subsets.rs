@@ -49,7 +49,7 @@ pub fn followed(source: &Server, target: &Server, writers: usize, work: impl FnO
         let _ends = Ends(&control);
         let given = control.clone();
         let what = Following {
-            writers,
+            writers: writers.into(),
             ..crate::following(&conninfo(target))
         };
         let following = scope.spawn(move || follow(&what, &given));

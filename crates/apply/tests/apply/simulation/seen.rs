@@ -22,10 +22,13 @@ pub struct Seen {
     pub forced_cycles: u64,
     pub late_cycles: u64,
     pub cycles_again: u64,
+    pub more_writers: u64,
+    pub fewer_writers: u64,
+    pub no_room: u64,
 }
 
 impl Seen {
-    fn numbers(&self) -> [u64; 17] {
+    fn numbers(&self) -> [u64; 20] {
         [
             self.commits,
             self.ahead,
@@ -44,6 +47,9 @@ impl Seen {
             self.forced_cycles,
             self.late_cycles,
             self.cycles_again,
+            self.more_writers,
+            self.fewer_writers,
+            self.no_room,
         ]
     }
 
@@ -69,5 +75,8 @@ impl Seen {
         self.forced_cycles += more.forced_cycles;
         self.late_cycles += more.late_cycles;
         self.cycles_again += more.cycles_again;
+        self.more_writers += more.more_writers;
+        self.fewer_writers += more.fewer_writers;
+        self.no_room += more.no_room;
     }
 }

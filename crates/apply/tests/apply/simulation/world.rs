@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use lockstep_apply::Control;
+use lockstep_apply::crew::{MOST_CHOSEN, Pace};
 use lockstep_apply::error::ApplyError;
 use lockstep_apply::fault::Fault;
 use lockstep_apply::merge::Limits;
 use lockstep_apply::session::{Action, Begin, MOST_WAITING, Next, Session};
 use lockstep_apply::turn::Turn;
 use lockstep_apply::work::{Job, News, Todo};
+use lockstep_apply::{Control, Writers};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Status;
 
@@ -86,7 +87,10 @@ pub struct World {
     confirmed: Lsn,
     pub(super) target: Target,
     pub(super) control: Control,
+    /// Most writers, how their number is chosen, and how many take jobs.
     pub(super) writers: usize,
+    crew: Writers,
+    pub(super) used: usize,
     limits: Limits,
     memory: usize,
     is_spooled: bool,
@@ -121,13 +125,20 @@ impl World {
             source.transaction();
         }
         let history = source.history;
-        let writers = rng.usize(1..5);
+        let crew = match (seed % 2, rng.usize(1..5)) {
+            (0, _) => Writers::Auto,
+            (_, number) => Writers::Number(number),
+        };
+        let writers = match crew {
+            Writers::Auto => MOST_CHOSEN,
+            Writers::Number(number) => number,
+        };
         let memory = rng.usize(4_000..30_000);
         let limits = Limits {
             changes: rng.u64(1..12),
             of_one: rng.u64(6..40),
             transactions: rng.u64(1..10),
-            ..Limits::of_memory(memory, writers)
+            ..Limits::of_memory(memory, crew.first())
         };
         let is_spooled = rng.u32(0..3) == 0;
         // Of its own, so that other runs stay as they are.
@@ -149,6 +160,8 @@ impl World {
             target,
             control,
             writers,
+            crew,
+            used: crew.first(),
             limits,
             memory,
             is_spooled,
@@ -377,7 +390,11 @@ impl World {
         let begin = Begin {
             limits: self.limits,
             memory: self.memory,
-            writers: self.writers,
+            writers: self.crew,
+            pace: Pace {
+                parts: 1,
+                span: Duration::ZERO,
+            },
             stands,
             careful: self.careful,
             is_spooled: self.is_spooled,
@@ -391,6 +408,7 @@ impl World {
             ..Holding::default()
         };
         self.turn = Turn::new(self.now);
+        self.used = self.crew.first();
         self.desks.resize_with(self.writers, Desk::default);
         let next = self.history.iter().position(|one| one.commit >= stands);
         self.cursor = (next.unwrap_or(self.history.len()), 0);
@@ -514,9 +532,20 @@ impl World {
                     self.seen.in_cycle_parts += u64::from(in_cycle);
                     self.jobs.push_back(job);
                     let busy = self.desks.iter().filter(|desk| desk.work.is_some());
-                    if self.jobs.len() + busy.count() > self.writers + MOST_WAITING {
+                    if self.jobs.len() + busy.count() > self.used + MOST_WAITING {
                         return Err("more jobs than writers and one".to_owned());
                     }
+                }
+                Action::Use(used, _) if used > self.used && self.rng.u32(0..4) == 0 => {
+                    self.seen.no_room += 1;
+                    if let Some(session) = &mut self.session {
+                        session.has_no_room(self.used, "full".to_owned());
+                    }
+                }
+                Action::Use(used, _) => {
+                    self.seen.more_writers += u64::from(used > self.used);
+                    self.seen.fewer_writers += u64::from(used < self.used);
+                    self.used = used;
                 }
                 Action::Tell(status) => self.tell(status)?,
                 Action::Warn(missing, end) => {

@@ -55,6 +55,10 @@ impl World {
     }
 
     fn begin(&mut self, writer: usize) {
+        // Others rest.
+        if writer >= self.used {
+            return;
+        }
         if self.turn.has_failed() || self.in_parts.is_some_and(|other| other != writer) {
             return;
         }

@@ -15,9 +15,7 @@ async fn alone() -> Scene {
         .await;
     scene.is_asked().await;
     scene.client_gets(&back(Backend::CopyBothResponse)).await;
-    scene.client_says(&front(Frontend::CopyDone)).await;
-    scene.client_gets(&back(Backend::CopyDone)).await;
-    scene.client_gets(&done("START_REPLICATION")).await;
+    ends_its_copy(&mut scene).await;
     assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
     scene
 }
@@ -91,6 +89,74 @@ async fn settings_are_shown_as_the_primary_showed_them() {
     scene.client_says(&query("SELECT 1")).await;
     let report = scene.client_gets_error("ERROR", "55000").await;
     assert!(report.hint.is_some());
+}
+
+/// A session that keeps its connection to the primary, while it streams.
+async fn kept() -> Scene {
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene.commands.keeps.store(true, Ordering::Relaxed);
+    scene
+        .client_says(&query("DROP_REPLICATION_SLOT stream"))
+        .await;
+    scene.is_asked().await;
+    scene.client_gets(&back(Backend::CopyBothResponse)).await;
+    scene
+}
+
+async fn ends_its_copy(scene: &mut Scene) {
+    scene.client_says(&front(Frontend::CopyDone)).await;
+    scene.client_gets(&back(Backend::CopyDone)).await;
+    scene.client_gets(&done("START_REPLICATION")).await;
+}
+
+#[tokio::test]
+async fn a_session_that_keeps_its_connection_is_passed_through_again() {
+    let mut scene = kept().await;
+    for _ in 0..2 {
+        let said = notice("while it streams");
+        write(&mut scene.primary, &said, scene.piece).await;
+        scene.client_says(&front(Frontend::CopyData(b"row"))).await;
+        scene.client_gets(&back(Backend::CopyData(b"row"))).await;
+        // What is sent at once with the end of the copy is no part of it.
+        let select = query("SELECT 1");
+        let mut last = front(Frontend::CopyDone);
+        last.extend(&select);
+        scene.client_says(&last).await;
+        scene.client_gets(&back(Backend::CopyDone)).await;
+        scene.client_gets(&done("START_REPLICATION")).await;
+        scene.client_gets(&said).await;
+        assert_eq!(read(&mut scene.primary, select.len()).await, select);
+        scene.primary_says(&done("SELECT 1")).await;
+        scene
+            .client_says(&query("DROP_REPLICATION_SLOT stream"))
+            .await;
+        scene.client_gets(&back(Backend::CopyBothResponse)).await;
+    }
+    // A client that leaves while it streams leaves the primary politely.
+    scene.client_says(&front(Frontend::CopyData(b"bye"))).await;
+    assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
+    let seen = scene.ends().await.seen();
+    assert!(!seen.contains(&"7 left the primary".to_owned()), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_session_whose_kept_connection_ends_is_alone() {
+    let mut scene = kept().await;
+    let last = back(Backend::ErrorResponse(Report::fatal("57P01", "shutdown")));
+    write(&mut scene.primary, &last, scene.piece).await;
+    drop(std::mem::replace(&mut scene.primary, duplex(PIPE).0));
+    scene.settle().await;
+    ends_its_copy(&mut scene).await;
+    scene.client_says(&query("SELECT 1")).await;
+    scene.client_gets_error("ERROR", "55000").await;
+    scene.client_gets(&back(Backend::ReadyForQuery(b'I'))).await;
+    scene
+        .client_says(&query("READ_REPLICATION_SLOT reply"))
+        .await;
+    scene.client_gets(&done("REPLIED")).await;
+    scene.client_says(&front(Frontend::Terminate)).await;
+    let seen = scene.ends().await.seen();
+    assert!(seen.contains(&"7 left the primary".to_owned()), "{seen:?}");
 }
 
 #[tokio::test]

@@ -45,6 +45,8 @@ struct Scripted {
     cancel: watch::Sender<()>,
     /// A decision that would never come was given up.
     given_up: Arc<AtomicBool>,
+    /// Sessions keep their connection to the primary while they stream.
+    keeps: AtomicBool,
     /// Something can be given up for a client.
     gives: AtomicBool,
     /// Slots of the relay.
@@ -122,6 +124,10 @@ impl SlotCommands for Scripted {
     fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {}", facts.pid));
         self.terminate.subscribe()
+    }
+
+    fn keeps_connections(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
     }
 
     fn left_primary(&self, facts: &Facts) {

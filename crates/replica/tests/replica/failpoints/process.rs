@@ -237,7 +237,7 @@ fn entry() {
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let what = Following {
         memory: 1024 * 1024,
-        writers: usize::try_from(number(WRITERS)).unwrap(),
+        writers: usize::try_from(number(WRITERS)).unwrap().into(),
         spool: std::env::var_os(SPOOL).map(|folder| SpoolConfig {
             folder: folder.into(),
             limit: number(SPOOL_LIMIT),
@@ -257,7 +257,10 @@ fn entry() {
         Does::Reload => {
             let mut daemon = Daemon::default();
             daemon.follow(std::slice::from_ref(&what));
-            daemon.follow(&[Following { writers: 2, ..what }]);
+            daemon.follow(&[Following {
+                writers: 2.into(),
+                ..what
+            }]);
             std::thread::sleep(LONG);
         }
         Does::Verify => {
