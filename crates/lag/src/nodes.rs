@@ -39,6 +39,7 @@ pub enum NodesError {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NodesFile {
+    #[serde(default)]
     node: Vec<Listed>,
 }
 
@@ -234,8 +235,16 @@ impl NamedNodes {
                 },
             ),
             0 => {
-                let words = "no primary is named: give --primary CONNINFO, or --nodes FILE";
-                return Err(NodesError::Unusable(words.to_owned()));
+                let words = match &self.file {
+                    Some(path) => format!(
+                        "--nodes {}: no primary is named: add a [[node]] with role = \"primary\" and its conninfo",
+                        path.display()
+                    ),
+                    None => {
+                        "no primary is named: give --primary CONNINFO, or --nodes FILE".to_owned()
+                    }
+                };
+                return Err(NodesError::Unusable(words));
             }
             1 => {}
             _ => {
@@ -253,6 +262,11 @@ fn read(path: &Path) -> Result<Vec<Listed>, NodesError> {
     let wrong =
         |words: String| NodesError::Unusable(format!("--nodes {}: {words}", path.display()));
     let mut file: NodesFile = toml_file::read(path).map_err(wrong)?;
+    if file.node.is_empty() {
+        let words =
+            "there is no node in it: write a [[node]] with role and conninfo for each server";
+        return Err(wrong(words.to_owned()));
+    }
     for (one, number) in file.node.iter_mut().zip(1..) {
         let name = one.name.as_deref().map(sanitize).unwrap_or_default();
         let named = if name.is_empty() { "" } else { ", " };
@@ -439,7 +453,11 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(names, ["primary", "near", "standby"]);
         for (text, words) in [
-            (named.to_owned(), "no primary is named"),
+            (String::new(), "there is no node in it"),
+            (
+                named.to_owned(),
+                "lockstep.toml: no primary is named: add a [[node]]",
+            ),
             (format!("{primary}{primary}"), "2 primaries are named"),
             (
                 format!("{primary}{named}{named}"),

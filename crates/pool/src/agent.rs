@@ -1,13 +1,15 @@
-//! Asks primary and node, each in a thread of its own, and keeps what follows in memory for whoever asks.
+//! Asks the node and all servers that may be the primary, each in a thread of its own, and keeps what
+//! follows in memory for whoever asks.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Switch};
 use lockstep_service::sanitize::sanitize;
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
@@ -25,6 +27,12 @@ const QUESTION: &str = "lockstep_pool";
 /// Least time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// Time between two questions to a server that is not the primary: whether it takes writes by now.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Time between two attempts to learn the history of a timeline.
+const HISTORY_EVERY: Duration = Duration::from_secs(5);
+
 /// Time between two questions about the node's sessions.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 
@@ -40,16 +48,19 @@ const CONNECT_TIMEOUT_S: &str = "2";
 /// Whom an agent asks.
 #[derive(Debug, Clone)]
 pub struct Servers {
-    pub primary: Conninfo,
+    /// Servers of the cluster, one of which is the primary.
+    pub candidates: Vec<Conninfo>,
     pub node: Conninfo,
 }
 
 /// What only those may see who have logged in.
 #[derive(Debug, Clone, Default)]
 pub struct Detail {
-    /// Why the primary, and the node, cannot be asked.
-    pub primary_trouble: Option<String>,
+    /// Why servers are not the primary, and why the node cannot be asked.
+    pub server_troubles: BTreeMap<String, String>,
     pub node_trouble: Option<String>,
+    /// Why the history of a server's timeline is not known.
+    pub history_troubles: BTreeMap<String, String>,
     pub primary: Option<PrimaryAnswer>,
     pub node: Option<NodeAnswer>,
     pub primary_answers: u64,
@@ -83,16 +94,18 @@ impl Agent {
             rules,
             known: Mutex::new(Known {
                 clock: Clock::start(),
-                judge: Judge::new(rules),
+                judge: Judge::new(rules, servers.candidates.len()),
                 detail: Detail::default(),
                 state: None,
             }),
             stops: AtomicBool::new(false),
         });
-        let Servers { primary, node } = servers;
-        let (primary, node) = (patient(primary), patient(node));
+        for (index, candidate) in servers.candidates.into_iter().enumerate() {
+            let server = Candidate::of(index, patient(candidate));
+            spawn(&agent, move |agent| agent.asks_server(&server));
+        }
+        let node = patient(servers.node);
         let probed = node.clone();
-        spawn(&agent, move |agent| agent.asks_primary(&primary));
         spawn(&agent, move |agent| agent.asks_node(&node));
         spawn(&agent, move |agent| agent.probes(&probed));
         agent
@@ -137,39 +150,98 @@ impl Agent {
         SILENCE.max(self.rules.interval * 2)
     }
 
-    // ---- The primary ----
+    // ---- Servers that may be the primary ----
 
-    fn asks_primary(&self, conninfo: &Conninfo) {
+    fn asks_server(&self, server: &Candidate) {
         while self.runs() {
-            let Err(trouble) = self.primary_session(conninfo) else {
+            let Err(trouble) = self.server_session(server) else {
                 return;
             };
-            self.known().primary_fails(&trouble);
+            self.known().server_fails(server, &trouble);
             thread::sleep(AGAIN);
         }
     }
 
-    fn primary_session(&self, conninfo: &Conninfo) -> Result<(), String> {
+    fn server_session(&self, candidate: &Candidate) -> Result<(), String> {
+        let conninfo = &candidate.conninfo;
         let (mut server, facts) = self.connect(conninfo, questions::PRIMARY)?;
+        let mut histories = self.histories(&server, conninfo, &candidate.name);
         let mut oldest_at: Option<Instant> = None;
         while self.runs() {
             let began = Instant::now();
             let asked = self.known().now();
             let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
-            let answer = questions::read_primary(&rows, facts.system).map_err(words)?;
-            let answer = answer.ok_or(
-                "it is a standby: name the primary, or all servers with target_session_attrs=read-write",
-            )?;
-            let needs_oldest = self.known().primary_answered(asked, answer);
+            let mut answer = questions::read_primary(&rows, &facts).map_err(words)?;
+            if let Some(answer) = &mut answer {
+                answer.history = self.history(&mut histories, answer.flushed.timeline);
+            }
+            let is_standby = answer.is_none();
+            let needs_oldest = self.known().server_answered(candidate, asked, answer);
             if needs_oldest && oldest_at.is_none_or(|at| at.elapsed() >= OLDEST_EVERY) {
                 oldest_at = Some(Instant::now());
                 let rows = server.query(questions::OLDEST).map_err(words)?;
                 let oldest = questions::read_oldest(&rows, facts.segment_bytes).map_err(words)?;
                 self.known().detail.oldest = oldest;
             }
-            self.rests(began);
+            match is_standby {
+                true => self.rests(began, AGAIN),
+                false => self.rests(began, self.rules.interval),
+            }
+            while self.runs()
+                && began.elapsed() < LOOK_EVERY
+                && !self.known().judge.is_awaited(facts.instance)
+            {
+                thread::sleep(self.rules.interval);
+            }
         }
         Ok(())
+    }
+
+    // ---- Histories ----
+
+    /// The histories of a session's server. They are read from that server, although a conninfo may lead
+    /// elsewhere by then.
+    fn histories(&self, server: &Connection, conninfo: &Conninfo, name: &str) -> Histories {
+        let there = server.server().and_then(|at| conninfo.clone().at(&at));
+        Histories {
+            conninfo: there.unwrap_or_else(|_| conninfo.clone()),
+            name: name.to_owned(),
+            known: None,
+            tried: None,
+        }
+    }
+
+    /// The history of a timeline, from memory if it is known.
+    fn history(&self, of: &mut Histories, timeline: Timeline) -> Option<Arc<[Switch]>> {
+        if timeline == Timeline::FIRST {
+            return Some(Arc::from([]));
+        }
+        if let Some((_, history)) = of.known.as_ref().filter(|(known, _)| *known == timeline) {
+            return Some(Arc::clone(history));
+        }
+        let is_recent =
+            |(tried, at): &(Timeline, Instant)| *tried == timeline && at.elapsed() < HISTORY_EVERY;
+        if of.tried.as_ref().is_some_and(is_recent) {
+            return None;
+        }
+        of.tried = Some((timeline, Instant::now()));
+        let asked = Connection::connect(&of.conninfo, Purpose::Replication, APPLICATION_NAME)
+            .and_then(|mut server| {
+                server.set_patience(self.patience());
+                server.timeline_history(timeline)
+            });
+        match asked {
+            Ok(history) => {
+                self.known().detail.history_troubles.remove(&of.name);
+                let history: Arc<[Switch]> = history.into();
+                of.known = Some((timeline, Arc::clone(&history)));
+                Some(history)
+            }
+            Err(error) => {
+                self.known().history_fails(&of.name, &words(error));
+                None
+            }
+        }
     }
 
     // ---- The node ----
@@ -187,6 +259,7 @@ impl Agent {
     fn node_session(&self, conninfo: &Conninfo) -> Result<(), String> {
         let connected = Instant::now();
         let (mut server, session) = self.connect(conninfo, questions::NODE)?;
+        let mut histories = self.histories(&server, conninfo, NODE);
         // This was a new session; the next probe may be a while off.
         self.known().judge.accepts(true);
         let mut load: Option<(Instant, Load)> = None;
@@ -200,13 +273,16 @@ impl Agent {
             let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
             let facts = NodeFacts {
                 system: session.system,
+                instance: session.instance,
                 up_for: session.up_for + connected.elapsed(),
                 load: load.map(|(_, load)| load),
                 oldest: self.known().detail.oldest,
             };
-            let answer = questions::read_node(&rows, &facts).map_err(words)?;
+            let mut answer = questions::read_node(&rows, &facts).map_err(words)?;
+            let timeline = answer.timeline;
+            answer.history = timeline.and_then(|it| self.history(&mut histories, it));
             self.known().node_answered(asked, answer);
-            self.rests(began);
+            self.rests(began, self.rules.interval);
         }
         Ok(())
     }
@@ -243,10 +319,44 @@ impl Agent {
         Ok((server, facts))
     }
 
-    /// Waits for the rest of an interval.
-    fn rests(&self, began: Instant) {
-        thread::sleep(self.rules.interval.saturating_sub(began.elapsed()));
+    /// Waits for the rest of a time.
+    fn rests(&self, began: Instant, time: Duration) {
+        thread::sleep(time.saturating_sub(began.elapsed()));
     }
+}
+
+/// What the node is called beside servers that may be the primary.
+const NODE: &str = "the node";
+
+/// Why a server is not the primary that answers.
+const STANDBY: &str = "it is a standby";
+
+/// A server that may be the primary.
+struct Candidate {
+    index: usize,
+    conninfo: Conninfo,
+    name: String,
+}
+
+impl Candidate {
+    fn of(index: usize, conninfo: Conninfo) -> Self {
+        let effective = |option| conninfo.effective(option).unwrap_or_default();
+        let name = sanitize(&format!("{}:{}", effective("host"), effective("port")));
+        Self {
+            index,
+            conninfo,
+            name,
+        }
+    }
+}
+
+/// What a server says of how its timelines came to be.
+struct Histories {
+    conninfo: Conninfo,
+    name: String,
+    known: Option<(Timeline, Arc<[Switch]>)>,
+    /// The newest attempt.
+    tried: Option<(Timeline, Instant)>,
 }
 
 fn spawn(agent: &Arc<Agent>, work: impl FnOnce(&Agent) + Send + 'static) {
@@ -294,34 +404,60 @@ impl Known {
         verdict
     }
 
-    /// Takes an answer; true if it is of interest where the primary's WAL begins.
-    fn primary_answered(&mut self, asked: Duration, answer: PrimaryAnswer) -> bool {
+    /// Takes an answer; true if it is of interest where the server's WAL begins.
+    fn server_answered(
+        &mut self,
+        server: &Candidate,
+        asked: Duration,
+        answer: Option<PrimaryAnswer>,
+    ) -> bool {
         let now = self.now();
-        self.judge.primary_answered(asked, now, answer);
-        if self.detail.primary_trouble.take().is_some() {
-            info!("the primary answers again");
+        self.judge
+            .server_answered(server.index, asked, now, answer.clone());
+        let troubles = &mut self.detail.server_troubles;
+        if (troubles.remove(&server.name)).is_some_and(|words| words != STANDBY) {
+            info!("{} answers again", server.name);
         }
+        if answer.is_none() {
+            troubles.insert(server.name.clone(), STANDBY.to_owned());
+        }
+        let verdict = self.verdict();
+        let Some(answer) = answer.filter(|answer| self.judge.is_primary(answer.instance)) else {
+            return false;
+        };
         self.detail.primary = Some(answer);
         self.detail.primary_answers += 1;
-        let verdict = self.verdict();
         if verdict.is_streaming {
             self.detail.oldest = None;
         }
         !verdict.is_streaming && verdict.is_standby == Some(true)
     }
 
-    fn primary_fails(&mut self, trouble: &str) {
+    fn server_fails(&mut self, server: &Candidate, trouble: &str) {
+        self.judge.server_lost(server.index);
         self.detail.primary_failures += 1;
-        if self.detail.primary_trouble.as_deref() != Some(trouble) {
-            warn!("cannot ask the primary: {trouble}");
-            self.detail.primary_trouble = Some(trouble.to_owned());
+        let troubles = &mut self.detail.server_troubles;
+        if troubles.get(&server.name).map(String::as_str) != Some(trouble) {
+            warn!("cannot ask {}: {trouble}", server.name);
+            troubles.insert(server.name.clone(), trouble.to_owned());
         }
         self.verdict();
     }
 
+    fn history_fails(&mut self, name: &str, trouble: &str) {
+        let troubles = &mut self.detail.history_troubles;
+        if troubles.get(name).map(String::as_str) != Some(trouble) {
+            warn!(
+                "cannot read the history of {name}, so its timeline is compared by its number alone: {trouble}; \
+                 the role needs REPLICATION"
+            );
+            troubles.insert(name.to_owned(), trouble.to_owned());
+        }
+    }
+
     fn node_answered(&mut self, asked: Duration, answer: NodeAnswer) {
         let now = self.now();
-        self.judge.node_answered(asked, now, answer);
+        self.judge.node_answered(asked, now, answer.clone());
         if self.detail.node_trouble.take().is_some() {
             info!("the node answers again");
         }

@@ -71,7 +71,7 @@ impl Asking {
         };
         let words = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => format!("no answer within {} s", PATIENCE.as_secs()),
-            _ => error.to_string(),
+            _ => certificate_words(error.to_string()),
         };
         let text = self.exchange(agent, path).map_err(words)?;
         let (head, body) = text
@@ -109,6 +109,19 @@ impl Asking {
         let name = ServerName::try_from(agent.host.clone()).map_err(io::Error::other)?;
         let session = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         converse(StreamOwned::new(session, stream), &request)
+    }
+}
+
+/// Words for a user who gave an agent the certificate of a certificate authority, which TLS refuses for a
+/// server.
+fn certificate_words(words: String) -> String {
+    match words.contains("CaUsedAsEndEntity") {
+        true => {
+            "its certificate is one of a certificate authority (CA:TRUE): give the agent one with \
+                 basicConstraints=CA:FALSE"
+                .to_owned()
+        }
+        false => words,
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lockstep_service::words::{amount, quoted};
+use lockstep_service::words::{amount, quoted, span};
 
 use crate::judge::{Rules, Verdict};
 use crate::state::{Door, NodeState, Reason};
@@ -55,35 +55,10 @@ pub enum PoolDoor {
 /// An answer to a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckAnswer {
-    /// 200, 503, or 404 for a node that HAProxy drains.
+    /// 200, 503, or 404 for a node that HAProxy sends no new session, and that keeps those it has.
     pub status: u16,
     /// Why it is not 200.
     pub why: Option<&'static str>,
-}
-
-/// Units of time as PostgreSQL writes them, in microseconds.
-const TIME_UNITS: [(&str, u64); 5] = [
-    ("us", 1),
-    ("ms", 1_000),
-    ("s", 1_000_000),
-    ("min", 60_000_000),
-    ("h", 3_600_000_000),
-];
-
-/// A time such as `100ms`.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let units = TIME_UNITS.iter().find(|(name, _)| *name == unit.trim());
-    let micros = units
-        .zip(number.parse().ok())
-        .and_then(|((_, unit), number)| u64::checked_mul(*unit, number));
-    micros.map(Duration::from_micros).ok_or_else(|| {
-        format!(
-            "{} is no time: write a whole number with ms, s, min or h, such as 100ms",
-            quoted(text)
-        )
-    })
 }
 
 impl Lag {
@@ -95,7 +70,7 @@ impl Lag {
         if let Ok(bytes) = amount::parse(text) {
             return Ok(Self::Bytes(bytes));
         }
-        parse_time(text).map(Self::Time).map_err(|_| {
+        span::parse(text).map(Self::Time).map_err(|_| {
             format!(
                 "{} is no lag: write bytes (1048576, 16kB, 64MB) or a time (100ms, 2s)",
                 quoted(text)
@@ -119,6 +94,26 @@ impl Lag {
     }
 }
 
+/// Text of a path, or of a query (`is_query`: `+` is a space there), with its `%` sequences decoded.
+fn decoded(text: &str, is_query: bool) -> Result<String, String> {
+    let wrong = || format!("{} is wrongly encoded", quoted(text));
+    let mut bytes = text.bytes();
+    let mut whole = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        whole.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                let code = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+                code.and_then(|code| u8::try_from(code).ok())
+                    .ok_or_else(wrong)?
+            }
+            b'+' if is_query => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(whole).map_err(|_| wrong())
+}
+
 impl Check {
     /// The check of a path and its query: None for another path. An error says what is wrong.
     pub fn parse(path: &str, query: &str) -> Result<Option<Self>, String> {
@@ -126,10 +121,12 @@ impl Check {
         let mut is_streaming = false;
         let mut is_write = false;
         let mut given = Vec::new();
+        let path = decoded(path, false)?;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match (name, value) {
-                ("lag", value) => lag = Some(Lag::parse(&value.replace("%20", " "))?),
+            let (name, value) = (decoded(name, true)?, decoded(value, true)?);
+            match (name.as_str(), value.as_str()) {
+                ("lag", value) => lag = Some(Lag::parse(value)?),
                 ("replication_state", "streaming") => is_streaming = true,
                 ("replication_state", _) => {
                     return Err("replication_state can be streaming only".to_owned());
@@ -143,7 +140,7 @@ impl Check {
             }
             given.push(name);
         }
-        let (check, allowed): (Self, &[&str]) = match path {
+        let (check, allowed): (Self, &[&str]) = match path.as_str() {
             "/" | "/primary" | "/read-write" | "/leader" => (Self::Primary, &[]),
             "/replica" | "/read-only" => (
                 Self::Replica {
@@ -160,7 +157,7 @@ impl Check {
                 None => return Ok(None),
             },
         };
-        match given.iter().find(|name| !allowed.contains(name)) {
+        match given.iter().find(|name| !allowed.contains(&name.as_str())) {
             Some(name) => Err(format!("{path} knows no parameter {name}")),
             None => Ok(Some(check)),
         }
@@ -187,15 +184,25 @@ impl Check {
             },
             Self::Pool(door) => door.closed(verdict, rules.door),
         };
-        let is_drained = matches!(self, Self::Pool(_)) && verdict.state == NodeState::Draining;
+        let is_kept = matches!(self, Self::Pool(_)) && keeps_sessions(verdict.state);
         CheckAnswer {
-            status: match (why, is_drained) {
+            status: match (why, is_kept) {
                 (None, _) => 200,
                 (Some(_), true) => 404,
                 (Some(_), false) => 503,
             },
             why,
         }
+    }
+}
+
+/// Whether a node that takes no new session keeps those it has, also where HAProxy is to cut off those of a
+/// node that is out: it may be in again soon, and its data is or was the primary's.
+fn keeps_sessions(state: NodeState) -> bool {
+    match state {
+        NodeState::Late(_) | NodeState::Draining => true,
+        NodeState::Out(reason) => matches!(reason, Reason::Full | Reason::ServersNotAsked),
+        NodeState::In => false,
     }
 }
 
@@ -273,11 +280,11 @@ impl PoolDoor {
         }
     }
 
-    /// The words of HAProxy's agent-check. A drained node has no weight. The words `drain`, `maint` and
-    /// `ready` are not used: they change what operators set in HAProxy itself, which is theirs.
+    /// The words of HAProxy's agent-check. A node that keeps its sessions has no weight. The words `drain`,
+    /// `maint` and `ready` are not used: they change what operators set in HAProxy itself, which is theirs.
     pub fn agent_words(self, verdict: &Verdict, own: Door) -> String {
         match self.closed(verdict, own) {
-            Some(why) if verdict.state == NodeState::Draining => format!("up 0% # {why}"),
+            Some(why) if keeps_sessions(verdict.state) => format!("up 0% # {why}"),
             Some(why) => format!("down # {why}"),
             None => {
                 let share = match self {
@@ -408,6 +415,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_encoded_is_decoded() {
+        let parse = |path, query| Check::parse(path, query);
+        let plain = parse("/replica", "lag=1 MB");
+        assert!(matches!(plain, Ok(Some(_))));
+        for (path, query) in [
+            ("/replica", "lag=1%20MB"),
+            ("/replica", "lag=1+MB"),
+            ("/replica", "l%61g=%31+%4dB"),
+            ("/%72eplica", "lag=1%20MB"),
+        ] {
+            assert_eq!(parse(path, query), plain, "{path} {query}");
+        }
+        for query in ["lag=1%", "lag=1%2", "lag=1%zz", "lag=%ff"] {
+            assert!(parse("/replica", query).is_err(), "{query}");
+        }
+        assert_eq!(parse("/replica+", ""), Ok(None));
+    }
+
+    #[test]
     fn haproxy_gets_its_words() {
         let words = |door: PoolDoor, verdict: &Verdict| {
             let status = status(&format!("/pool/{}", door.name()), verdict);
@@ -418,15 +444,19 @@ mod tests {
         let stale = standby(Reason::Stale.state());
         let old = standby(Reason::OldTimeline.state());
         let drained = standby(NodeState::Draining);
+        let full = standby(Reason::Full.state());
         let down = |why: &str| (503, format!("down # {why}"));
+        let kept = |why: &str| (404, format!("up 0% # {why}"));
         let up = |share: &str| (200, format!("up {share}"));
         assert_eq!(words(fresh, &node_in), up("75%"));
         assert_eq!(words(late, &node_in), up("40%"));
         assert_eq!(words(late, &stale), up("40%"));
         assert_eq!(
             words(fresh, &stale),
-            down("the data is older than the bound")
+            kept("the data is older than the bound")
         );
+        assert_eq!(words(fresh, &full), kept(Reason::Full.words()));
+        assert_eq!(words(late, &full), kept(Reason::Full.words()));
         assert_eq!(words(late, &old), down(Reason::OldTimeline.words()));
         assert_eq!(
             words(reports, &node_in),
@@ -434,25 +464,9 @@ mod tests {
         );
         assert_eq!(words(writes, &node_in), down("the node is a standby"));
         assert_eq!(words(writes, &primary()), up("100%"));
-        assert_eq!(words(fresh, &primary()), down("the node is a primary"));
-        let without_weight = "up 0% # drained by an operator".to_owned();
+        assert_eq!(words(fresh, &primary()), down(Reason::IsPrimary.words()));
         for door in [fresh, late, writes] {
-            assert_eq!(words(door, &drained), (404, without_weight.clone()));
-        }
-    }
-
-    #[test]
-    fn times_are_read_as_postgresql_reads_them() {
-        for (text, expected) in [
-            ("100ms", 100),
-            ("2s", 2000),
-            ("1min", 60_000),
-            ("1 s", 1000),
-        ] {
-            assert_eq!(parse_time(text), Ok(ms(expected)), "{text}");
-        }
-        for text in ["", "1", "ms", "1.5s", "-1s", "1S", "99999999999999999999s"] {
-            assert!(parse_time(text).is_err(), "{text}");
+            assert_eq!(words(door, &drained), kept("drained by an operator"));
         }
     }
 }

@@ -32,4 +32,10 @@ pub enum Fault {
     SilenceIsFine,
     /// A node of `reports` is held to the bound.
     BoundForReports,
+    /// The first server that takes writes is the primary.
+    FirstIsPrimary,
+    /// Timelines are compared by their number alone.
+    HistoriesIgnored,
+    /// A node that may still follow the primary is out after a while.
+    SwitchPointIgnored,
 }

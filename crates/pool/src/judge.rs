@@ -4,11 +4,15 @@
 //! is an argument and comes from one clock, which counts from the agent's start. If it goes back, all that
 //! was known is forgotten, since nothing says how much time has passed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_client::Switch;
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
+use crate::contest::{Contender, Contest, Instance, Ruling};
 use crate::fault::Fault;
+use crate::lineage::{Lineage, Relation};
 use crate::staleness::{Moment, Position, Staleness};
 use crate::state::{Door, NodeState, Reason};
 use crate::weight::{self, Load};
@@ -16,8 +20,8 @@ use crate::weight::{self, Load};
 /// Age from which the node's newest answer no longer counts, if two intervals are shorter.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long a node may be on a timeline that the primary has left. By then a standby that can follow has
-/// done so; another one has data that never was the new primary's.
+/// How long a node may be on a timeline that the primary has left, if no history says where. By then a
+/// standby that can follow has mostly done so; another one has data that never was the new primary's.
 pub const FOLLOWS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What an operator sets.
@@ -35,11 +39,27 @@ pub struct Rules {
     pub rise: Duration,
 }
 
-/// What a primary has answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a server has answered that takes writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrimaryAnswer {
     pub system: SystemId,
+    pub instance: Instance,
     pub flushed: Position,
+    /// The history of its timeline; None if the server does not tell.
+    pub history: Option<Arc<[Switch]>>,
+}
+
+impl PrimaryAnswer {
+    fn contender(&self) -> Contender {
+        Contender {
+            instance: self.instance,
+            lineage: Lineage {
+                system: self.system,
+                timeline: self.flushed.timeline,
+                history: self.history.clone(),
+            },
+        }
+    }
 }
 
 /// How a standby gets WAL.
@@ -56,9 +76,10 @@ pub enum Supply {
 }
 
 /// What a node has answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAnswer {
     pub system: SystemId,
+    pub instance: Instance,
     pub is_standby: bool,
     /// What queries see: replayed on a standby, flushed on a primary.
     pub shown: Lsn,
@@ -66,6 +87,8 @@ pub struct NodeAnswer {
     pub received: Option<Lsn>,
     /// The timeline of the WAL that is replayed, or that a primary writes; None if it is not known.
     pub timeline: Option<Timeline>,
+    /// The history of this timeline; None if the server does not tell.
+    pub history: Option<Arc<[Switch]>>,
     pub supply: Supply,
     pub is_paused: bool,
     /// How long the server has been running.
@@ -88,13 +111,14 @@ pub struct Verdict {
     /// False if the primary has been silent for longer than the bound: the figures only say how long
     /// nobody has known more.
     pub is_known: bool,
-    /// Bytes from what the node shows to what the primary had when it last answered.
+    /// Bytes from what the node shows to what the primary had when it last answered; None unless the node is
+    /// on the primary's timeline, or on one before and not beyond its end.
     pub lag_bytes: Option<u64>,
     /// Bytes from what the node has received to that.
     pub unreceived_bytes: Option<u64>,
     /// None while the node does not answer.
     pub is_standby: Option<bool>,
-    /// The node is a primary that takes writes, and none on a later timeline is known.
+    /// The node takes writes and is the primary among all servers that do.
     pub takes_writes: bool,
     /// The walreceiver streams.
     pub is_streaming: bool,
@@ -113,15 +137,18 @@ struct Asked<T> {
 pub struct Judge {
     rules: Rules,
     fault: Option<Fault>,
+    contest: Contest,
     /// The latest moment that was handed in.
     now: Moment,
     shown: Staleness,
     received: Staleness,
     primary: Option<Asked<PrimaryAnswer>>,
     node: Option<Asked<NodeAnswer>>,
-    /// The node's timeline when it was last known.
-    node_timeline: Option<Timeline>,
-    /// Since when the node has been on a timeline that the primary has left.
+    /// Whether an attempt to ask the node has failed.
+    has_failed: bool,
+    /// The node's lineage when it was last known.
+    node_lineage: Option<Lineage>,
+    /// Since when the node has been on a timeline that the primary has left, if nobody says where.
     left_since: Option<Moment>,
     /// Whether a new session to the node was accepted.
     accepts: bool,
@@ -136,16 +163,19 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(rules: Rules) -> Self {
+    /// A judge that knows nothing, with so many servers that are asked for the primary.
+    pub fn new(rules: Rules, servers: usize) -> Self {
         Self {
             rules,
             fault: None,
+            contest: Contest::new(servers),
             now: Moment::ZERO,
             shown: Staleness::default(),
             received: Staleness::default(),
             primary: None,
             node: None,
-            node_timeline: None,
+            has_failed: false,
+            node_lineage: None,
             left_since: None,
             accepts: true,
             is_drained: false,
@@ -159,6 +189,7 @@ impl Judge {
     /// The judge with a fault planted, for tests.
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
         self.fault = fault;
+        self.contest = self.contest.with_fault(fault);
         self.shown = Staleness::with_fault(fault);
         self.received = Staleness::with_fault(fault);
         self
@@ -168,21 +199,43 @@ impl Judge {
         &self.rules
     }
 
-    /// Takes the moment. If the clock has gone back, nothing that was known counts any more.
+    /// Takes the moment. If the clock has gone back, no moment that was known counts any more.
     fn clock(&mut self, now: Moment) {
         if now < self.now && self.fault != Some(Fault::ClockBelieved) {
-            let (accepts, is_drained) = (self.accepts, self.is_drained);
-            *self = Self::new(self.rules).with_fault(self.fault);
-            (self.accepts, self.is_drained) = (accepts, is_drained);
+            self.shown = Staleness::with_fault(self.fault);
+            self.received = Staleness::with_fault(self.fault);
+            (self.primary, self.node, self.left_since) = (None, None, None);
+            (self.has_failed, self.was_in) = (false, false);
+            self.state = Reason::NotAsked.state();
+            self.well_since = None;
+            self.entered = (Moment::ZERO, false);
         }
         self.now = now;
     }
 
-    /// Takes the primary's answer to a question that was asked at `asked`.
-    pub fn primary_answered(&mut self, asked: Moment, now: Moment, answer: PrimaryAnswer) {
+    /// Takes the answer of a server to a question that was asked at `asked`; None if it is a standby.
+    pub fn server_answered(
+        &mut self,
+        server: usize,
+        asked: Moment,
+        now: Moment,
+        answer: Option<PrimaryAnswer>,
+    ) {
         self.clock(now);
         if asked > now {
             return;
+        }
+        let contender = answer.as_ref().map(PrimaryAnswer::contender);
+        self.contest.server_says(server, contender);
+        let Some(answer) = answer else {
+            return;
+        };
+        if self.contest.ruling() != Ruling::Primary(answer.instance) {
+            return;
+        }
+        if self.relation() == Some(Relation::Apart) {
+            self.shown.node_lost();
+            self.received.node_lost();
         }
         let asked = match self.fault {
             Some(Fault::CountsFromAnswer) => now,
@@ -194,31 +247,79 @@ impl Judge {
         }
     }
 
+    /// A server that is asked for the primary does not answer.
+    pub fn server_lost(&mut self, server: usize) {
+        self.contest.server_says(server, None);
+    }
+
     /// Takes the node's answer to a question that was asked at `asked`.
     pub fn node_answered(&mut self, asked: Moment, now: Moment, answer: NodeAnswer) {
         self.clock(now);
         if asked > now {
             return;
         }
-        self.node = Some(Asked { at: asked, answer });
-        self.node_timeline = answer.timeline.or(self.node_timeline);
+        self.learn_lineage(&answer);
         let received = answer.received.unwrap_or(answer.shown).max(answer.shown);
         let shown = match self.fault {
             Some(Fault::ReceivedIsShown) => received,
             _ => answer.shown,
         };
-        self.shown.node_answered(shown, answer.timeline);
-        self.received.node_answered(received, answer.timeline);
+        let is_apart = self.relation() == Some(Relation::Apart);
+        let timeline = answer.timeline.filter(|_| !is_apart);
+        self.shown.node_answered(shown, timeline);
+        self.received.node_answered(received, timeline);
+        self.node = Some(Asked { at: asked, answer });
         self.follow(now);
     }
 
-    /// The session to the node is lost.
+    fn learn_lineage(&mut self, answer: &NodeAnswer) {
+        let Some(timeline) = answer.timeline else {
+            return;
+        };
+        let lineage = Lineage {
+            system: answer.system,
+            timeline,
+            history: answer.history.clone(),
+        };
+        let contender = (!answer.is_standby).then(|| Contender {
+            instance: answer.instance,
+            lineage: lineage.clone(),
+        });
+        let is_none = contender.is_none();
+        self.contest.node_says(contender);
+        if is_none {
+            self.contest.standby_shows(&lineage);
+        }
+        self.node_lineage = Some(lineage);
+    }
+
+    /// What the node's timeline is to that of the newest primary; None if one of them is not known.
+    fn relation(&self) -> Option<Relation> {
+        let (node, primary) = (self.node_lineage.as_ref()?, self.contest.newest()?);
+        Some(
+            node.seen_with(self.fault)
+                .to(&primary.seen_with(self.fault)),
+        )
+    }
+
+    /// The session to the node is lost, or there was none.
     pub fn node_lost(&mut self, now: Moment) {
         self.clock(now);
+        self.has_failed = true;
+        self.contest.node_says(None);
         if self.fault != Some(Fault::LossIgnored) {
             self.shown.node_lost();
             self.received.node_lost();
         }
+    }
+
+    pub fn is_primary(&self, instance: Instance) -> bool {
+        self.contest.ruling() == Ruling::Primary(instance)
+    }
+
+    /// Whether a server is the primary, or might be it since none is known.
+    pub fn is_awaited(&self, instance: Instance) -> bool {
+        self.is_primary(instance) || !matches!(self.contest.ruling(), Ruling::Primary(_))
     }
 
     /// A new session to the node was accepted, or was not.
@@ -231,10 +332,12 @@ impl Judge {
         self.is_drained = is_drained;
     }
 
-    /// Notes since when the node has been on a timeline that the primary has left.
+    /// Notes since when the node has been on a timeline that the primary has left nobody says where.
     fn follow(&mut self, now: Moment) {
-        let is_left = match (self.node_timeline, self.shown.timeline()) {
-            (Some(node), Some(primary)) => node < primary,
+        let is_left = match self.relation() {
+            Some(Relation::Ancestor(at)) => {
+                at.is_none() || self.fault == Some(Fault::SwitchPointIgnored)
+            }
             _ => false,
         };
         self.left_since = is_left.then(|| self.left_since.unwrap_or(now));
@@ -242,31 +345,40 @@ impl Judge {
 
     fn is_silent(&self, now: Moment) -> bool {
         let limit = SILENCE.max(self.rules.interval * 2);
-        let age = self.node.map(|node| now.saturating_sub(node.at));
+        let age = self.node.as_ref().map(|node| now.saturating_sub(node.at));
         age.is_none_or(|age| age > limit) && self.fault != Some(Fault::SilenceIsFine)
     }
 
     /// The primary has been silent for longer than the bound.
     fn is_primary_silent(&self, now: Moment) -> bool {
-        let age = self.primary.map(|primary| now.saturating_sub(primary.at));
+        let age = self.primary.as_ref().map(|it| now.saturating_sub(it.at));
         age.is_none_or(|age| age > self.rules.bound)
     }
 
     /// What is wrong with a node that answers, whatever the age of its data.
     fn fault_of(&self, now: Moment, node: &NodeAnswer) -> Option<Reason> {
-        let systems = self.primary.map(|primary| primary.answer.system);
-        if systems.is_some_and(|system| system != node.system) {
+        if self.contest.has_other(node.system) {
             return Some(Reason::OtherCluster);
         }
         if !node.is_standby {
-            return Some(Reason::IsPrimary);
+            return Some(self.fault_of_writer(node));
         }
-        if let Some(since) = self.left_since {
-            let is_over = now.saturating_sub(since) > FOLLOWS_WITHIN;
-            return Some(match is_over {
-                true => Reason::OldTimeline,
-                false => Reason::TimelineLeft,
-            });
+        if self.contest.ruling() == Ruling::Undecided {
+            return Some(Reason::TwoPrimaries);
+        }
+        let late_or_out = |is_out: bool| match is_out {
+            true => Reason::OldTimeline,
+            false => Reason::TimelineLeft,
+        };
+        match (self.relation(), self.left_since) {
+            (Some(Relation::Apart), _) => return Some(Reason::OtherHistory),
+            (Some(Relation::Ancestor(_)), Some(since)) => {
+                return Some(late_or_out(now.saturating_sub(since) > FOLLOWS_WITHIN));
+            }
+            (Some(Relation::Ancestor(at)), None) => {
+                return Some(late_or_out(at.is_some_and(|at| node.shown > at)));
+            }
+            (Some(Relation::Same | Relation::Descendant) | None, _) => {}
         }
         if node.is_paused {
             return Some(Reason::Paused);
@@ -280,13 +392,27 @@ impl Judge {
         }
     }
 
+    /// Why a node that takes writes gets no readers.
+    fn fault_of_writer(&self, node: &NodeAnswer) -> Reason {
+        match (self.contest.ruling(), self.relation()) {
+            (Ruling::Primary(primary), _) if primary == node.instance => Reason::IsPrimary,
+            (Ruling::Undecided, _) => Reason::RivalPrimary,
+            (Ruling::Nobody, None) => Reason::ServersNotAsked,
+            (_, Some(Relation::Apart)) => Reason::OtherHistory,
+            _ => Reason::OldPrimary,
+        }
+    }
+
     /// What is wrong; None if the node may be in.
     fn wrong(&self, now: Moment) -> Option<Reason> {
         if self.is_drained {
             return Some(Reason::Drained);
         }
         let Some(node) = &self.node else {
-            return Some(Reason::NotAsked);
+            return Some(match self.has_failed {
+                true => Reason::NodeSilent,
+                false => Reason::NotAsked,
+            });
         };
         if self.is_silent(now) {
             return Some(Reason::NodeSilent);
@@ -296,6 +422,9 @@ impl Judge {
         }
         if let Some(reason) = self.fault_of(now, &node.answer) {
             return Some(reason);
+        }
+        if node.answer.load.is_some_and(Load::is_full) {
+            return Some(Reason::Full);
         }
         let is_held = self.rules.door == Door::Fresh || self.fault == Some(Fault::BoundForReports);
         let limit = match self.state {
@@ -312,7 +441,7 @@ impl Judge {
     }
 
     fn staleness(&self, now: Moment) -> Option<Duration> {
-        let asked = self.primary.map(|primary| primary.at);
+        let asked = self.primary.as_ref().map(|primary| primary.at);
         match (self.fault, asked) {
             (Some(Fault::SilenceKeepsFigure), Some(asked)) => self.shown.at(asked),
             _ => self.shown.at(now),
@@ -334,7 +463,8 @@ impl Judge {
                 self.state = Reason::Settling.state();
                 return;
             }
-            let up_for = self.node.map_or(Duration::ZERO, |node| node.answer.up_for);
+            let node = self.node.as_ref();
+            let up_for = node.map_or(Duration::ZERO, |node| node.answer.up_for);
             // An agent that starts beside a warm node finds no newcomer.
             let is_warm = !self.was_in && up_for >= self.rules.rise;
             self.entered = (now, is_warm || self.fault == Some(Fault::RisesAtOnce));
@@ -354,8 +484,8 @@ impl Judge {
         self.clock(now);
         self.follow(now);
         self.judge(now);
-        let node = self.node.filter(|_| !self.is_silent(now));
-        let node = node.map(|node| node.answer);
+        let node = self.node.as_ref().filter(|_| !self.is_silent(now));
+        let node = node.map(|node| &node.answer);
         let staleness = self.staleness(now);
         let held_to = (self.rules.door == Door::Fresh).then_some(self.rules.bound);
         let load = node.and_then(|node| node.load);
@@ -364,9 +494,17 @@ impl Judge {
             true => self.rules.rise,
             false => now.saturating_sub(entered),
         };
-        let newest = self.primary.filter(|_| !self.is_primary_silent(now));
-        let behind = |lsn: Lsn| newest.map(|it| it.answer.flushed.lsn.bytes_since(lsn));
-        let is_other = self.state == Reason::OtherCluster.state();
+        let newest = self.primary.as_ref();
+        let newest = newest.filter(|_| !self.is_primary_silent(now));
+        let behind = |lsn: Lsn| {
+            let is_comparable = match self.relation()? {
+                Relation::Same => true,
+                Relation::Ancestor(at) => at.is_some_and(|at| lsn <= at),
+                Relation::Descendant | Relation::Apart => false,
+            };
+            let flushed = newest.filter(|_| is_comparable)?.answer.flushed.lsn;
+            Some(flushed.bytes_since(lsn))
+        };
         Verdict {
             state: self.state,
             share: weight::of_node_in(
@@ -384,10 +522,10 @@ impl Judge {
             unreceived_bytes: node
                 .and_then(|node| behind(node.received.unwrap_or(node.shown).max(node.shown))),
             is_standby: node.map(|node| node.is_standby),
-            takes_writes: node.is_some_and(|node| !node.is_standby)
-                && self.accepts
-                && !is_other
-                && self.left_since.is_none(),
+            takes_writes: self.accepts
+                && node.is_some_and(|node| {
+                    !node.is_standby && self.contest.ruling() == Ruling::Primary(node.instance)
+                }),
             is_streaming: node.is_some_and(|node| node.supply == Supply::Streaming),
             load,
         }
@@ -395,223 +533,4 @@ impl Judge {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SYSTEM: u64 = 7;
-
-    fn ms(ms: u64) -> Moment {
-        Duration::from_millis(ms)
-    }
-
-    fn rules(door: Door) -> Rules {
-        Rules {
-            door,
-            bound: ms(600),
-            interval: ms(100),
-            settle: ms(500),
-            rise: ms(1000),
-        }
-    }
-
-    fn primary(timeline: u32, lsn: u64) -> PrimaryAnswer {
-        PrimaryAnswer {
-            system: SYSTEM.into(),
-            flushed: Position {
-                timeline: Timeline::new(timeline).unwrap(),
-                lsn: lsn.into(),
-            },
-        }
-    }
-
-    fn standby() -> NodeAnswer {
-        NodeAnswer {
-            system: SYSTEM.into(),
-            is_standby: true,
-            shown: 100.into(),
-            received: Some(100.into()),
-            timeline: Some(Timeline::FIRST),
-            supply: Supply::Streaming,
-            is_paused: false,
-            up_for: Duration::ZERO,
-            load: None,
-        }
-    }
-
-    /// Asks both every 100 ms from one moment to another, and returns the last verdict.
-    fn ask(judge: &mut Judge, from: u64, to: u64, p: PrimaryAnswer, node: NodeAnswer) -> Verdict {
-        let mut at = from;
-        while at <= to {
-            judge.primary_answered(ms(at), ms(at), p);
-            judge.node_answered(ms(at), ms(at), node);
-            judge.verdict(ms(at));
-            at += 100;
-        }
-        judge.verdict(ms(to))
-    }
-
-    /// A judge whose node is in, at 1 s.
-    fn settled(door: Door) -> Judge {
-        let mut judge = Judge::new(rules(door));
-        let verdict = ask(&mut judge, 0, 1000, primary(1, 100), standby());
-        assert_eq!(verdict.state, NodeState::In);
-        judge
-    }
-
-    #[test]
-    fn a_newcomer_settles_and_rises() {
-        let mut judge = Judge::new(rules(Door::Fresh));
-        assert_eq!(judge.verdict(ms(0)).state, NodeState::Out(Reason::NotAsked));
-        let verdict = ask(&mut judge, 0, 400, primary(1, 100), standby());
-        assert_eq!(verdict.state, NodeState::Late(Reason::Settling));
-        let verdict = ask(&mut judge, 500, 500, primary(1, 100), standby());
-        assert_eq!((verdict.state, verdict.share), (NodeState::In, 10));
-        let verdict = ask(&mut judge, 600, 1000, primary(1, 100), standby());
-        assert_eq!(verdict.share, 55);
-        assert_eq!((verdict.lag_bytes, verdict.is_known), (Some(0), true));
-
-        // The agent starts anew, the node has served for long.
-        let mut judge = Judge::new(rules(Door::Fresh));
-        let warm = NodeAnswer {
-            up_for: ms(60_000),
-            ..standby()
-        };
-        assert_eq!(ask(&mut judge, 0, 500, primary(1, 100), warm).share, 100);
-    }
-
-    #[test]
-    fn each_thing_that_is_wrong_is_said_at_once() {
-        let other = NodeAnswer {
-            system: 8.into(),
-            ..standby()
-        };
-        let promoted = NodeAnswer {
-            is_standby: false,
-            ..standby()
-        };
-        let paused = NodeAnswer {
-            is_paused: true,
-            ..standby()
-        };
-        let without = |supply| NodeAnswer {
-            supply,
-            ..standby()
-        };
-        for (node, primary_said, state) in [
-            (other, primary(1, 100), NodeState::Out(Reason::OtherCluster)),
-            (promoted, primary(1, 100), NodeState::Out(Reason::IsPrimary)),
-            (paused, primary(1, 100), NodeState::Late(Reason::Paused)),
-            (
-                without(Supply::Archive),
-                primary(1, 100),
-                NodeState::Late(Reason::Archive),
-            ),
-            (
-                without(Supply::NoUpstream),
-                primary(1, 100),
-                NodeState::Late(Reason::NoUpstream),
-            ),
-            (
-                without(Supply::WalRemoved),
-                primary(1, 100),
-                NodeState::Late(Reason::WalRemoved),
-            ),
-            (
-                without(Supply::NotStreaming),
-                primary(1, 100),
-                NodeState::Late(Reason::NotStreaming),
-            ),
-            (
-                standby(),
-                primary(2, 100),
-                NodeState::Late(Reason::TimelineLeft),
-            ),
-        ] {
-            for door in Door::ALL {
-                let mut judge = settled(door);
-                let verdict = ask(&mut judge, 1100, 1100, primary_said, node);
-                assert_eq!(verdict.state, state, "{door:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_node_that_never_follows_is_out() {
-        let mut judge = settled(Door::Reports);
-        let verdict = ask(&mut judge, 1100, 6_500, primary(2, 100), standby());
-        assert_eq!(verdict.state, NodeState::Out(Reason::OldTimeline));
-        let old = NodeAnswer {
-            is_standby: false,
-            ..standby()
-        };
-        let verdict = ask(&mut judge, 6_600, 6_600, primary(2, 100), old);
-        assert!(!verdict.takes_writes);
-        let followed = NodeAnswer {
-            timeline: Timeline::new(2),
-            ..old
-        };
-        let verdict = ask(&mut judge, 6_700, 6_700, primary(2, 100), followed);
-        assert!(verdict.takes_writes);
-    }
-
-    #[test]
-    fn only_door_fresh_is_held_to_the_bound() {
-        for (door, state) in [
-            (Door::Fresh, NodeState::Late(Reason::Stale)),
-            (Door::Reports, NodeState::In),
-        ] {
-            let mut judge = settled(door);
-            let verdict = ask(&mut judge, 1100, 1700, primary(1, 500), standby());
-            assert_eq!(verdict.state, state);
-            assert_eq!(verdict.lag_bytes, Some(400));
-        }
-    }
-
-    #[test]
-    fn silence_of_either_is_noticed() {
-        let mut judge = settled(Door::Fresh);
-        judge.node_answered(ms(1600), ms(1600), standby());
-        let verdict = judge.verdict(ms(1600));
-        assert_eq!(verdict.state, NodeState::In);
-        judge.node_answered(ms(1700), ms(1700), standby());
-        let verdict = judge.verdict(ms(1700));
-        assert_eq!(verdict.state, NodeState::Late(Reason::PrimarySilent));
-        assert_eq!(
-            (verdict.is_known, verdict.staleness),
-            (false, Some(ms(700)))
-        );
-        let verdict = judge.verdict(ms(2800));
-        assert_eq!(verdict.state, NodeState::Out(Reason::NodeSilent));
-        assert_eq!((verdict.is_standby, verdict.lag_bytes), (None, None));
-    }
-
-    #[test]
-    fn operators_and_new_sessions_count() {
-        let mut judge = settled(Door::Fresh);
-        judge.accepts(false);
-        assert_eq!(
-            judge.verdict(ms(1000)).state,
-            NodeState::Out(Reason::NoSession)
-        );
-        judge.accepts(true);
-        judge.drain(true);
-        assert_eq!(judge.verdict(ms(1000)).state, NodeState::Draining);
-        judge.drain(false);
-        assert_eq!(
-            judge.verdict(ms(1000)).state,
-            NodeState::Late(Reason::Settling)
-        );
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_leaves_nothing_known() {
-        let mut judge = settled(Door::Fresh);
-        let verdict = judge.verdict(ms(10));
-        assert_eq!(verdict.state, NodeState::Out(Reason::NotAsked));
-        assert_eq!(verdict.staleness, None);
-        // Answers to questions of the time before say nothing.
-        judge.primary_answered(ms(900), ms(20), primary(1, 100));
-        judge.node_answered(ms(900), ms(20), standby());
-        assert_eq!(judge.verdict(ms(30)).staleness, None);
-    }
-}
+mod tests;

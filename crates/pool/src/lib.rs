@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`error`] | what can go wrong |
 //! | [`fault`] | faults that tests plant |
+//! | [`lineage`] | timelines with their histories |
+//! | [`contest`] | which of several servers that take writes is the primary |
 //! | [`staleness`] | how old the data is that a node shows |
 //! | [`clock`] | the agent's clock |
 //! | [`state`] | whether a node takes sessions, and why not |
@@ -40,10 +42,12 @@ mod agent_check;
 pub mod ask;
 pub mod check;
 pub mod clock;
+pub mod contest;
 pub mod error;
 pub mod fault;
 pub mod haproxy;
 pub mod judge;
+pub mod lineage;
 pub mod member;
 mod metrics;
 pub mod multi_host;

@@ -101,6 +101,39 @@ impl Member {
     }
 }
 
+/// A conninfo for each server of one that names several.
+pub fn each_host(conninfo: &Conninfo) -> Result<Vec<Conninfo>, String> {
+    let listed = |option| {
+        let text = conninfo.effective(option).unwrap_or_default();
+        let parts = text.split(',').map(|part| part.trim().to_owned());
+        parts.collect::<Vec<_>>()
+    };
+    let options = ["host", "hostaddr", "port"].map(|option| (option, listed(option)));
+    let count = options.iter().map(|(_, parts)| parts.len()).max();
+    (0..count.unwrap_or(1))
+        .map(|index| {
+            let mut one = conninfo.clone();
+            for (option, parts) in &options {
+                let part = match parts.as_slice() {
+                    [only] if only.is_empty() => continue,
+                    // One port is for all hosts.
+                    [only] if *option == "port" => only,
+                    parts => parts.get(index).ok_or_else(|| {
+                        format!(
+                            "{} of {option} are named, not one for each server",
+                            parts.len()
+                        )
+                    })?,
+                };
+                one = one.with(option, part).map_err(|error| error.words())?;
+            }
+            // All are asked, whatever they take.
+            one.with("target_session_attrs", "any")
+                .map_err(|error| error.words())
+        })
+        .collect()
+}
+
 /// Checks that no server and no agent is named twice, and that there are some.
 pub fn check(members: &[Member]) -> Result<(), String> {
     if members.is_empty() {
@@ -156,6 +189,33 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn each_server_gets_a_conninfo() {
+        let each = |text: &str| {
+            let each = each_host(&Conninfo::parse(text).unwrap())?;
+            let place = |one: &Conninfo| {
+                let get = |option| one.get(option).unwrap_or_default().to_owned();
+                [get("host"), get("port"), get("target_session_attrs")].join(" ")
+            };
+            Ok::<_, String>(each.iter().map(place).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            each("host=a,b port=1 target_session_attrs=read-write"),
+            Ok(vec!["a 1 any".to_owned(), "b 1 any".to_owned()])
+        );
+        assert_eq!(
+            each("postgresql://a:1,b:2/x"),
+            Ok(vec!["a 1 any".to_owned(), "b 2 any".to_owned()])
+        );
+        assert_eq!(each("host=a port=7"), Ok(vec!["a 7 any".to_owned()]));
+        assert!(
+            each("host=a,b,c port=1,2")
+                .unwrap_err()
+                .contains("2 of port")
+        );
+        assert!(each("host=a,b hostaddr=127.0.0.1").is_err());
     }
 
     #[test]

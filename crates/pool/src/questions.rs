@@ -6,6 +6,7 @@ use lockstep_client::connection::Rows;
 use lockstep_client::{ClientError, Result, field};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
+use crate::contest::Instance;
 use crate::judge::{NodeAnswer, PrimaryAnswer, Supply};
 use crate::staleness::Position;
 use crate::weight::Load;
@@ -14,10 +15,11 @@ use crate::weight::Load;
 pub const SESSION: &str = "SELECT system_identifier, \
      extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8, \
      pg_has_role('pg_monitor', 'USAGE'), current_user, \
-     (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size') \
+     (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size'), \
+     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8 \
      FROM pg_control_system()";
 
-/// Asked of the primary each interval: the flush position, and the timeline that it writes.
+/// Asked of each server that may be the primary: the flush position, and the timeline that it writes.
 pub const PRIMARY: &str = "SELECT pg_is_in_recovery(), \
      CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn() END, \
      CASE WHEN NOT pg_is_in_recovery() \
@@ -33,8 +35,10 @@ pub const NODE: &str = "SELECT s.standby, \
      r.status, current_setting('primary_conninfo') <> '', current_setting('restore_command') <> '' \
      FROM (SELECT pg_is_in_recovery() AS standby) AS s LEFT JOIN pg_stat_wal_receiver AS r ON true";
 
-/// Asked of the node now and then.
+/// Asked of the node now and then: its sessions, and how many ordinary roles may have.
 pub const LOAD: &str = "SELECT count(*), current_setting('max_connections')::int4 \
+     - current_setting('superuser_reserved_connections')::int4 \
+     - coalesce(current_setting('reserved_connections', true)::int4, 0) \
      FROM pg_stat_activity WHERE backend_type = 'client backend'";
 
 /// Asked of the primary while the node does not stream: the oldest segment, without its timeline.
@@ -49,6 +53,7 @@ pub struct SessionFacts {
     pub sees_all: bool,
     pub role: String,
     pub segment_bytes: u64,
+    pub instance: Instance,
 }
 
 /// The one row of an answer.
@@ -77,12 +82,13 @@ impl SessionFacts {
             sees_all: field(row, 2)?,
             role: field(row, 3)?,
             segment_bytes: field(row, 4)?,
+            instance: Instance(field(row, 5)?),
         })
     }
 }
 
-/// The primary's answer; None if the server is a standby.
-pub fn read_primary(rows: &Rows, system: SystemId) -> Result<Option<PrimaryAnswer>> {
+/// The answer of a server that may be the primary, without its history; None if it is a standby.
+pub fn read_primary(rows: &Rows, facts: &SessionFacts) -> Result<Option<PrimaryAnswer>> {
     let row = row(rows)?;
     if field(row, 0)? {
         return Ok(None);
@@ -91,7 +97,9 @@ pub fn read_primary(rows: &Rows, system: SystemId) -> Result<Option<PrimaryAnswe
     let timeline = hexadecimal(&timeline)
         .ok_or_else(|| ClientError::Protocol("the timeline is no number".to_owned()))?;
     Ok(Some(PrimaryAnswer {
-        system,
+        system: facts.system,
+        instance: facts.instance,
+        history: None,
         flushed: Position {
             timeline,
             lsn: field(row, 1)?,
@@ -103,12 +111,14 @@ pub fn read_primary(rows: &Rows, system: SystemId) -> Result<Option<PrimaryAnswe
 #[derive(Debug, Clone, Copy)]
 pub struct NodeFacts {
     pub system: SystemId,
+    pub instance: Instance,
     pub up_for: Duration,
     pub load: Option<Load>,
     /// Where the primary's oldest WAL begins, if it was asked.
     pub oldest: Option<Lsn>,
 }
 
+/// The node's answer, without its history.
 pub fn read_node(rows: &Rows, facts: &NodeFacts) -> Result<NodeAnswer> {
     let row = row(rows)?;
     let is_standby: bool = field(row, 0)?;
@@ -135,6 +145,8 @@ pub fn read_node(rows: &Rows, facts: &NodeFacts) -> Result<NodeAnswer> {
     };
     Ok(NodeAnswer {
         system: facts.system,
+        instance: facts.instance,
+        history: None,
         is_standby,
         shown,
         received,
@@ -176,6 +188,7 @@ mod tests {
     fn facts() -> NodeFacts {
         NodeFacts {
             system: 7.into(),
+            instance: Instance(1),
             up_for: Duration::ZERO,
             load: None,
             oldest: Some("0/2000000".parse().unwrap()),
@@ -240,11 +253,20 @@ mod tests {
     #[test]
     fn primaries_say_their_timeline() {
         let row = [Some("f"), Some("0/10"), Some("0000000A")];
-        let answer = read_primary(&rows(&row), 7.into()).unwrap().unwrap();
+        let said = [
+            Some("7"),
+            Some("0"),
+            Some("t"),
+            Some("u"),
+            Some("1"),
+            Some("2"),
+        ];
+        let session = SessionFacts::read(&rows(&said)).unwrap();
+        let answer = read_primary(&rows(&row), &session).unwrap().unwrap();
         assert_eq!(answer.flushed.timeline.get(), 10);
         let standby = rows(&[Some("t"), None, None]);
-        assert_eq!(read_primary(&standby, 7.into()).unwrap(), None);
-        assert!(read_primary(&Vec::new(), 7.into()).is_err());
+        assert_eq!(read_primary(&standby, &session).unwrap(), None);
+        assert!(read_primary(&Vec::new(), &session).is_err());
         let written = [
             Some("f"),
             Some("0/10"),
@@ -267,6 +289,7 @@ mod tests {
             Some("t"),
             Some("u"),
             Some("16777216"),
+            Some("1700000000000000"),
         ];
         let facts = SessionFacts::read(&rows(&row)).unwrap();
         assert_eq!(facts.system, SystemId::from(u64::MAX));

@@ -1,5 +1,6 @@
 //! Which address gives which answer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -60,14 +61,14 @@ pub fn brief(verdict: &Verdict, agent: &Agent) -> Value {
 /// Everything.
 fn whole((verdict, detail): &(Verdict, Detail), agent: &Agent) -> Value {
     let mut all = brief(verdict, agent);
-    let primary = detail.primary.map(|answer| {
+    let primary = detail.primary.as_ref().map(|answer| {
         json!({
             "system_identifier": answer.system.to_string(),
             "timeline": answer.flushed.timeline.get(),
             "flushed": answer.flushed.lsn,
         })
     });
-    let node = detail.node.map(|answer| {
+    let node = detail.node.as_ref().map(|answer| {
         json!({
             "system_identifier": answer.system.to_string(),
             "timeline": answer.timeline.map(|timeline| timeline.get()),
@@ -82,13 +83,23 @@ fn whole((verdict, detail): &(Verdict, Detail), agent: &Agent) -> Value {
         "state_changes": detail.changes,
         "primary": primary,
         "node": node,
-        "primary_trouble": detail.primary_trouble,
+        "primary_trouble": joined(&detail.server_troubles).filter(|_| !verdict.is_known),
+        "history_trouble": joined(&detail.history_troubles),
         "node_trouble": detail.node_trouble,
     });
     if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
         all.extend(more);
     }
     all
+}
+
+/// The troubles of several servers; None if there is none.
+fn joined(troubles: &BTreeMap<String, String>) -> Option<String> {
+    let each = troubles
+        .iter()
+        .map(|(name, words)| format!("{name}: {words}"));
+    let all: Vec<_> = each.collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 async fn status(

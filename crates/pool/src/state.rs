@@ -65,9 +65,21 @@ pub enum Reason {
     NodeSilent,
     /// The node accepts no new session, although the agent's own session is answered.
     NoSession,
+    /// All connections of the node that ordinary roles may have are in use.
+    Full,
     OtherCluster,
-    /// The node is no standby.
+    /// The node is the primary.
     IsPrimary,
+    /// The node takes writes, and a newer primary is known.
+    OldPrimary,
+    /// The node takes writes, another server does as well, and neither continues the other's timeline.
+    RivalPrimary,
+    /// The node takes writes, and not all servers were asked whether they are newer.
+    ServersNotAsked,
+    /// The node is a standby, and of several servers that take writes none continues the others' timelines.
+    TwoPrimaries,
+    /// The node's timeline parted from the primary's.
+    OtherHistory,
     /// The node has stayed on a timeline that the primary has left.
     OldTimeline,
     /// The primary has left the node's timeline just now.
@@ -97,8 +109,14 @@ impl Reason {
             Self::NotAsked => "not_asked",
             Self::NodeSilent => "node_silent",
             Self::NoSession => "no_session",
+            Self::Full => "full",
             Self::OtherCluster => "other_cluster",
             Self::IsPrimary => "is_primary",
+            Self::OldPrimary => "old_primary",
+            Self::RivalPrimary => "rival_primary",
+            Self::ServersNotAsked => "servers_not_asked",
+            Self::TwoPrimaries => "two_primaries",
+            Self::OtherHistory => "other_history",
             Self::OldTimeline => "old_timeline",
             Self::TimelineLeft => "timeline_left",
             Self::PrimarySilent => "primary_silent",
@@ -119,7 +137,26 @@ impl Reason {
             Self::NodeSilent => "the node does not answer",
             Self::NoSession => "the node accepts no new session",
             Self::OtherCluster => "the node belongs to another cluster than the primary",
-            Self::IsPrimary => "the node is a primary",
+            Self::Full => "all connections of the node are in use: raise max_connections",
+            Self::IsPrimary => "the node is the primary: readers get standbys",
+            Self::OldPrimary => {
+                "the node takes writes, and there is a newer primary: stop it, then pg_rewind or rebuild it as a \
+                 standby"
+            }
+            Self::RivalPrimary => {
+                "another server takes writes as well, and their histories do not say which is the primary: stop \
+                 all but the one whose data is to stay, then pg_rewind or rebuild the others"
+            }
+            Self::ServersNotAsked => {
+                "the node takes writes, and not all servers of --primary were asked whether they do"
+            }
+            Self::TwoPrimaries => {
+                "several servers take writes, and their histories do not say which is the primary: stop all but one"
+            }
+            Self::OtherHistory => {
+                "the node's history has parted from the primary's: pg_rewind or rebuild it; if it has the data that \
+                 is to stay, stop the other servers that took writes, and restart the agents"
+            }
             Self::OldTimeline => {
                 "the node is on a timeline that the primary has left: set primary_conninfo to the new primary; if it \
                  cannot follow, pg_rewind or rebuild it"
@@ -147,10 +184,16 @@ impl Reason {
             Self::NotAsked
             | Self::NodeSilent
             | Self::NoSession
+            | Self::Full
             | Self::OtherCluster
             | Self::IsPrimary
+            | Self::OldPrimary
+            | Self::RivalPrimary
+            | Self::ServersNotAsked
+            | Self::OtherHistory
             | Self::OldTimeline => NodeState::Out(self),
             Self::TimelineLeft
+            | Self::TwoPrimaries
             | Self::PrimarySilent
             | Self::Paused
             | Self::NoUpstream

@@ -14,11 +14,18 @@ const COMFORTABLE: f64 = 0.5;
 /// The share of a node whose connections are all in use.
 const FULL: f64 = 0.1;
 
-/// Sessions of a node, and how many it allows.
+/// Sessions of a node, and how many it allows ordinary roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     pub sessions: u32,
     pub most: u32,
+}
+
+impl Load {
+    /// Whether a new session of an ordinary role would be refused.
+    pub fn is_full(self) -> bool {
+        self.sessions >= self.most
+    }
 }
 
 /// Goes from 1 at `from` to `least` at `to`.

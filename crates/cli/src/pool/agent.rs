@@ -7,14 +7,15 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lockstep_client::Conninfo;
 use lockstep_pool::agent::Servers;
-use lockstep_pool::check::parse_time;
 use lockstep_pool::judge::Rules;
+use lockstep_pool::member;
 use lockstep_pool::run::Agency;
 use lockstep_pool::state::Door;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::http::door::{Doors, Keys};
 use lockstep_service::logging::{self, LogFormat, LogLevel};
+use lockstep_service::words::span;
 
 /// Intervals in a bound, unless the interval is given: a current node is then always within half of it.
 const INTERVALS: u32 = 6;
@@ -42,24 +43,24 @@ pub struct AgentArgs {
     /// variables work
     #[arg(long, value_name = "CONNINFO", default_value = "")]
     node: String,
-    /// The primary: best all servers of the cluster, host=a,b,c, of which the one is asked that takes
-    /// writes
+    /// All servers of the cluster, host=a,b,c: each is asked whether it takes writes, and their histories say
+    /// which of those that do is the primary
     #[arg(long, value_name = "CONNINFO")]
     primary: String,
     /// Which readers the node is for
     #[arg(long, value_enum, default_value = "fresh")]
     door: DoorArg,
     /// The oldest data that a node of door fresh may show; a time such as 100ms or 2s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
     bound: Duration,
     /// Time between two questions; a sixth of the bound by default, at most 1s
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = span::parse)]
     interval: Option<Duration>,
     /// How long all must be well before the node is in; at least the bound
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
     settle: Duration,
     /// Time in which the share of a newcomer, or of a node that returns, becomes whole
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = span::parse)]
     rise: Duration,
     /// Address for HTTP; port 0 takes a free port, which the log names
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9872", value_parser = HostPort::parse)]
@@ -96,6 +97,13 @@ impl AgentArgs {
         let interval = self
             .interval
             .unwrap_or_else(|| (self.bound / INTERVALS).clamp(SHORTEST, LONGEST));
+        if most < SHORTEST {
+            return Err(usage(format!(
+                "a bound of {:?} is too short: give --bound of {:?} at least",
+                self.bound,
+                SHORTEST * LEAST_INTERVALS
+            )));
+        }
         if interval > most || interval < SHORTEST {
             return Err(usage(format!(
                 "an interval of {interval:?} does not suit a bound of {:?}: give --interval from {SHORTEST:?} to a \
@@ -119,15 +127,10 @@ impl AgentArgs {
     /// one with its password.
     fn servers(&self) -> Result<Servers> {
         let node = Conninfo::parse(&self.node).context("--node")?;
-        let mut primary = Conninfo::parse(&self.primary).context("--primary")?;
-        let hosts = primary.effective("host").unwrap_or_default();
-        let is_chosen = primary
-            .effective("target_session_attrs")
-            .is_some_and(|chosen| chosen != "any");
-        if hosts.contains(',') && !is_chosen {
-            primary = primary.with("target_session_attrs", "read-write")?;
-        }
-        Ok(Servers { primary, node })
+        let primary = Conninfo::parse(&self.primary).context("--primary")?;
+        let candidates = member::each_host(&primary)
+            .map_err(|words| Failure::Usage(format!("--primary: {words}")))?;
+        Ok(Servers { candidates, node })
     }
 }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_pool::check::parse_time;
 use lockstep_pool::haproxy::{ProxyRules, SessionsWhenOut, WhenAllLate, configuration};
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
-use lockstep_service::words::output;
+use lockstep_service::words::{output, span};
 
 use super::members::MembersArgs;
 
@@ -70,7 +69,8 @@ pub struct HaproxyArgs {
     /// Who serves readers if no node of their door is in
     #[arg(long, value_enum, default_value = "freshest")]
     when_all_late: WhenAllLateArg,
-    /// What becomes of readers' sessions on a node that is out; writers' sessions are always cut off
+    /// What becomes of readers' sessions on a node that is out; one that is only late, full or drained keeps
+    /// them. Writers' sessions are always cut off
     #[arg(long, value_enum, default_value = "keep")]
     sessions_when_out: SessionsArg,
     /// Account, and group, that HAProxy changes to if root starts it, as Debian's service does
@@ -83,7 +83,7 @@ pub struct HaproxyArgs {
 
 /// From 50 ms, which HAProxy and the agents can hold, to a minute.
 fn check_interval(text: &str) -> Result<Duration, String> {
-    let time = parse_time(text)?;
+    let time = span::parse(text)?;
     match (50..=60_000).contains(&time.as_millis()) {
         true => Ok(time),
         false => Err("it is from 50ms to 1min".to_owned()),

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::pool_support::Agent;
-use crate::serve_support::until;
+use crate::serve_support::{Serve, until};
 
 /// The process of a server with this kind of work.
 fn process(server: &Server, backend_type: &str) -> Pid {
@@ -41,7 +41,7 @@ fn what_is_wrong_with_a_node_is_said() {
     assert!(
         agent
             .haproxy_hears("fresh")
-            .starts_with("down # replay is paused")
+            .starts_with("up 0% # replay is paused")
     );
     assert!(agent.haproxy_hears("late-fresh").starts_with("up "));
     assert_eq!(agent.serve.get("/replica?lag=1h").status, 503);
@@ -125,6 +125,7 @@ fn all_is_well(agent: &Agent) {
         ("OPTIONS /replica", 200),
         ("GET /replica?lag=1MB", 200),
         ("GET /replica?lag=600ms", 200),
+        ("GET /%72eplica?lag=1%20MB", 200),
         ("GET /replica?replication_state=streaming", 200),
         ("GET /read-only", 200),
         ("GET /readiness?lag=1MB&mode=apply", 200),
@@ -141,6 +142,8 @@ fn all_is_well(agent: &Agent) {
         assert_eq!(answer.status, status, "{request}: {answer:?}");
         let has_body = request.starts_with("GET ") || status == 405;
         assert_eq!(!answer.body.is_empty(), has_body, "{request}: {answer:?}");
+        let allowed = (status == 405).then_some("get, head, options");
+        assert_eq!(answer.header("allow"), allowed, "{request}: {answer:?}");
     }
     for door in ["", "fresh"] {
         assert!(agent.haproxy_hears(door).starts_with("up "));
@@ -246,6 +249,22 @@ fn more_than_state_and_lag_needs_a_login() {
     agent.serve.signal(Signal::SIGTERM);
 }
 
+#[test]
+fn a_bound_that_is_too_short_is_refused_with_one_that_is_taken() {
+    let servers = ["--primary", "host=/nowhere", "--node", "host=/nowhere"];
+    let mut refused = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    refused.args(["pool", "agent", "--bound", "1ms"]);
+    let output = refused.args(servers).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    let (_, advice) = words.trim_end().split_once("give ").unwrap();
+    let (bound, _) = advice.split_once(" at least").unwrap();
+    let (option, bound) = bound.split_once(" of ").unwrap();
+    let mut args = vec![option, bound, "--agent-check", "127.0.0.1:0"];
+    args.extend(servers);
+    Serve::start_as(&["pool", "agent"], &args);
+}
+
 /// An old primary that is still there takes no writes once a later timeline is known.
 #[test]
 fn an_old_primary_is_told() {
@@ -267,6 +286,7 @@ fn an_old_primary_is_told() {
     // A lost packet comes again after 200 ms.
     let late = Duration::from_millis(200);
     assert_eq!(of_new.haproxy_hears_after(late, "writes"), "up 100%");
-    // A standby that stays with the old one.
+    // A standby that stays with the old one, and replays what was written there since.
+    write(&old);
     of_left.await_state("out", Some("old_timeline"));
 }

@@ -46,30 +46,33 @@ fn text(output: &Output) -> String {
 }
 
 /// Starts HAProxy with what the command writes for these nodes.
-fn start(lab: &Lab, nodes: &Path) -> Proxy {
+fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
     let [writes, reads, reports, statistics] = [(); 4].map(|()| free_port());
     let folder = lab.folder().join("proxy");
     std::fs::create_dir(&folder).unwrap();
     lab.account().own(&folder).unwrap();
     let socket = folder.join("admin.sock");
-    let output = lockstep(&[
+    let (writes_port, reads_port) = (writes.to_string(), reads.to_string());
+    let (reports, statistics) = (reports.to_string(), format!("127.0.0.1:{statistics}"));
+    let usual = [
         "pool",
         "haproxy",
         "--nodes",
         nodes.to_str().unwrap(),
         "--writes-port",
-        &writes.to_string(),
+        &writes_port,
         "--reads-port",
-        &reads.to_string(),
+        &reads_port,
         "--reports-port",
-        &reports.to_string(),
+        &reports,
         "--statistics",
-        &format!("127.0.0.1:{statistics}"),
+        &statistics,
         "--socket",
         socket.to_str().unwrap(),
         "--check-every",
         "200ms",
-    ]);
+    ];
+    let output = lockstep(&[&usual[..], more].concat());
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");
     let config = lab.write_file("haproxy.cfg", &text(&output)).unwrap();
@@ -172,7 +175,7 @@ fn new_sessions_go_where_the_agents_say() {
         ],
     );
     let nodes = file.to_str().unwrap();
-    let proxy = start(&lab, &file);
+    let proxy = start(&lab, &file, &[]);
     await_servers(proxy.writes, &[&primary]);
     await_servers(proxy.reads, &[&first, &second]);
 
@@ -224,6 +227,49 @@ fn new_sessions_go_where_the_agents_say() {
     );
 }
 
+/// Sessions of a late node stay with `--sessions-when-out close`, those of one that is out do not.
+#[test]
+fn only_sessions_of_nodes_that_are_out_are_cut_off() {
+    if !Path::new(PROGRAM).exists() {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+        return;
+    }
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut first = lab.standby(&primary, "first", &Settings::new()).unwrap();
+    let mut second = lab.standby(&primary, "second", &Settings::new()).unwrap();
+    for standby in [&mut first, &mut second] {
+        standby.catch_up(&primary).unwrap();
+    }
+    let [of_primary, of_first, of_second] =
+        [&primary, &first, &second].map(|node| Agent::start(&primary, node, &[]));
+    let file = nodes_file(
+        &lab,
+        &[
+            (&primary, "primary", &of_primary),
+            (&first, "standby", &of_first),
+            (&second, "standby", &of_second),
+        ],
+    );
+    let proxy = start(&lab, &file, &["--sessions-when-out", "close"]);
+    await_servers(proxy.reads, &[&first, &second]);
+    let mut kept = until("a session reaches the first", || {
+        let mut session = session(proxy.reads)?;
+        (port_of(&mut session)? == first.port()).then_some(session)
+    });
+    first.execute("SELECT pg_wal_replay_pause()").unwrap();
+    await_servers(proxy.reads, &[&second]);
+    assert_eq!(port_of(&mut kept), Some(first.port()));
+    first.execute("SELECT pg_wal_replay_resume()").unwrap();
+    await_servers(proxy.reads, &[&first, &second]);
+    assert_eq!(port_of(&mut kept), Some(first.port()));
+    first.promote().unwrap();
+    of_first.await_state("out", Some("is_primary"));
+    until("the session is cut off", || {
+        port_of(&mut kept).is_none().then_some(())
+    });
+}
+
 /// The agent drains its node; an operator drains one in HAProxy, which no agent takes back.
 fn drained_nodes_keep_their_sessions(
     proxy: &Proxy,
@@ -257,8 +303,14 @@ fn drained_nodes_keep_their_sessions(
 }
 
 /// A certificate for 127.0.0.1 that signs itself, and its key, which others cannot read.
-fn certificate(folder: &Path) -> Option<[String; 2]> {
-    let [certificate, key] = ["crt", "key"].map(|name| folder.join(name).display().to_string());
+fn certificate(folder: &Path, is_authority: bool) -> Option<[String; 2]> {
+    let place = |name: &str| folder.join(name).display().to_string();
+    let [certificate, key] =
+        ["crt", "key"].map(|name| place(&format!("{name}{}", u8::from(is_authority))));
+    let constraints = match is_authority {
+        true => "basicConstraints=critical,CA:TRUE",
+        false => "basicConstraints=critical,CA:FALSE",
+    };
     let mut made = Command::new("openssl");
     made.args([
         "req",
@@ -270,7 +322,7 @@ fn certificate(folder: &Path) -> Option<[String; 2]> {
     ]);
     made.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
     made.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
-    made.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    made.args(["-addext", constraints]);
     let made = made
         .args(["-keyout", &key, "-out", &certificate])
         .output()
@@ -283,7 +335,7 @@ fn certificate(folder: &Path) -> Option<[String; 2]> {
 #[test]
 fn agents_with_logins_and_tls_are_asked() {
     let folder = TempDir::new().unwrap();
-    let Some([certificate, key]) = certificate(folder.path()) else {
+    let Some([certificate, key]) = certificate(folder.path(), false) else {
         println!("SKIP: there is no openssl");
         return;
     };
@@ -329,6 +381,7 @@ fn agents_with_logins_and_tls_are_asked() {
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(json["nodes"][0]["trouble"].is_string(), "{json}");
 
+    an_authority_is_no_server(&lab, &primary, folder.path());
     if !Path::new(PROGRAM).exists() {
         println!("SKIP: there is no HAProxy (Debian's haproxy)");
         return;
@@ -347,6 +400,25 @@ fn agents_with_logins_and_tls_are_asked() {
             assert!(checked.as_ref().unwrap().status.success(), "{checked:?}");
         }
     }
+}
+
+/// An agent with the certificate of an authority, which TLS refuses for a server: the words say so.
+fn an_authority_is_no_server(lab: &Lab, primary: &Server, folder: &Path) {
+    let [certificate, key] = certificate(folder, true).unwrap();
+    let secrets = ["--tls-cert", &certificate, "--tls-key", &key];
+    let agent = Agent::start(primary, primary, &secrets);
+    let file = nodes_file(lab, &[(primary, "primary", &agent)]);
+    let nodes = file.to_str().unwrap();
+    let output = lockstep(&[
+        "pool",
+        "status",
+        "--nodes",
+        nodes,
+        "--agent-ca",
+        &certificate,
+    ]);
+    let said = text(&output);
+    assert!(said.contains("CA:FALSE"), "{said}");
 }
 
 /// `lockstep pool status` says these reasons, and ends with this code.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use lockstep_client::Conninfo;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
@@ -25,8 +26,25 @@ pub fn free_port() -> u16 {
 impl Agent {
     /// Starts one beside a node, with a bound of 600 ms.
     pub fn start(primary: &Server, node: &Server, more: &[&str]) -> Self {
-        let (primary, node) = (primary.conninfo(SUPERUSER), node.conninfo(SUPERUSER));
-        let mut args = vec!["--primary", &primary, "--node", &node, "--rise", "1s"];
+        Self::start_among(&[primary], &node.conninfo(SUPERUSER), more)
+    }
+
+    /// Starts one that asks several servers for the primary.
+    pub fn start_among(servers: &[&Server], node: &str, more: &[&str]) -> Self {
+        let each = servers.iter().map(|server| {
+            let conninfo = Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap();
+            (
+                conninfo.get("host").unwrap().to_owned(),
+                server.port().to_string(),
+            )
+        });
+        let (hosts, ports): (Vec<_>, Vec<_>) = each.unzip();
+        let primary = format!(
+            "host={} port={} user={SUPERUSER} dbname=postgres",
+            hosts.join(","),
+            ports.join(",")
+        );
+        let mut args = vec!["--primary", &primary, "--node", node, "--rise", "1s"];
         for usual in [
             ["--bound", "600ms"],
             ["--settle", "700ms"],

@@ -6,4 +6,5 @@
     clippy::unwrap_used
 )]
 
+mod contest;
 mod simulation;

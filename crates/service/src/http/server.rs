@@ -194,8 +194,12 @@ fn allow(server: &Server, request: &Request) -> Result<LoggedIn, Refusal> {
         Method::GET | Method::HEAD => Ok(login),
         Method::OPTIONS if (server.is_open)(request.uri().path()) => Ok(login),
         _ => {
-            let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
-            let allowed = HeaderValue::from_static("GET, HEAD");
+            let (words, allowed) = match (server.is_open)(request.uri().path()) {
+                true => ("only GET, HEAD and OPTIONS", "GET, HEAD, OPTIONS"),
+                false => ("only GET and HEAD", "GET, HEAD"),
+            };
+            let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, words);
+            let allowed = HeaderValue::from_static(allowed);
             refusal.headers_mut().insert(header::ALLOW, allowed);
             Err(Box::new((refusal, Duration::ZERO)))
         }

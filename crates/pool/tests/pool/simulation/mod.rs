@@ -50,7 +50,7 @@ fn what_is_said_of_a_node_is_never_better_than_the_truth() {
 }
 
 /// Each planted fault, and what is said where it is found.
-const FAULTS: [(Fault, &str); 13] = [
+const FAULTS: [(Fault, &str); 14] = [
     (Fault::CountsFromAnswer, "the truth is"),
     (Fault::TimelinesIgnored, "the truth is"),
     (Fault::ReceivedIsShown, "the truth is"),
@@ -61,6 +61,7 @@ const FAULTS: [(Fault, &str); 13] = [
     (Fault::OnlyNewestQuestion, "is current, and"),
     (Fault::ReturnsAtOnce, "changes of state"),
     (Fault::LateIsOut, "the pool may be empty"),
+    (Fault::SwitchPointIgnored, "the pool may be empty"),
     (Fault::RisesAtOnce, "begins with"),
     (Fault::SilenceIsFine, "has been silent"),
     (Fault::BoundForReports, "is of reports"),

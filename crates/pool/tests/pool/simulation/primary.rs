@@ -1,5 +1,8 @@
 //! The cluster's history: what was flushed when, on which timeline.
 
+use std::sync::Arc;
+
+use lockstep_client::Switch;
 use lockstep_wire::Timeline;
 
 /// A flush of the primary.
@@ -16,6 +19,7 @@ pub struct Cluster {
     pub timeline: Timeline,
     /// Where the present timeline began.
     pub fork: u64,
+    history: Vec<Switch>,
 }
 
 impl Cluster {
@@ -28,7 +32,13 @@ impl Cluster {
             flushes: vec![first],
             timeline: Timeline::FIRST,
             fork: 0,
+            history: Vec::new(),
         }
+    }
+
+    /// The timelines before the present one.
+    pub fn history(&self) -> Arc<[Switch]> {
+        self.history.as_slice().into()
     }
 
     pub fn flushed(&self) -> u64 {
@@ -46,6 +56,10 @@ impl Cluster {
         let crossing = self.flushes.partition_point(|flush| flush.lsn < fork);
         self.flushes.truncate(crossing + 1);
         self.flushes.last_mut().unwrap().lsn = fork;
+        self.history.push(Switch {
+            timeline: self.timeline,
+            at: fork.into(),
+        });
         self.timeline = Timeline::new(self.timeline.get() + 1).unwrap();
         self.fork = fork;
     }

@@ -1,8 +1,11 @@
 //! What happens, and what is checked of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockstep_client::Switch;
+use lockstep_pool::contest::Instance;
 use lockstep_pool::fault::Fault;
 use lockstep_pool::judge::{
     FOLLOWS_WITHIN, Judge, NodeAnswer, PrimaryAnswer, Rules, SILENCE, Supply,
@@ -28,6 +31,7 @@ pub struct Seen {
     pub crashes: u64,
     pub failovers: u64,
     pub diverged: u64,
+    pub left_behind: u64,
     pub agent_starts: u64,
     pub clock_back: u64,
     pub clock_ahead: u64,
@@ -39,7 +43,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn numbers(&mut self) -> [&mut u64; 14] {
+    fn numbers(&mut self) -> [&mut u64; 15] {
         [
             &mut self.entered,
             &mut self.late,
@@ -47,6 +51,7 @@ impl Seen {
             &mut self.crashes,
             &mut self.failovers,
             &mut self.diverged,
+            &mut self.left_behind,
             &mut self.agent_starts,
             &mut self.clock_back,
             &mut self.clock_ahead,
@@ -83,7 +88,7 @@ enum Replay {
 }
 
 /// A question on its way.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Asked<T> {
     /// When it was asked, by the agent's clock.
     at: Moment,
@@ -135,6 +140,8 @@ struct Node {
     shown: u64,
     received: u64,
     timeline: Timeline,
+    /// The history of its timeline.
+    history: Arc<[Switch]>,
     replay: Replay,
     streams: bool,
     /// The server is down until then.
@@ -189,7 +196,7 @@ impl World {
             settle: bound + Duration::from_millis(random.u64(100..1000)),
             rise: Duration::from_millis(random.u64(2000..5000)),
         };
-        let judge = Judge::new(rules).with_fault(fault);
+        let judge = Judge::new(rules, 1).with_fault(fault);
         let warm = random.bool();
         Self {
             random,
@@ -203,6 +210,7 @@ impl World {
                 shown: 1000,
                 received: 1000,
                 timeline: Timeline::FIRST,
+                history: Arc::from([]),
                 replay: Replay::Current,
                 streams: true,
                 down_until_ms: 0,
@@ -229,8 +237,11 @@ impl World {
         self.calm()?;
         match self.rules.door {
             Door::Reports => self.reports(),
-            Door::Fresh if self.random.u8(0..3) == 0 => self.catch_up(),
-            Door::Fresh => self.disturbances(),
+            Door::Fresh => match self.random.u8(0..6) {
+                0 | 1 => self.catch_up(),
+                2 => self.left_behind(),
+                _ => self.disturbances(),
+            },
         }
     }
 
@@ -283,7 +294,10 @@ impl World {
                 self.to_node.cut(is_cut, now_ms);
             }
             6 => self.crash(),
-            7 => self.fail_over(),
+            7 => {
+                let lost = self.random.u64(0..600);
+                self.fail_over(lost);
+            }
             8 => self.restart_agent(),
             9 => {
                 self.seen.clock_ahead += 1;
@@ -326,9 +340,8 @@ impl World {
         }
     }
 
-    fn fail_over(&mut self) {
+    fn fail_over(&mut self, lost: u64) {
         self.seen.failovers += 1;
-        let lost = self.random.u64(0..600);
         self.cluster.fail_over(lost);
         self.to_primary.asked = None;
         self.to_primary.fine_since_ms = self.now_ms;
@@ -346,7 +359,7 @@ impl World {
 
     fn restart_agent(&mut self) {
         self.seen.agent_starts += 1;
-        self.judge = Judge::new(self.rules).with_fault(self.fault);
+        self.judge = Judge::new(self.rules, 1).with_fault(self.fault);
         self.to_primary.asked = None;
         self.to_node.asked = None;
         self.forgets();
@@ -403,6 +416,7 @@ impl World {
     fn rebuild(&mut self) {
         self.crash();
         self.node.timeline = self.cluster.timeline;
+        self.node.history = self.cluster.history();
         self.node.shown = self.cluster.fork.min(self.cluster.flushed());
         self.node.received = self.node.shown;
         self.node.diverged_since_ms = None;
@@ -434,6 +448,16 @@ impl World {
             0..=2 => Ok(()),
             changes => Err(format!("{changes} changes of state in one catch-up")),
         }
+    }
+
+    /// Nobody points the node to the new primary, although it could follow.
+    fn left_behind(&mut self) -> Result<(), String> {
+        self.seen.left_behind += 1;
+        self.fail_over(0);
+        self.node.follows_ms = None;
+        let lasts_ms = self.random.u64(8_000..15_000);
+        self.steps(lasts_ms)?;
+        self.calm()
     }
 
     /// A node of `reports`, whose replay waits for long queries.
@@ -490,6 +514,7 @@ impl World {
             self.node.follows_ms = None;
             self.weather_since_ms = self.now_ms;
             self.node.timeline = self.cluster.timeline;
+            self.node.history = self.cluster.history();
             self.node.received = self.node.shown;
         }
         let is_fed = self.node.streams && self.node.timeline == self.cluster.timeline;
@@ -535,6 +560,8 @@ impl World {
         if asked.answer.is_none() && self.now_ms >= asked.reaches_ms && !self.to_primary.is_cut {
             asked.answer = Some(PrimaryAnswer {
                 system: 1.into(),
+                instance: Instance(1),
+                history: Some(self.cluster.history()),
                 flushed: Position {
                     timeline: self.cluster.timeline,
                     lsn: self.cluster.flushed().into(),
@@ -544,7 +571,7 @@ impl World {
         match asked.answer {
             Some(answer) if self.now_ms >= asked.returns_ms && !self.to_primary.is_cut => {
                 self.judge
-                    .primary_answered(asked.at, self.agent_now(), answer);
+                    .server_answered(0, asked.at, self.agent_now(), Some(answer));
             }
             _ if self.now_ms >= asked.gives_up_ms => {}
             _ => self.to_primary.asked = Some(asked),
@@ -578,6 +605,8 @@ impl World {
     fn node_says(&self) -> NodeAnswer {
         NodeAnswer {
             system: 1.into(),
+            instance: Instance(2),
+            history: self.node.streams.then(|| self.node.history.clone()),
             is_standby: true,
             shown: self.node.shown.into(),
             received: Some(self.node.received.into()),
@@ -649,7 +678,8 @@ impl World {
         let is_regular = self.loses_one_in == u64::MAX && 2 * self.latency_ms < silence_ms / 2;
         // Which timeline a node is on that does not stream is not known.
         let is_seen = self.node.streams || self.cluster.timeline == Timeline::FIRST;
-        let is_ours = is_seen && self.node.timeline == self.cluster.timeline;
+        // One on a timeline before may follow later.
+        let is_ours = is_seen && self.node.diverged_since_ms.is_none();
         if is_fine && is_regular && is_ours && is_out {
             return Err(format!(
                 "the node answers, and {state:?}: the pool may be empty"
