@@ -1,8 +1,8 @@
 //! Which of the server's own types hold all values of which others. No I/O.
 //!
 //! The source sends values as text. Some types refuse text that they cannot hold, which stops the replica.
-//! Others round it or cut it off without a word: only those are told here. Types of users are not looked at. Of
-//! a domain the source sends what it is over, without a modifier.
+//! Others round it or cut it off without a word: only those are told here. Types of users are not looked
+//! at. Of a domain the source sends what it is over, without a modifier.
 
 /// A type that rounds or cuts off, or whose values others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
