@@ -51,7 +51,8 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
     pair.stop();
 }
 
-/// Types that are altered on the source alone, and what the replica then says; the same on the target mends it.
+/// Types that are altered on the source alone, and what the replica then says. The same on the target
+/// mends it.
 const ALTERED: [(&str, &str, &str); 5] = [
     (
         "ALTER TABLE t ALTER d TYPE double",
