@@ -85,10 +85,10 @@ fn the_slowest_slot_goes_where_the_operator_wants_that() {
 }
 
 /// A file system of a few megabytes on a folder; None where we may not mount.
-struct Small(std::path::PathBuf);
+pub struct Small(std::path::PathBuf);
 
 impl Small {
-    fn on(folder: std::path::PathBuf, megabytes: u32) -> Option<Self> {
+    pub fn on(folder: std::path::PathBuf, megabytes: u32) -> Option<Self> {
         std::fs::create_dir_all(&folder).unwrap();
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])

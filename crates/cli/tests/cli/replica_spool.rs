@@ -7,6 +7,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 
+use crate::relay_limits::Small;
 use crate::replica::{Running, conninfo, create_args, lockstep, output, server, sql, text, value};
 
 /// Longer than anything here takes.
@@ -210,4 +211,46 @@ fn status_says_what_the_spool_holds() {
     });
     drop(process);
     assert_eq!(held(), serde_json::Value::Null, "nobody says so now");
+}
+
+/// A disk that is full before the spool is: status says so, nothing is lost, and the replica goes on once
+/// there is room.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let spooling = Spooling::new();
+    let folder = std::path::PathBuf::from(&spooling.folder);
+    let Some(small) = Small::on(folder, 8) else {
+        println!("SKIP: this account may not mount a file system");
+        return;
+    };
+    let mut process = spooling.run();
+    let mut locker = sql(&spooling.target);
+    locker.execute("BEGIN; LOCK TABLE t").unwrap();
+    let mut source = sql(&spooling.source);
+    (0..1500).for_each(|transaction| write(&mut source, transaction));
+    let status = || {
+        let shown = output(&["status", "r", "--target", &spooling.to]);
+        // Notes are wrapped.
+        let words: Vec<_> = text(&shown.stdout)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+        words.join(" ")
+    };
+    spooling.until("that the disk is full", &mut process.0, || {
+        status().contains("before its limit is reached")
+    });
+    assert!(!status().contains("the target has all"), "{}", status());
+    // More comes meanwhile, which the source keeps.
+    (1500..1600).for_each(|transaction| write(&mut source, transaction));
+    locker.execute("ROLLBACK").unwrap();
+    spooling.until("that all has arrived", &mut process.0, || {
+        spooling.rows() == 1600 * ROWS
+    });
+    spooling.until("that it is full no more", &mut process.0, || {
+        !status().contains("is full")
+    });
+    let same = "SELECT count(*) || ' ' || sum(hashtext(t::text)) FROM t";
+    assert_eq!(value(&spooling.source, same), value(&spooling.target, same));
+    drop((process, spooling, small));
 }
