@@ -331,12 +331,19 @@ impl<'a> Link<'a> {
     /// The replica lags, or did so in this window: most of the time, or much for a moment. This
     /// looks at positions only; [`crate::rules`] knows when such a difference is no lag.
     pub fn is_behind(&self) -> bool {
-        self.age_ms() >= LAG_MS || self.is_spiky()
+        let by_positions = || self.age_ms() >= LAG_MS || self.is_spiky();
+        self.is_late_by_cycles().unwrap_or_else(by_positions)
+    }
+
+    /// Whether it goes to a replica that is later than its cycles let expect; None if that has none.
+    fn is_late_by_cycles(&self) -> Option<bool> {
+        self.replica_state()?.is_late_by_cycles()
     }
 
     /// The replica was far behind for a moment, but not most of the time.
     pub fn is_spiky(&self) -> bool {
-        self.age_ms() < LAG_MS && self.most_age_ms() >= SPIKE_MS
+        let has_cycles = self.is_late_by_cycles().is_some();
+        !has_cycles && self.age_ms() < LAG_MS && self.most_age_ms() >= SPIKE_MS
     }
 
     /// The part of the lag, in bytes, that a stage holds over all samples. The last stage of a
