@@ -139,8 +139,8 @@ pub struct Measured {
 /// Fewest cycles with changes from which costs follow.
 pub const FEWEST: usize = 3;
 
-/// Costs that explain what was measured best, by least squares; neither is negative. None if there are too few
-/// cycles with changes.
+/// Costs that explain what was measured best, by least squares; neither is negative. None if there are
+/// too few cycles with changes.
 pub fn fit(cycles: &[Measured]) -> Option<Costs> {
     let changed: Vec<_> = (cycles.iter())
         .filter(|it| it.tables > 0 && it.bytes > 0)
