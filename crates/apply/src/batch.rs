@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hashbrown::HashMap;
 use lockstep_wire::Lsn;
@@ -112,6 +113,21 @@ impl Counts {
     }
 }
 
+/// What a cycle leaves in the target, in its own commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closing {
+    pub number: u64,
+    pub began: Instant,
+    /// Requests for a cycle that had been made when it began.
+    pub forces: u64,
+    /// Changes as the source sent them.
+    pub counts: Counts,
+    /// Bytes of the messages that had them.
+    pub sent_bytes: u64,
+    /// Tables of the source that they change.
+    pub tables: u64,
+}
+
 /// What the writer gets: steps of one target transaction.
 #[derive(Debug, Default)]
 pub struct Part {
@@ -125,6 +141,8 @@ pub struct Part {
     pub counts: Counts,
     /// What it takes until it is done, with the largest statement.
     pub memory: usize,
+    /// The cycle that ends with it, if one does.
+    pub cycle: Option<Box<Closing>>,
 }
 
 #[derive(Debug)]
@@ -409,6 +427,7 @@ impl Batch {
             commit,
             lsn: commit.map_or(Lsn::INVALID, |commit| commit.end),
             counts: std::mem::take(&mut self.counts),
+            cycle: None,
         }
     }
 }

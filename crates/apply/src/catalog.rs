@@ -8,6 +8,7 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use crate::copies::{Candidate, Copies, Home};
+use crate::cycle::Running;
 use crate::described;
 use crate::error::{ApplyError, Result};
 use crate::merge::{Start, Tables};
@@ -230,6 +231,12 @@ impl Catalog {
     /// Keeps the source's timeline, durably.
     pub fn keep_timeline(&mut self, replica: &str, timeline: Timeline) -> Result<()> {
         let kept = target_state::set_timeline(&mut self.connection, replica, timeline);
+        kept.map_err(ApplyError::Target)
+    }
+
+    /// Keeps that a cycle has failed, and why.
+    pub fn keep_failed(&mut self, replica: &str, failed: &Running, words: &str) -> Result<()> {
+        let kept = target_state::fail_cycle(&mut self.connection, replica, failed, words);
         kept.map_err(ApplyError::Target)
     }
 

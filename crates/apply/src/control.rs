@@ -8,9 +8,10 @@ use lockstep_service::waker::Waker;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
-use crate::batch::Counts;
+use crate::batch::{Closing, Counts};
 use crate::crew::Why;
-use crate::session::{Action, Wanted};
+pub use crate::session::before_all;
+use crate::session::{Action, CyclesShown, Wanted};
 use crate::work::News;
 
 /// Where a replica is in its life.
@@ -106,6 +107,13 @@ pub struct Stats {
     pub unreplicated: Option<Unreplicated>,
     /// Objects of the source that the copy could not make on the target, as last seen.
     pub unmade: Option<usize>,
+    /// Where the replica is between its cycles; None if it has none, or is not applying.
+    pub cycles: Option<CyclesShown>,
+    /// The newest cycle that was committed since the process began, and how long it took.
+    pub last_cycle: Option<(Closing, Duration)>,
+    /// Cycles that were committed since the process began, and times that one failed.
+    pub cycles_done: u64,
+    pub cycles_failed: u64,
 }
 
 impl Stats {
@@ -147,11 +155,6 @@ struct State {
 /// A handle on a replica that applies; clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Control(Arc<(Mutex<State>, Condvar)>);
-
-/// A hold before every transaction.
-pub fn before_all() -> Lsn {
-    Lsn::from(1)
-}
 
 impl State {
     fn is_held(&self, lsn: Lsn) -> bool {
@@ -225,6 +228,26 @@ impl Control {
     /// Lets the replica disconnect until it is resumed.
     pub fn pause(&self) {
         self.want(|wanted| wanted.pause = true);
+    }
+
+    /// From now on a cycle begins so long after the one before; zero: changes are applied as they come.
+    pub fn set_frequency(&self, frequency: Duration) {
+        if self.wanted().frequency != frequency {
+            self.want(|wanted| wanted.frequency = frequency);
+        }
+    }
+
+    /// This many times a cycle was asked for: one begins now unless one has begun since the last time.
+    pub fn force(&self, forces: u64) {
+        if self.wanted().forces != forces {
+            self.want(|wanted| wanted.forces = forces);
+        }
+    }
+
+    /// The spool takes nothing more in.
+    pub(crate) fn is_spool_full(&self) -> bool {
+        let state = self.state();
+        (state.stats.spool.as_ref()).is_some_and(|spool| spool.full.is_some())
     }
 
     /// Ends a pause, and lets a blocked replica try again at once.
@@ -309,12 +332,17 @@ impl Control {
                 stats.missing += committed.missing;
                 stats.again += u64::from(committed.again);
                 stats.batches += 1;
-                stats.commit_time = Some(committed.time);
+                stats.commit_time = committed.time.or(stats.commit_time);
+                if committed.cycle.is_some() {
+                    stats.last_cycle = committed.cycle;
+                    stats.cycles_done += 1;
+                }
             }),
             Action::Show(figures) => self.count(|stats| {
                 stats.applied = figures.applied;
                 stats.flushed = figures.flushed;
                 stats.caught_up = figures.caught_up;
+                stats.cycles = figures.cycles;
                 if let Some(heard) = figures.heard {
                     stats.source_end = stats.source_end.max(heard.source_end);
                     stats.heard = heard.last;

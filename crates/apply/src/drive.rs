@@ -23,6 +23,7 @@ use crate::batch::Missing;
 use crate::catalog::{Catalog, Starts};
 use crate::control::{Control, Event, Phase};
 use crate::crew::{Pace, Why};
+use crate::cycle::Past;
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::merge::Limits;
@@ -74,6 +75,7 @@ impl<'a> Drive<'a> {
         let first = writers.first_mut();
         let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
         let known = first.known(stands)?;
+        let cycles = cycles(control.wanted().frequency, spool, first)?;
         failpoint::APPLY_OPENED.reach();
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
@@ -88,6 +90,7 @@ impl<'a> Drive<'a> {
             stands,
             careful,
             is_spooled: matches!(feed, Feed::Spool(_)),
+            cycles,
         };
         let backends = writers.iter().map(Writer::backend);
         let backends = backends.chain([catalog.backend()]).collect();
@@ -123,6 +126,18 @@ impl<'a> Drive<'a> {
             .as_ref()
             .and_then(|error| self.session.failed_batch(error));
         let control = self.control;
+        if let (Some(error), Some(failed)) = (&error, self.session.running().copied()) {
+            control.count(|stats| stats.cycles_failed += 1);
+            let words = error.to_string();
+            // A target that is away has no row of it. Whatever has failed is told anyway.
+            let kept = (self.catalog).keep_failed(&self.settings.replica, &failed, &words);
+            if let Err(error) = kept {
+                warn!(
+                    "that cycle {} has failed cannot be kept: {error}",
+                    failed.number
+                );
+            }
+        }
         control.set_session(None);
         control.count(|stats| {
             stats.backends = Vec::new();
@@ -130,6 +145,7 @@ impl<'a> Drive<'a> {
             stats.waits = None;
         });
         self.close();
+        control.count(|stats| stats.cycles = None);
         if error.is_some() {
             // The target may have lost what it had not on disk.
             control.count(|stats| stats.applied = stats.applied.min(stats.flushed));
@@ -151,7 +167,14 @@ impl<'a> Drive<'a> {
             match next {
                 Next::Again => {}
                 Next::Read => self.read()?,
-                Next::Wait(patience) | Next::WaitToRead(patience) => self.wait_event(patience)?,
+                Next::Begin => self.begin_cycle()?,
+                Next::Wait(patience) => self.wait_event(patience)?,
+                // Between cycles, when nothing is read.
+                Next::WaitToRead(patience) => {
+                    self.see_failure()?;
+                    self.wait_event(patience)?;
+                    self.session.see_full(self.control.is_spool_full());
+                }
                 Next::End(error) => return Ok(error),
             }
         }
@@ -181,13 +204,37 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Nothing more has arrived.
-    fn idle(&mut self) -> Result<()> {
-        if let (true, Feed::Spool(spool)) = (self.session.is_done(), &mut self.feed) {
-            if let Some(error) = spool.failure() {
-                return Err(error);
+    /// Begins a cycle, unless there is nothing for it: then what may be is waited for.
+    fn begin_cycle(&mut self) -> Result<()> {
+        let Some(received) = self.feed.received() else {
+            return Err(ApplyError::System(NEEDS_SPOOL.to_owned()));
+        };
+        let now = Instant::now();
+        let next = self.session.begin_cycle(received, &mut self.catalog, now)?;
+        self.act()?;
+        match next {
+            Next::WaitToRead(patience) => {
+                self.see_failure()?;
+                self.wait_event(patience)
+            }
+            _ => {
+                failpoint::CYCLE_BEGUN.reach();
+                Ok(())
             }
         }
+    }
+
+    /// An error if all that has come is done, and nothing more will come.
+    fn see_failure(&mut self) -> Result<()> {
+        match (self.session.is_done(), &mut self.feed) {
+            (true, Feed::Spool(spool)) => spool.failure().map_or(Ok(()), Err),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing more has arrived.
+    fn idle(&mut self) -> Result<()> {
+        self.see_failure()?;
         let next = self.session.idle(Instant::now());
         self.act()?;
         match (next, &mut self.feed) {
@@ -199,7 +246,7 @@ impl<'a> Drive<'a> {
                 Ok(())
             }
             (Next::WaitToRead(rest) | Next::Wait(rest), _) => self.wait_event(rest),
-            (Next::Again | Next::Read | Next::End(_), _) => Ok(()),
+            (Next::Again | Next::Read | Next::Begin | Next::End(_), _) => Ok(()),
         }
     }
 
@@ -366,6 +413,24 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
         .collect();
     let rows = rows.join(", ");
     warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
+}
+
+/// Why a replica with a frequency has no session.
+const NEEDS_SPOOL: &str = "a replica with a frequency needs a spool, which has the changes between its \
+    cycles: give lockstep replica run --spool-dir and --spool-limit (spool_dir and spool_limit in its \
+    file), or set the frequency to 0 (lockstep replica alter NAME --frequency 0)";
+
+/// The frequency with what the target knows of earlier cycles; None if changes are applied as they come.
+fn cycles(
+    every: Duration,
+    spool: Option<&Spool>,
+    first: &mut Writer,
+) -> Result<Option<(Duration, Past)>> {
+    match (every.is_zero(), spool) {
+        (true, _) => Ok(None),
+        (false, None) => Err(ApplyError::System(NEEDS_SPOOL.to_owned())),
+        (false, Some(_)) => first.past().map(|past| Some((every, past))),
+    }
 }
 
 /// What a session reads, and the source's timeline as far as it is known.

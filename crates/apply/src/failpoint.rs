@@ -22,6 +22,10 @@ failpoints! {
     APPLY_COMMITTED = "apply-committed";
     /// An origin has moved where nothing changes, and the source does not know.
     APPLY_MOVED = "apply-moved";
+    /// A cycle's figures are written and not committed.
+    CYCLE_KEPT = "cycle-kept";
+    /// A cycle has begun, and nothing of it is made.
+    CYCLE_BEGUN = "cycle-begun";
     /// The source is to be told of a position that is committed.
     APPLY_UNTOLD = "apply-untold";
     /// The source was told.

@@ -29,6 +29,10 @@ pub enum Fault {
     CoveredInside,
     /// The session reads on although the writers and what is gathered take all memory.
     NeverCrowded,
+    /// A cycle goes on with what arrives while it runs.
+    CycleHasNoEnd,
+    /// A cycle commits what it has handed over before its end.
+    CycleCommitsParts,
     /// Something is wrong in the receiver of a spool.
     Intake(IntakeFault),
     /// A spool takes in what any source sends, whether that continues the log or not.

@@ -17,6 +17,8 @@
 //! - **Feedback.** The source is told that something is flushed once it is committed and on
 //!   disk on the target, or durable in the replica's spool if it has one, and applied once it is
 //!   committed on the target.
+//! - **Cycles.** With a frequency the target stands still but for one commit a cycle, which has the data,
+//!   the position and the cycle's figures.
 //! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
 //!   that is larger is applied in parts of one target transaction.
 //!
@@ -32,7 +34,6 @@
 //! | [`copies`] | which table of the target holds the rows of which of the source; no I/O |
 //! | [`types`] | which of the server's own types hold all values of which others; no I/O |
 //! | [`sessions`] | the replica's own sessions on a server, and those of others in words |
-//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
 //! | [`error`] | what can go wrong |
 //! | [`source_table`] | a table as the source describes it, and how its rows are found |
@@ -49,6 +50,8 @@
 //! | [`crew`] | how many writers are used; no I/O |
 //! | [`turn`] | whose turn it is to commit; no I/O |
 //! | [`fault`] | faults that only tests plant |
+//! | [`cycle`] | when a cycle begins, and where it ends; no I/O |
+//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`work`] | what a writer does with a part; no I/O |
 //! | [`session`] | one stream: what is handed over, told, held back; no I/O |
 //! | [`settings`] | what to apply, and where |
@@ -80,6 +83,7 @@ pub mod continuity;
 pub mod control;
 pub mod copies;
 pub mod crew;
+pub mod cycle;
 mod described;
 mod drive;
 pub mod error;

@@ -9,11 +9,14 @@
 //! join it at that end. If the transaction is too large for that, the batch is handed over first, so that
 //! what committed before a large transaction never waits for its end.
 //!
+//! In a cycle ([`Merger::begin_cycle`]) all transactions up to its end are one target transaction: what is
+//! handed over before is a part of it, and ends where a transaction does if memory allows that.
+//!
 //! A table may have a position where it starts: its copy already has what committed before.
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, Tuple};
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
@@ -138,6 +141,17 @@ pub struct Merger {
     /// Transactions that end here or before are handed over one by one, since one of them is
     /// known not to fit.
     careful: Lsn,
+    /// The cycle that is being gathered.
+    cycle: Option<Gathering>,
+}
+
+/// What is known of a cycle that is being gathered.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// The newest transaction of it that is whole, and that the target has not committed.
+    newest: Option<CommitPoint>,
+    /// Tables of the source that it changes.
+    tables: HashSet<u32>,
 }
 
 impl Merger {
@@ -152,7 +166,28 @@ impl Merger {
             last: None,
             hold: None,
             careful,
+            cycle: None,
         }
+    }
+
+    /// What is taken from now on is one target transaction, which ends with [`Merger::end_cycle`].
+    pub fn begin_cycle(&mut self) {
+        self.cycle = Some(Gathering::default());
+    }
+
+    /// Ends the cycle at `end`, which is no earlier than any transaction of it, and hands over its last
+    /// part. Returns that with the number of tables of the source that the cycle changes.
+    pub fn end_cycle(&mut self, end: Lsn) -> (Part, u64) {
+        let cycle = self.cycle.take().unwrap_or_default();
+        let newest = cycle.newest.or(self.last.take());
+        let point = CommitPoint {
+            end: newest.map_or(end, |newest| newest.end.max(end)),
+            time: newest.map_or_else(Timestamp::default, |newest| newest.time),
+        };
+        let mut part = self.batch.take(Some(point));
+        part.lsn = point.end;
+        self.in_parts = false;
+        (part, cycle.tables.len() as u64)
     }
 
     /// Holds back transactions whose commit record starts at `hold` or later; None for none.
@@ -194,7 +229,8 @@ impl Merger {
 
     /// Nothing was taken that has not been handed over.
     pub fn is_idle(&self) -> bool {
-        self.open.is_none() && self.last.is_none() && self.batch.is_empty()
+        let has_newest = (self.cycle.as_ref()).is_some_and(|cycle| cycle.newest.is_some());
+        self.open.is_none() && self.last.is_none() && !has_newest && self.batch.is_empty()
     }
 
     /// Takes one message of pgoutput.
@@ -240,7 +276,10 @@ impl Merger {
         let point = CommitPoint { end, time };
         self.batch.join(&mut self.waiting);
         self.batch.transaction_ended();
-        self.last = Some(point);
+        match &mut self.cycle {
+            Some(cycle) if end > self.careful => cycle.newest = Some(point),
+            _ => self.last = Some(point),
+        }
         Ok(Taken::Ended(point))
     }
 
@@ -249,7 +288,16 @@ impl Merger {
         self.open.map_or(Lsn::INVALID, |open| open.commit)
     }
 
+    /// The end of the newest transaction that a cycle has gathered.
+    fn gathered(&self) -> Lsn {
+        let newest = (self.cycle.as_ref()).and_then(|cycle| cycle.newest);
+        newest.map_or(Lsn::INVALID, |newest| newest.end)
+    }
+
     fn change(&mut self, oid: u32, table: Arc<Table>, change: Change) {
+        if let Some(cycle) = &mut self.cycle {
+            cycle.tables.insert(oid);
+        }
         self.add(Later::Change { oid, table, change });
     }
 
@@ -347,7 +395,11 @@ impl Merger {
     ) -> Result<()> {
         let mut truncated = Vec::new();
         for relation in relations {
-            truncated.extend(self.changed(*relation, tables)?.map(|(_, table)| table));
+            let table = self.changed(*relation, tables)?.map(|(_, table)| table);
+            if let (Some(cycle), Some(_)) = (&mut self.cycle, &table) {
+                cycle.tables.insert(*relation);
+            }
+            truncated.extend(table);
         }
         let commit = self.commit_lsn();
         let is_copied_later = |relation| {
@@ -377,6 +429,13 @@ impl Merger {
     /// the source allows where a constraint is deferrable.
     pub fn is_full(&self) -> bool {
         let counts = self.batch.counts();
+        let is_careful = (self.open).is_some_and(|open| open.commit <= self.careful);
+        if self.cycle.is_some() && self.last.is_none() && !is_careful {
+            return match self.open {
+                Some(_) => self.size() >= self.limits.part,
+                None => self.size() >= self.limits.bytes,
+            };
+        }
         if let Some(open) = self.open {
             let rows = match self.last {
                 Some(_) => self.waiting.rows(),
@@ -402,7 +461,8 @@ impl Merger {
     pub fn hand_over(&mut self) -> Handed {
         let commit = self.last.take();
         let mut part = self.batch.take(commit);
-        part.lsn = commit.map_or_else(|| self.commit_lsn(), |commit| commit.end);
+        let begun = self.commit_lsn().max(self.gathered());
+        part.lsn = commit.map_or(begun, |commit| commit.end);
         let nothing_to_do = part.steps.is_empty() && !self.in_parts;
         self.in_parts = commit.is_none();
         self.batch.join(&mut self.waiting);

@@ -51,6 +51,11 @@ impl Positions {
         is_news
     }
 
+    /// Everything before is received; no transaction of it is under way.
+    pub fn all_received(&self) -> Lsn {
+        self.received
+    }
+
     pub fn handed(&mut self, end: Lsn) {
         self.received(end);
         self.handed = self.handed.max(end);

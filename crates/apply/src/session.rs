@@ -15,6 +15,9 @@
 //! Each writer can have one part, and one more can wait; then nothing more is read, and the source
 //! is told from time to time that the replica is there. How many writers are used [`crate::crew`] decides.
 //!
+//! With a frequency ([`crate::cycle`]) the session reads only while a cycle runs. All that it takes then is
+//! one target transaction, however many parts it has.
+//!
 //! Reading also stops once all parts, with the copies of rows that their statements need, take the
 //! memory that they may take: only the last message that was read can exceed it.
 
@@ -24,14 +27,20 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Status, Timestamp};
 
-use crate::batch::{Counts, Missing, Part};
+use crate::batch::{Closing, CommitPoint, Counts, Missing, Part};
 use crate::crew::{Crew, Pace, Why, Writers};
+use crate::cycle::{Asked, Cycles, Past, Running};
 use crate::error::{ApplyError, Result};
 use crate::fault::Fault;
 use crate::merge::{Handed, Limits, Merger, Tables, Taken};
 use crate::order::Order;
 use crate::positions::Positions;
 use crate::work::{Done, Job, News, Task};
+
+/// A hold before every transaction.
+pub fn before_all() -> Lsn {
+    Lsn::from(1)
+}
 
 /// Parts that may wait for a writer.
 pub const MOST_WAITING: usize = 1;
@@ -64,6 +73,10 @@ pub struct Wanted {
     pub resumed: u64,
     /// What the source sends is not what the replica wants.
     pub refuse: bool,
+    /// Time from the beginning of one cycle to that of the next; zero: changes are applied as they come.
+    pub frequency: Duration,
+    /// Counts requests for a cycle; see [`Control::force`](crate::Control::force).
+    pub forces: u64,
 }
 
 impl Wanted {
@@ -88,6 +101,8 @@ pub struct Begin {
     pub careful: Lsn,
     /// Messages come from a spool.
     pub is_spooled: bool,
+    /// The frequency and what the target knows of earlier cycles; None: changes are applied as they come.
+    pub cycles: Option<(Duration, Past)>,
 }
 
 /// What the session wants done at once, in this order.
@@ -120,6 +135,19 @@ pub struct Figures {
     pub caught_up: bool,
     /// What was heard from the source; None with a spool, whose intake counts it.
     pub heard: Option<Heard>,
+    pub cycles: Option<CyclesShown>,
+}
+
+/// Where a replica is between its cycles and in one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CyclesShown {
+    pub every: Duration,
+    /// The cycle that runs.
+    pub running: Option<Running>,
+    /// When the next is due by the frequency.
+    pub next: Instant,
+    /// From when on the target is later than its cycles let expect; None before the first has ended.
+    pub late: Option<Instant>,
 }
 
 /// What was heard from the source.
@@ -138,7 +166,10 @@ pub struct Committed {
     pub counts: Counts,
     pub missing: u64,
     pub again: bool,
-    pub time: Timestamp,
+    /// When the newest transaction of it was committed on the source; None if it has none.
+    pub time: Option<Timestamp>,
+    /// The cycle that has ended with it, and how long that took.
+    pub cycle: Option<(Closing, Duration)>,
 }
 
 /// What the driver is to do once all actions are done.
@@ -153,6 +184,8 @@ pub enum Next {
     Wait(Duration),
     /// Wait likewise, or for the stream.
     WaitToRead(Duration),
+    /// Call [`Session::begin_cycle`].
+    Begin,
     /// The session ends, with an error or because that is wanted.
     End(Option<ApplyError>),
 }
@@ -188,6 +221,9 @@ pub struct Session<M> {
     bytes: u64,
     /// A change does not fit: the session ends once what was handed over before is done.
     misfit: Option<ApplyError>,
+    cycles: Option<Cycles>,
+    /// The spool takes nothing more in.
+    is_full: bool,
     actions: VecDeque<Action>,
     fault: Option<Fault>,
 }
@@ -215,6 +251,8 @@ impl<M: AsRef<[u8]>> Session<M> {
             heard: None,
             bytes: 0,
             misfit: None,
+            cycles: (begin.cycles).map(|(every, past)| Cycles::new(every, past, now)),
+            is_full: false,
             actions: VecDeque::new(),
             fault: None,
         }
@@ -254,7 +292,7 @@ impl<M: AsRef<[u8]>> Session<M> {
     /// What to do next.
     pub fn next(&mut self, now: Instant) -> Next {
         // Before a misfit is told of: a replica that is blocked has everything before it.
-        if self.wanted.ends() {
+        if self.wanted.ends() || self.is_rescheduled() {
             return Next::End(None);
         }
         if let Some(error) = self.misfit.take() {
@@ -275,6 +313,9 @@ impl<M: AsRef<[u8]>> Session<M> {
                 false => Next::Wait(STATUS_EVERY),
             };
         }
+        if self.cycles.is_some() {
+            return self.next_of_cycle(now);
+        }
         if self.held.is_some() {
             return match self.rest(now) {
                 Next::WaitToRead(patience) => Next::Wait(patience),
@@ -292,12 +333,16 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// Nothing more has arrived.
     pub fn idle(&mut self, now: Instant) -> Next {
-        self.rest(now)
+        match self.cycles {
+            Some(_) => self.end_cycle(),
+            None => self.rest(now),
+        }
     }
 
     /// All that has arrived is done: whoever knows why nothing more comes may say it.
     pub fn is_done(&self) -> bool {
-        self.handed == 0 && !self.is_worth_it()
+        let is_running = self.running().is_some();
+        self.handed == 0 && !self.is_worth_it() && !is_running
     }
 
     /// Takes a message.
@@ -328,7 +373,11 @@ impl<M: AsRef<[u8]>> Session<M> {
                         return Ok(());
                     }
                 }
-                self.bytes += data.as_ref().len() as u64;
+                let bytes = data.as_ref().len() as u64;
+                self.bytes += bytes;
+                if let Some(cycles) = &mut self.cycles {
+                    cycles.took(bytes);
+                }
             }
             FromServer::Keepalive { end, reply, .. } => {
                 self.source_end = self.source_end.max(end);
@@ -360,11 +409,10 @@ impl<M: AsRef<[u8]>> Session<M> {
     ) -> Result<()> {
         let before = self.wanted.hold;
         self.wanted = wanted;
-        if self.fault != Some(Fault::HoldIgnored) {
-            self.merger.set_hold(wanted.hold);
-        }
+        self.set_hold();
         if wanted.hold != before {
-            if let Some(data) = self.held.take() {
+            // What a cycle's end holds back is the next cycle's.
+            if let Some(data) = self.held.take_if(|_| self.cycles.is_none()) {
                 self.parse(data, tables, now)?;
             }
             // The source's answer says how far its WAL goes, if nothing else does.
@@ -386,7 +434,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             }
             News::Done(done) => {
                 let changed = self.crew.done(done.counts.rows(), done.again, now);
-                self.part_done(done);
+                self.part_done(done, now);
                 if changed {
                     self.use_crew();
                 }
@@ -420,25 +468,130 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.in_flight = self.in_flight.saturating_sub(memory);
     }
 
-    fn part_done(&mut self, done: Done) {
+    /// The frequency is another than when the session began.
+    fn is_rescheduled(&self) -> bool {
+        let every = self.begin.cycles.map_or(Duration::ZERO, |(every, _)| every);
+        self.wanted.frequency != every
+    }
+
+    /// Transactions from here on are held back: somebody wants that, or they are the next cycle's.
+    fn set_hold(&mut self) {
+        let wanted = (self.wanted.hold).filter(|_| self.fault != Some(Fault::HoldIgnored));
+        let end = self.cycles.as_ref().and_then(Cycles::end);
+        let end = end.filter(|_| self.fault != Some(Fault::CycleHasNoEnd));
+        self.merger
+            .set_hold([wanted, end].into_iter().flatten().min());
+    }
+
+    /// The cycle that runs.
+    pub fn running(&self) -> Option<&Running> {
+        self.cycles.as_ref().and_then(Cycles::running)
+    }
+
+    /// Whether the spool takes nothing more in: then a cycle makes room.
+    pub fn see_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// What may make a cycle due before its time, or keep it from beginning.
+    fn asked(&self) -> Asked {
+        let applied = self.positions.reached(self.merger.is_idle());
+        let waits = |hold: Lsn| hold > before_all() && applied < hold;
+        Asked {
+            forces: self.wanted.forces,
+            is_full: self.is_full,
+            hold: self.wanted.hold.map(waits),
+        }
+    }
+
+    fn next_of_cycle(&mut self, now: Instant) -> Next {
+        let asked = self.asked();
+        let Some(cycles) = &self.cycles else {
+            return Next::Read;
+        };
+        match cycles.running() {
+            Some(_) if cycles.is_closing() => Next::Wait(STATUS_EVERY),
+            Some(_) if self.held.is_some() => self.end_cycle(),
+            Some(_) => Next::Read,
+            None if self.handed > 0 => Next::Wait(STATUS_EVERY),
+            None => {
+                let rest = cycles.rest(asked, now).unwrap_or(STATUS_EVERY);
+                self.tell_news(now);
+                match rest.is_zero() {
+                    true => Next::Begin,
+                    false => Next::WaitToRead(rest.min(STATUS_EVERY)),
+                }
+            }
+        }
+    }
+
+    /// Begins the cycle that is due, up to what the spool has.
+    pub fn begin_cycle(
+        &mut self,
+        received: Lsn,
+        tables: &mut dyn Tables,
+        now: Instant,
+    ) -> Result<Next> {
+        let asked = self.asked();
+        let stands = self.positions.reached(self.merger.is_idle());
+        let begun = (self.cycles.as_mut()).is_some_and(|it| it.begin(stands, received, asked, now));
+        if !begun {
+            return Ok(Next::WaitToRead(STATUS_EVERY));
+        }
+        self.merger.begin_cycle();
+        self.set_hold();
+        self.show(now);
+        if let Some(data) = self.held.take() {
+            self.parse(data, tables, now)?;
+        }
+        Ok(Next::Again)
+    }
+
+    /// All that the cycle takes was taken: hands over its last part, once the writers have room.
+    fn end_cycle(&mut self) -> Next {
+        let has_room = self.handed < self.crew.used() + MOST_WAITING;
+        if !has_room || self.cycles.as_ref().is_none_or(Cycles::is_closing) {
+            return Next::Wait(STATUS_EVERY);
+        }
+        let end = self.positions.all_received();
+        let (mut part, tables) = self.merger.end_cycle(end);
+        if let Some(cycles) = &mut self.cycles {
+            cycles.handed(&part.counts);
+            part.cycle = cycles.close(tables).map(Box::new);
+        }
+        self.hand_part(part);
+        Next::Again
+    }
+
+    fn part_done(&mut self, done: Done, now: Instant) {
         self.ended(done.memory);
         if done.stale {
             self.merger.look_again();
         }
         self.in_parts.add(&done.counts);
         let Some(commit) = done.commit else {
+            if let Some(cycles) = &mut self.cycles {
+                cycles.made(done.lsn);
+                self.is_news = true;
+            }
             return;
         };
+        if let (Some(cycles), Some(_)) = (&mut self.cycles, &done.cycle) {
+            cycles.committed(now);
+        }
         self.positions.applied(commit.end);
         if done.flushed || self.fault == Some(Fault::FlushedIsApplied) {
             self.positions.flushed();
         }
         self.is_news = true;
+        let counts = std::mem::take(&mut self.in_parts);
+        let took = |it: Box<Closing>| (*it, now.saturating_duration_since(it.began));
         self.actions.push_back(Action::Count(Committed {
-            counts: std::mem::take(&mut self.in_parts),
+            counts,
             missing: done.missing.values().sum(),
             again: done.again,
-            time: commit.time,
+            time: Some(commit.time).filter(|_| counts.transactions > 0),
+            cycle: done.cycle.map(took),
         }));
         if !done.missing.is_empty() {
             self.actions
@@ -489,19 +642,38 @@ impl<M: AsRef<[u8]>> Session<M> {
                 self.is_news = true;
             }
             Handed::Part(part) => {
-                if let Some(commit) = part.commit {
-                    self.positions.handed(commit.end);
-                    self.newest_handed = commit.end;
-                    if self.fault == Some(Fault::HandedIsApplied) {
-                        self.positions.applied(commit.end);
-                    }
+                if let Some(cycles) = &mut self.cycles {
+                    cycles.handed(&part.counts);
                 }
-                self.actions.push_back(Action::Behind);
-                self.in_flight += part.memory;
-                self.part(part);
+                self.hand_part(self.planted(part));
             }
         }
         Next::Again
+    }
+
+    /// The part; with a fault, that of a cycle commits.
+    fn planted(&self, mut part: Part) -> Part {
+        if self.fault == Some(Fault::CycleCommitsParts) && !self.merger.is_inside() {
+            let end = part.lsn;
+            part.commit.get_or_insert(CommitPoint {
+                end,
+                time: Timestamp::default(),
+            });
+        }
+        part
+    }
+
+    fn hand_part(&mut self, part: Part) {
+        if let Some(commit) = part.commit {
+            self.positions.handed(commit.end);
+            self.newest_handed = commit.end;
+            if self.fault == Some(Fault::HandedIsApplied) {
+                self.positions.applied(commit.end);
+            }
+        }
+        self.actions.push_back(Action::Behind);
+        self.in_flight += part.memory;
+        self.part(part);
     }
 
     fn part(&mut self, part: Part) {
@@ -547,7 +719,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         }
         match self.positions.is_ahead_of_told(self.merger.is_idle()) {
             true => self.tell(false, now),
-            false => self.show(),
+            false => self.show(now),
         }
     }
 
@@ -558,11 +730,11 @@ impl<M: AsRef<[u8]>> Session<M> {
             .status(self.merger.is_idle(), Timestamp::default());
         status.reply = reply;
         self.last_status = now;
-        self.show();
+        self.show(now);
         self.actions.push_back(Action::Tell(status));
     }
 
-    fn show(&mut self) {
+    fn show(&mut self, now: Instant) {
         self.is_news = false;
         let (flushed, applied) = self.positions.told();
         let bytes = std::mem::take(&mut self.bytes);
@@ -577,6 +749,12 @@ impl<M: AsRef<[u8]>> Session<M> {
             flushed,
             caught_up: self.merger.is_idle() && is_settled,
             heard: Some(heard).filter(|_| !self.begin.is_spooled),
+            cycles: (self.cycles.as_ref()).map(|cycles| CyclesShown {
+                every: cycles.every(),
+                running: cycles.running().copied(),
+                next: now + cycles.until_next(now),
+                late: cycles.late_from(),
+            }),
         }));
     }
 }

@@ -8,9 +8,14 @@
 //! Each commit adds a row, and passed ones are deleted now and then. One row that is updated would
 //! be slow to find while an old snapshot keeps its dead versions.
 
+use std::time::Duration;
+
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, field};
 use lockstep_wire::{Lsn, Timeline};
+
+use crate::batch::Closing;
+use crate::cycle::{Past, Running};
 
 /// The statements that keep a position, for the transaction whose changes end there. `tidy`: they
 /// delete what was kept before.
@@ -63,6 +68,119 @@ pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
     VALUES ($1, $2, $3, 'copied', '0/0', $4) \
     ON CONFLICT (replica, schema_name, table_name) \
     DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
+
+/// Cycles whose figures are kept for each replica: a week of one every minute.
+const KEPT_CYCLES: u64 = 10_000;
+
+/// Leaves a cycle's figures, for the transaction that commits it: `$1` is the replica, `$2` the cycle, `$3`
+/// the milliseconds since its beginning, `$4` and `$5` bytes received and sent to the target, `$6` to `$8`
+/// transactions, rows and tables, `$9` the position, `$10` requests that it answers. A cycle that has failed
+/// before has a row.
+const END_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
+        elapsed_ms, sent_bytes, write_bytes, bandwidth, transactions, rows, tables, lsn, forces) \
+    SELECT $1, $2::pg_catalog.int8, 'done', \
+        pg_catalog.clock_timestamp() - $3::pg_catalog.int8 * '1 millisecond'::pg_catalog.interval, \
+        pg_catalog.clock_timestamp(), $3::pg_catalog.int8, $4::pg_catalog.int8, $5::pg_catalog.int8, \
+        $4::pg_catalog.int8 * 1000 / greatest($3::pg_catalog.int8, 1), $6::pg_catalog.int8, \
+        $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.pg_lsn, $10::pg_catalog.int8 \
+    ON CONFLICT (replica, cycle) DO UPDATE SET state = excluded.state, \
+        start_time = excluded.start_time, end_time = excluded.end_time, \
+        elapsed_ms = excluded.elapsed_ms, sent_bytes = excluded.sent_bytes, \
+        write_bytes = excluded.write_bytes, bandwidth = excluded.bandwidth, \
+        transactions = excluded.transactions, rows = excluded.rows, tables = excluded.tables, \
+        lsn = excluded.lsn, forces = excluded.forces, error = NULL";
+
+/// Leaves that a cycle has failed: `$1` to `$3` as there, `$4` bytes received, `$5` requests, `$6` why.
+const FAIL_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
+        elapsed_ms, sent_bytes, forces, failures, error) \
+    SELECT $1, $2::pg_catalog.int8, 'failed', \
+        pg_catalog.clock_timestamp() - $3::pg_catalog.int8 * '1 millisecond'::pg_catalog.interval, \
+        pg_catalog.clock_timestamp(), $3::pg_catalog.int8, $4::pg_catalog.int8, \
+        $5::pg_catalog.int8, 1, $6 \
+    ON CONFLICT (replica, cycle) DO UPDATE SET start_time = excluded.start_time, \
+        end_time = excluded.end_time, elapsed_ms = excluded.elapsed_ms, \
+        sent_bytes = excluded.sent_bytes, forces = excluded.forces, failures = c.failures + 1, \
+        error = excluded.error WHERE c.state = 'failed'";
+
+/// Runs the statement that leaves a cycle's figures, and forgets cycles that are long past. `end` is the
+/// position of the commit, `write_bytes` what the transaction has sent to the target.
+pub fn end_cycle(
+    connection: &mut Connection,
+    replica: &str,
+    cycle: &Closing,
+    end: Lsn,
+    write_bytes: u64,
+) -> Result<(), ClientError> {
+    let elapsed_ms = whole_ms(cycle.began.elapsed());
+    connection.query_with(
+        END_CYCLE,
+        &[
+            &replica,
+            &cycle.number,
+            &elapsed_ms,
+            &cycle.sent_bytes,
+            &write_bytes,
+            &cycle.counts.transactions,
+            &cycle.counts.rows(),
+            &cycle.tables,
+            &end,
+            &cycle.forces,
+        ],
+    )?;
+    let forget = "DELETE FROM lockstep.cycle WHERE replica OPERATOR(pg_catalog.=) $1 \
+                  AND cycle OPERATOR(pg_catalog.<=) $2::pg_catalog.int8";
+    match cycle.number.checked_sub(KEPT_CYCLES) {
+        Some(past) => connection.query_with(forget, &[&replica, &past]).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Keeps that a cycle has failed. It is begun again, under its number.
+pub fn fail_cycle(
+    connection: &mut Connection,
+    replica: &str,
+    failed: &Running,
+    words: &str,
+) -> Result<(), ClientError> {
+    let elapsed_ms = whole_ms(failed.began.elapsed());
+    let kept = connection.query_with(
+        FAIL_CYCLE,
+        &[
+            &replica,
+            &failed.number,
+            &elapsed_ms,
+            &failed.sent_bytes,
+            &failed.forces,
+            &words,
+        ],
+    );
+    kept.map(drop)
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The newest cycle that the target has committed.
+pub fn past_cycles(connection: &mut Connection, replica: &str) -> Result<Past, ClientError> {
+    let sql = "SELECT cycle, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - start_time), \
+                   forces, elapsed_ms \
+               FROM lockstep.cycle \
+               WHERE replica OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'done' \
+               ORDER BY cycle DESC LIMIT 1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    let read = |row: &Vec<Option<String>>| {
+        let since: f64 = field(row, 1)?;
+        Ok(Past {
+            number: field(row, 0)?,
+            // The target's clock may have been set back since.
+            since: Some(Duration::try_from_secs_f64(since).unwrap_or_default()),
+            forces: field(row, 2)?,
+            took: Duration::from_millis(field(row, 3)?),
+        })
+    };
+    rows.first().map_or_else(|| Ok(Past::default()), read)
+}
 
 /// What a replica's state says of its source.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -35,7 +35,7 @@
 
 use lockstep_wire::Lsn;
 
-use crate::batch::{CommitPoint, Counts, Missing, Part};
+use crate::batch::{Closing, CommitPoint, Counts, Missing, Part};
 use crate::error::ApplyError;
 use crate::fault::Fault;
 use crate::order::{MOST_WRITERS, Plan};
@@ -69,6 +69,10 @@ pub struct Done {
     pub again: bool,
     /// The target's catalog is not what the part was planned with.
     pub stale: bool,
+    /// Everything before is made.
+    pub lsn: Lsn,
+    /// The cycle that has ended.
+    pub cycle: Option<Box<Closing>>,
 }
 
 /// What a writer is given to do.
@@ -202,6 +206,8 @@ impl Work {
             done.commit = part.commit;
             done.counts = part.counts;
             done.memory = part.memory;
+            done.lsn = part.lsn;
+            done.cycle.clone_from(&part.cycle);
         }
         let ahead = job.part().is_some() && !job.plan.is_alone() && !is_first;
         let mut work = Self {

@@ -24,7 +24,8 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
-use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::batch::{Closing, CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
 use crate::net::Update;
@@ -101,6 +102,8 @@ pub struct Writer {
     /// Commits since positions that are passed were deleted.
     kept: u32,
     missing: Missing,
+    /// Bytes of values that this transaction has sent to the target.
+    sent_bytes: u64,
 }
 
 /// Which changes of a part to make.
@@ -257,6 +260,7 @@ impl Writer {
             replica: settings.replica.clone(),
             kept: 0,
             missing: Missing::new(),
+            sent_bytes: 0,
         })
     }
 
@@ -306,6 +310,7 @@ impl Writer {
     /// Forgets all that was applied since the last commit.
     pub fn roll_back(&mut self) -> Result<()> {
         self.missing.clear();
+        self.sent_bytes = 0;
         if !std::mem::take(&mut self.in_transaction) {
             return Ok(());
         }
@@ -349,24 +354,45 @@ impl Writer {
     }
 
     /// Commits, with the source's position. `flush`: all commits so far are on disk when this
-    /// returns. Returns the rows of the transaction that were to be changed and were not there,
-    /// which the state counts as part of it.
-    pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
+    /// returns. A cycle that ends with it leaves its figures. Returns the rows of the transaction that were
+    /// to be changed and were not there, which the state counts as part of it.
+    pub fn commit(
+        &mut self,
+        commit: CommitPoint,
+        cycle: Option<&Closing>,
+        flush: bool,
+    ) -> Result<Missing> {
         for (table, rows) in &self.missing {
             let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
             let added = self.connection.query_with(target_state::ADD_MISSING, &of);
             added.map_err(ApplyError::Target)?;
         }
-        let time = format!(
-            "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
-             + {} * '1 microsecond'::pg_catalog.interval",
-            commit.time.0
-        );
+        if let Some(cycle) = cycle {
+            let ended = target_state::end_cycle(
+                &mut self.connection,
+                &self.replica,
+                cycle,
+                commit.end,
+                self.sent_bytes,
+            );
+            ended.map_err(ApplyError::Target)?;
+            failpoint::CYCLE_KEPT.reach();
+        }
+        let time = match cycle {
+            // Nothing was committed on the source.
+            Some(cycle) if cycle.counts.transactions == 0 => "pg_catalog.now()".to_owned(),
+            _ => format!(
+                "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+                 + {} * '1 microsecond'::pg_catalog.interval",
+                commit.time.0
+            ),
+        };
         let sql = self.commit_sql(commit.end, &time, flush)?;
         failpoint::APPLY_WRITTEN.reach();
         // A deferred trigger may refuse it only now.
         (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
+        self.sent_bytes = 0;
         Ok(std::mem::take(&mut self.missing))
     }
 
@@ -396,6 +422,12 @@ impl Writer {
             "{keep}; SELECT pg_catalog.pg_current_xact_id(), \
              pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT; {then}"
         ))
+    }
+
+    /// What the target knows of the replica's cycles.
+    pub fn past(&mut self) -> Result<Past> {
+        let past = target_state::past_cycles(&mut self.connection, &self.replica);
+        past.map_err(ApplyError::Target)
     }
 
     /// What the target knows of the source. `stands` is where its origin stands.
@@ -543,9 +575,11 @@ impl Writer {
         let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
         let mut copy = self.connection.copy_in(&table.copy())?;
         let mut lines = Vec::with_capacity(2 * COPY_BYTES);
+        let mut sent = 0;
         let mut send = |lines: &mut Vec<u8>| -> lockstep_client::Result<()> {
             if lines.len() >= COPY_BYTES {
                 copy.send(lines)?;
+                sent += lines.len() as u64;
                 lines.clear();
             }
             Ok(())
@@ -554,7 +588,9 @@ impl Writer {
             copy_line(row, &written, &mut lines, &mut send)?;
         }
         copy.send(&lines)?;
-        copy.finish().map(drop)
+        copy.finish()?;
+        self.sent_bytes += sent + lines.len() as u64;
+        Ok(())
     }
 
     fn count_missing(&mut self, table: &Table, wanted: usize, changed: u64) {
@@ -652,6 +688,7 @@ impl Writer {
         if verb == Verb::Insert || table.is_indexed() {
             let (name, statement) = self.prepare(table, verb, keeps)?;
             let values = values(table, &statement, &key, rows)?;
+            self.sent_bytes += bytes(&values);
             return self.connection.change_prepared(&name, values);
         }
         let statement = table.statement(verb, &keeps);
@@ -675,6 +712,7 @@ impl Writer {
     }
 
     fn scan(&mut self, sql: &str, values: Vec<Option<CString>>) -> lockstep_client::Result<u64> {
+        self.sent_bytes += bytes(&values);
         self.connection.execute(SCANS_ON)?;
         let changed = self.connection.change_with(sql, values)?;
         self.connection.execute(SCANS_OFF)?;
@@ -714,4 +752,10 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Bytes of a statement's values.
+fn bytes(values: &[Option<CString>]) -> u64 {
+    let values = values.iter().flatten();
+    values.map(|value| value.as_bytes().len() as u64).sum()
 }

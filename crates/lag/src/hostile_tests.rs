@@ -501,7 +501,7 @@ fn sound(diagnosis: &Diagnosis) {
 
 #[test]
 fn any_window_is_diagnosed() {
-    rounds(400, |rng| {
+    rounds(100, |rng| {
         let window = window(rng);
         let diagnosis = diagnose(&window);
         sound(&diagnosis);

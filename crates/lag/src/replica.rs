@@ -29,6 +29,9 @@ const SLOT_DIGITS: usize = 8;
 /// What is older than this is not known any more, in milliseconds. Apply writes every second.
 const FRESH_MS: f64 = 15_000.0;
 
+/// A replica with cycles is late if it is this many milliseconds later than they let expect.
+const LATE_MS: f64 = 1_000.0;
+
 /// Most replicas of a database that are read.
 const MOST_REPLICAS: usize = 100;
 
@@ -65,6 +68,10 @@ pub struct Replica {
     pub unmade_objects: Option<u64>,
     pub unmade: Option<String>,
     pub hold: Option<Hold>,
+    /// Time from the beginning of one cycle to that of the next; None or 0 if it has none.
+    pub frequency_ms: Option<f64>,
+    /// Time by which it is later than its frequency and a cycle as long as the last let expect.
+    pub cycle_late_ms: Option<f64>,
 }
 
 /// Who holds a replica still: a `lockstep replica verify` that somebody waits for.
@@ -141,6 +148,13 @@ impl Replica {
     /// True if the replica is a copy: changes are to be applied.
     pub fn is_copied(&self) -> bool {
         self.phase == CopyPhase::Ready
+    }
+
+    /// Whether it is late, if it has cycles and its process has just said so: between them it stands still.
+    pub fn is_late_by_cycles(&self) -> Option<bool> {
+        let has_cycles = self.frequency_ms.is_some_and(|every| every > 0.0);
+        let runs = self.doing(false) == Doing::Running;
+        (has_cycles && runs).then(|| self.cycle_late_ms.is_some_and(|late| late >= LATE_MS))
     }
 
     /// Verify lets it stand still.
@@ -318,6 +332,8 @@ pub fn question() -> String {
            left(to_jsonb(r) ->> 'unreplicated', {MOST_ERROR}) AS unreplicated, \
            (to_jsonb(r) ->> 'unmade_objects')::bigint AS unmade_objects, \
            left(to_jsonb(r) ->> 'unmade', {MOST_ERROR}) AS unmade, \
+           (to_jsonb(r) ->> 'frequency_ms')::float8 AS frequency_ms, \
+           (to_jsonb(r) ->> 'cycle_late_ms')::float8 AS cycle_late_ms, \
            (SELECT to_json(h) FROM (SELECT w.pid, a.usename AS user, \
                 host(a.client_addr) AS client, w.held IS NOT NULL AS held, \
                 1000 * extract(epoch FROM clock_timestamp() - a.backend_start) AS age_ms \

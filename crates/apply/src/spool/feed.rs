@@ -56,6 +56,14 @@ pub(crate) enum Feed {
 }
 
 impl Feed {
+    /// Everything before is there; None without a spool.
+    pub fn received(&self) -> Option<Lsn> {
+        match self {
+            Self::Source(_) => None,
+            Self::Spool(spool) => Some(spool.log.received()),
+        }
+    }
+
     /// The next message, if it is there. Never waits for the source.
     pub fn next(&mut self) -> Result<Arrived> {
         match self {

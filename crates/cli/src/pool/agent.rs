@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lockstep_client::Conninfo;
 use lockstep_pool::agent::Servers;
-use lockstep_pool::check::parse_time;
 use lockstep_pool::judge::Rules;
 use lockstep_pool::member;
 use lockstep_pool::run::Agency;
@@ -16,6 +15,7 @@ use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::http::door::{Doors, Keys};
 use lockstep_service::logging::{self, LogFormat, LogLevel};
+use lockstep_service::words::span;
 
 /// Intervals in a bound, unless the interval is given: a current node is then always within half of it.
 const INTERVALS: u32 = 6;
@@ -60,16 +60,16 @@ pub struct AgentArgs {
     #[arg(long, value_enum, default_value = "fresh")]
     door: DoorArg,
     /// The oldest data that a node of door fresh may show; a time such as 100ms or 2s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
     bound: Duration,
     /// Time between two questions; a sixth of the bound by default, at most 1s
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = span::parse)]
     interval: Option<Duration>,
     /// How long all must be well before the node is in; at least the bound
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
     settle: Duration,
     /// Time in which the share of a newcomer, or of a node that returns, becomes whole
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = span::parse)]
     rise: Duration,
     /// Address for HTTP; port 0 takes a free port, which the log names
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9872", value_parser = HostPort::parse)]

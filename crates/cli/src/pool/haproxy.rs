@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_pool::check::parse_time;
 use lockstep_pool::haproxy::{
     ProxyRules, ServerRules, SessionsWhenOut, WhenAllLate, configuration,
 };
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
-use lockstep_service::words::output;
+use lockstep_service::words::{output, span};
 
 use super::members::MembersArgs;
 use super::runtime::SocketArgs;
@@ -107,7 +106,7 @@ impl ServerArgs {
 
 /// From 50 ms, which HAProxy and the agents can hold, to a minute.
 fn check_interval(text: &str) -> Result<Duration, String> {
-    let time = parse_time(text)?;
+    let time = span::parse(text)?;
     match (50..=60_000).contains(&time.as_millis()) {
         true => Ok(time),
         false => Err("it is from 50ms to 1min".to_owned()),

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_client::Conninfo;
-use lockstep_pool::check::parse_time;
 use lockstep_pool::haproxy::{lines, name_of};
 use lockstep_pool::member::{AgentPlace, Member};
 use lockstep_pool::runtime::{Present, Runtime, RuntimeError, Statistics, plan};
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
-use lockstep_service::words::{figures, output, quoted};
+use lockstep_service::words::{figures, output, quoted, span};
 
 use super::agent::DoorArg;
 use super::haproxy::ServerArgs;
@@ -49,7 +48,7 @@ impl SocketArgs {
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// How long to wait until the node's sessions have ended
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = span::parse)]
     wait: Duration,
     /// Cut off the sessions that are left then
     #[arg(long)]

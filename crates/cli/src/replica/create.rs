@@ -19,6 +19,7 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
+use super::cycles::{frequency, frequency_words};
 use super::verify::{unmade_json, unmade_line};
 use super::{conninfo, failed};
 use crate::name::complain;
@@ -64,6 +65,10 @@ pub struct CreateArgs {
     /// Most bytes that are copied from source to target each second, such as 50MB; 0: no limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
     bandwidth: u64,
+    /// Time from the beginning of one cycle to that of the next, such as 60s, for a target that moves in
+    /// one commit a cycle; needs a spool then. 0: apply changes as they come
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = frequency)]
+    frequency: Duration,
     /// Leave out large objects, which PostgreSQL does not replicate
     #[arg(long)]
     skip_large_objects: bool,
@@ -104,16 +109,22 @@ pub fn run(args: &CreateArgs) -> Result<()> {
         jobs: usize::from(args.jobs),
         bytes_per_s: Some(args.bandwidth).filter(|bytes| *bytes > 0),
         skip_large_objects: args.skip_large_objects,
+        frequency: args.frequency,
     };
     let mut told = Told::new(args.output);
     let created = create(&options, &mut told);
     told.end();
     match (args.output, &created) {
         (Output::Json, _) => output::print(&told.json(created.as_ref().ok()).to_string()),
-        (Output::Text, Ok(created)) => output::print(&format!(
-            "replica {} is ready: its slot keeps all changes from {} on",
-            args.name, created.start
-        )),
+        (Output::Text, Ok(created)) => {
+            output::print(&format!(
+                "replica {} is ready: its slot keeps all changes from {} on",
+                args.name, created.start
+            ));
+            if !args.frequency.is_zero() {
+                output::print(&format!("it {}", frequency_words(args.frequency)));
+            }
+        }
         (Output::Text, Err(_)) => {}
     }
     let created = created.map_err(failed)?;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lockstep_apply::batch::Closing;
+use lockstep_apply::session::CyclesShown;
 use lockstep_apply::{Phase, SpoolStats, Stats};
 use lockstep_replica::lifecycle::daemon::Seen;
 use lockstep_replica::lifecycle::follow::Following;
@@ -77,7 +79,7 @@ fn position(lsn: Lsn) -> Value {
     lsn.is_valid().then_some(lsn).into()
 }
 
-const FAMILIES: [Family<Stats>; 20] = [
+const FAMILIES: [Family<Stats>; 27] = [
     Family::new(
         "applied_position_bytes",
         "WAL position of the source in bytes up to which changes are committed on the target.",
@@ -181,7 +183,58 @@ const FAMILIES: [Family<Stats>; 20] = [
         "1 while the spool has no room, so that the source keeps WAL.",
         |stats| spool(stats, |spool| spool.full.is_some()),
     ),
+    Family::new(
+        "frequency_seconds",
+        "Time from the beginning of one cycle to that of the next, of a replica that has cycles.",
+        |stats| seconds(stats.cycles.map(|cycles| cycles.every)),
+    ),
+    Family::new(
+        "last_cycle_seconds",
+        "Time that the newest committed cycle took.",
+        |stats| seconds(stats.last_cycle.map(|(_, took)| took)),
+    ),
+    Family::new(
+        "last_cycle_rows",
+        "Changed rows of the newest committed cycle, as the source sent them.",
+        |stats| last(stats, |cycle| cycle.counts.rows()),
+    ),
+    Family::new(
+        "last_cycle_bytes",
+        "Bytes of the source's messages of the newest committed cycle.",
+        |stats| last(stats, |cycle| cycle.sent_bytes),
+    ),
+    Family::new(
+        "cycle_late_seconds",
+        "Time by which the target is later than its frequency and a cycle as long as the last let expect.",
+        |stats| {
+            let late = |it: CyclesShown| it.late.map_or(Duration::ZERO, |late| late.elapsed());
+            seconds(stats.cycles.map(late))
+        },
+    ),
+    Family::new("cycles_total", "Cycles that are committed.", |stats| {
+        of_cycles(stats, stats.cycles_done)
+    }),
+    Family::new(
+        "failed_cycles_total",
+        "Times that a cycle failed.",
+        |stats| of_cycles(stats, stats.cycles_failed),
+    ),
 ];
+
+fn seconds(time: Option<Duration>) -> Value {
+    time.map(|time| format!("{:.3}", time.as_secs_f64())).into()
+}
+
+/// A figure of the newest cycle.
+fn last(stats: &Stats, value: fn(&Closing) -> u64) -> Value {
+    stats.last_cycle.map(|(cycle, _)| value(&cycle)).into()
+}
+
+/// A count of cycles, of a replica that has had some.
+fn of_cycles(stats: &Stats, count: u64) -> Value {
+    let has_some = stats.cycles.is_some() || stats.cycles_done + stats.cycles_failed > 0;
+    has_some.then_some(count).into()
+}
 
 fn spool<V: Into<Value>>(stats: &Stats, value: fn(&SpoolStats) -> V) -> Value {
     stats.spool.as_ref().map(value).into()
@@ -302,6 +355,28 @@ mod tests {
                 to: Lsn::from(95),
                 full: None,
             }),
+            cycles: Some(CyclesShown {
+                every: Duration::from_secs(60),
+                running: None,
+                next: Instant::now(),
+                late: None,
+            }),
+            last_cycle: Some((
+                Closing {
+                    number: 5,
+                    began: Instant::now(),
+                    forces: 0,
+                    counts: Counts {
+                        inserts: 6,
+                        ..Counts::default()
+                    },
+                    sent_bytes: 700,
+                    tables: 1,
+                },
+                Duration::from_millis(1500),
+            )),
+            cycles_done: 4,
+            cycles_failed: 2,
             ..Stats::default()
         };
         let stopped = Stats {

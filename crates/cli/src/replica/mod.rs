@@ -2,6 +2,7 @@
 
 mod config;
 mod create;
+mod cycles;
 mod drop;
 mod metrics;
 mod run;
@@ -44,6 +45,20 @@ pub enum ReplicaCommand {
     Pause(run::PauseArgs),
     /// End a pause, and make a replica that a change has stopped try again now
     Resume(run::PauseArgs),
+    /// Show a replica's cycles, the newest first, and the one that runs
+    ///
+    /// A replica with a frequency moves its target from one state of the source to the next in one commit
+    /// a cycle, which leaves its figures in the target (lockstep.cycle). Times are the target's.
+    History(cycles::HistoryArgs),
+    /// Begin a cycle now, wait for its end, and print it
+    ///
+    /// The target then has everything that the source had when the command began. Needs a process that
+    /// applies changes (lockstep replica run).
+    Force(cycles::ForceArgs),
+    /// Change a replica's frequency
+    ///
+    /// A process that applies changes takes it up within a second or two; a cycle that runs is begun again.
+    Alter(cycles::AlterArgs),
     /// Compare all rows of a replica with those of its source, at one position, while changes go on
     ///
     /// Holds the replica at a position of the source until both sides have a snapshot, then compares
@@ -95,6 +110,9 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Start(args) => start::run(args),
         ReplicaCommand::Pause(args) => run::pause(args, true),
         ReplicaCommand::Resume(args) => run::pause(args, false),
+        ReplicaCommand::History(args) => cycles::history(args),
+        ReplicaCommand::Force(args) => cycles::force(args),
+        ReplicaCommand::Alter(args) => cycles::alter(args),
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }

@@ -83,7 +83,9 @@ fn start(
     loop {
         let (holder, applied) = (state.holder(name)?, state.applied(name)?);
         let standing = standing(holder, &applied);
-        let is_on = |lsn: &Lsn| *lsn >= asked.end || Some(*lsn) > before;
+        // One with a frequency stands still until its next cycle.
+        let has_cycles = !replica.frequency.is_zero();
+        let is_on = |lsn: &Lsn| has_cycles || *lsn >= asked.end || Some(*lsn) > before;
         let reached = applied.lsn.filter(is_on);
         if let (Standing::Apply("applying"), Some(lsn)) = (standing, reached) {
             return Ok(Some((lsn, asked.unreplicated(&replica))));

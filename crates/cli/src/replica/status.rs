@@ -9,8 +9,8 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState, Unmade,
-    unmade_words,
+    Applied, Cycle, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState,
+    Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
@@ -21,7 +21,7 @@ use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
 use super::verify::{unmade_json, unmade_line};
-use super::{conninfo, failed};
+use super::{conninfo, cycles, failed};
 
 /// Columns of a note on a screen.
 const COLUMNS: usize = 100;
@@ -54,6 +54,8 @@ struct Known {
     tables: Vec<TableCopy>,
     /// What the copy could not make on the target.
     unmade: Vec<Unmade>,
+    /// The newest cycle that has ended.
+    last_cycle: Option<Cycle>,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
 }
@@ -161,6 +163,7 @@ fn ask(
             source,
             tables,
             unmade: state.unmade(&replica.name)?,
+            last_cycle: state.cycles(&replica.name, 1)?.pop(),
             replica,
         });
     }
@@ -276,7 +279,10 @@ impl Known {
 
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
-        let mut notes = self.spool_notes();
+        let standing = standing(self.holder, &self.applied);
+        let last = self.last_cycle.as_ref();
+        let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
+        notes.extend(self.spool_notes());
         notes.extend((self.writers()).map(|(used, why)| format!("writers: {used}, {why}")));
         let of_source = self.errors_of_source();
         if let Some(error) = (self.applied.error.as_ref()).filter(|it| !of_source.contains(it)) {
@@ -416,6 +422,7 @@ impl Known {
             "publication_altered": self.source().and_then(|source| source.altered.clone()),
             "error": self.errors_of_source().into_iter().next().or(self.applied.error.clone()),
             "spool": self.spool().map(spool_json),
+            "cycles": cycles::json(&self.replica, &self.applied, self.last_cycle.as_ref()),
             "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),

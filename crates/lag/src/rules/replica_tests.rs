@@ -109,6 +109,34 @@ fn slots_of_replicas_are_told_from_those_of_relays() {
     }
 }
 
+/// The replica applies once an hour, and the source has had changes since.
+fn between_cycles(replica: &mut Replica) {
+    stands(replica);
+    replica.frequency_ms = Some(3_600_000.0);
+    replica.cycle_late_ms = Some(0.0);
+}
+
+#[test]
+fn a_replica_between_its_cycles_is_not_late_and_one_whose_cycle_is_overdue_is() {
+    let behind = |change| {
+        let diagnosis = away(change).diagnose();
+        let mut links = diagnosis.links.iter();
+        let link = links.find(|link| link.lockstep_replica.is_some());
+        link.unwrap().behind
+    };
+    assert!(behind(stands), "without cycles it is late");
+    assert!(!behind(between_cycles));
+    assert!(behind(|it| {
+        between_cycles(it);
+        it.cycle_late_ms = Some(5_000.0);
+    }));
+    // Whoever writes nothing more has no cycles.
+    assert!(behind(|it| {
+        between_cycles(it);
+        it.written_age_ms = Some(60_000.0);
+    }));
+}
+
 #[test]
 fn what_a_replica_does_follows_from_all_that_is_known() {
     let hold = |held| {

@@ -224,6 +224,7 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn two_standbys_play_at_once_and_one_is_killed_in_the_middle() {
     let lab = Lab::for_tests().unwrap();
     let primary = primary(&lab);

@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lockstep_client::quote::identifier;
 use lockstep_client::{Connection, Conninfo};
@@ -52,6 +53,8 @@ pub struct CreateOptions {
     /// Most bytes a second from source to target.
     pub bytes_per_s: Option<u64>,
     pub skip_large_objects: bool,
+    /// Time from the beginning of one cycle to that of the next; zero: changes are applied as they come.
+    pub frequency: Duration,
 }
 
 /// What came of it.
@@ -172,6 +175,8 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         start: None,
         paused: false,
         resumes: 0,
+        frequency: options.frequency,
+        forces: 0,
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
@@ -194,6 +199,9 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     };
     if replica.phase == Phase::Ready {
         return refused("exists already");
+    }
+    if replica.frequency != options.frequency {
+        return refused("was begun with another frequency");
     }
     if replica.excluded() != options.excluded {
         return refused("was begun with other exclusions");

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo};
 use lockstep_wire::Lsn;
@@ -16,9 +16,11 @@ use tracing::warn;
 use crate::error::{ReplicaError, Result};
 use crate::publication::Expected;
 use crate::state::failpoint;
-use crate::state::{Applied, Phase, Replica, ReplicaState, TableState};
+use crate::state::{Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableState};
 use crate::status::source::{Source, source_of};
+use lockstep_apply::cycle::Running;
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
+use lockstep_apply::session::CyclesShown;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
@@ -89,6 +91,11 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             published: published.clone().map(|expected| expected as _),
             ..settings(&replica, &source, &what.target)?
         };
+        // Verify has no spool, and is about to hold the replica: it does without cycles.
+        if altered_ends {
+            control.set_frequency(replica.frequency);
+            control.force(replica.forces);
+        }
         if replica.paused {
             control.pause();
         }
@@ -331,11 +338,47 @@ fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
     Ok((state, replica))
 }
 
+/// What the state wants of apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wants {
+    paused: bool,
+    resumes: u64,
+    frequency: Duration,
+    forces: u64,
+}
+
+impl Wants {
+    fn of(replica: &Replica) -> Self {
+        Self {
+            paused: replica.paused,
+            resumes: replica.resumes,
+            frequency: replica.frequency,
+            forces: replica.forces,
+        }
+    }
+
+    /// Tells apply what is not as before.
+    fn tell(self, before: Self, control: &Control) {
+        if self.frequency != before.frequency {
+            control.set_frequency(self.frequency);
+        }
+        if self.forces != before.forces {
+            control.force(self.forces);
+        }
+        if (self.paused, self.resumes) != (before.paused, before.resumes) {
+            match self.paused {
+                true => control.pause(),
+                false => control.resume(),
+            }
+        }
+    }
+}
+
 /// Takes the state's wishes to the applying thread, and its progress to the state, until that
 /// thread has ended.
 fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Control) {
     let mut state = Some(state);
-    let mut wanted = (replica.paused, replica.resumes);
+    let mut wanted = Wants::of(replica);
     let mut before = Before::default();
     let mut ended = false;
     loop {
@@ -347,18 +390,14 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
             // The first session is lost: another takes its lock again.
             none => take(&replica.name, target).map(|(state, replica)| {
                 *none = Some(state);
-                (replica.paused, replica.resumes)
+                Wants::of(&replica)
             }),
         };
         match looked {
-            Ok(now) if now != wanted => {
+            Ok(now) => {
+                now.tell(wanted, control);
                 wanted = now;
-                match wanted.0 {
-                    true => control.pause(),
-                    false => control.resume(),
-                }
             }
-            Ok(_) => {}
             Err(error) => {
                 if state.take().is_some() {
                     warn!(replica = replica.name, %error, "the state cannot be read");
@@ -436,14 +475,13 @@ fn look_at_waits(state: &mut ReplicaState, control: &Control, stats: &Stats, bef
     }
 }
 
-/// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
-/// lets one that a change has stopped try again.
+/// Writes how far the replica is. Returns what the state wants.
 fn look(
     state: &mut ReplicaState,
     name: &str,
     control: &Control,
     before: &mut Before,
-) -> Result<(bool, u64)> {
+) -> Result<Wants> {
     let stats = control.stats();
     state.set_applied(
         name,
@@ -456,6 +494,7 @@ fn look(
             age: None,
             spool: stats.spool.clone(),
             unreplicated: stats.unreplicated.clone(),
+            cycles: stats.cycles.map(|cycles| now(&cycles)),
             writers: (stats.writers.as_ref()).map(|(used, why)| (*used, why.to_string())),
         },
     )?;
@@ -469,6 +508,22 @@ fn look(
     look_at_waits(state, control, &stats, before);
     let replica = state.replica(name)?;
     let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
-    let wants = |replica: Replica| (replica.paused, replica.resumes);
-    replica.map(wants).ok_or_else(gone)
+    replica.as_ref().map(Wants::of).ok_or_else(gone)
+}
+
+/// Where it is between its cycles, as the state has it.
+fn now(cycles: &CyclesShown) -> CyclesNow {
+    let now = Instant::now();
+    let running = |it: Running| RunningCycle {
+        number: it.number,
+        elapsed: now.saturating_duration_since(it.began),
+        remaining: it.remaining(now),
+        sent_bytes: it.sent_bytes,
+        lsn: it.end,
+    };
+    CyclesNow {
+        running: cycles.running.map(running),
+        next: cycles.next.saturating_duration_since(now),
+        late: (cycles.late).map_or(Duration::ZERO, |late| now.saturating_duration_since(late)),
+    }
 }

@@ -2,13 +2,14 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `unreplicated…` and `unmade…` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
 //! | `lockstep.publication` | replica; see `state/published.rs` | none |
 //! | `lockstep.unmade` | object of the source that the copy could not make; see `state/unmade.rs` | none |
+//! | `lockstep.cycle` | cycle that has ended; see `state/cycles.rs` | all |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
@@ -27,6 +28,7 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+mod cycles;
 pub mod failpoint;
 mod hold;
 mod home;
@@ -43,6 +45,7 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
+pub use cycles::{Cycle, CyclesNow, Forced, RunningCycle};
 pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
@@ -142,6 +145,10 @@ pub struct Replica {
     pub paused: bool,
     /// Number of times that the replica was resumed.
     pub resumes: u64,
+    /// Time from the beginning of one cycle to that of the next; zero: changes are applied as they come.
+    pub frequency: Duration,
+    /// Number of times that a cycle was asked for.
+    pub forces: u64,
 }
 
 impl Replica {
@@ -179,6 +186,8 @@ pub struct Applied {
     pub spool: Option<SpoolStats>,
     /// Which tables of the source are not replicated; None if nobody has looked.
     pub unreplicated: Option<Unreplicated>,
+    /// Where it is between its cycles, if it has some.
+    pub cycles: Option<CyclesNow>,
     /// How many writers are used, and why, in words; None if there is no session.
     pub writers: Option<(usize, String)>,
 }
@@ -241,9 +250,10 @@ impl ReplicaState {
     pub fn add(&mut self, replica: &Replica) -> Result<()> {
         let sql = format!(
             "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \
-                 source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase) \
+                 source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase, \
+                 frequency_ms) \
              SELECT $1, $2, $3, $4, $5, $6, $7, ARRAY(SELECT json_array_elements_text($8)), \
-                 ARRAY(SELECT json_array_elements_text($9)), $10 RETURNING name) {}",
+                 ARRAY(SELECT json_array_elements_text($9)), $10, $12::bigint RETURNING name) {}",
             subsets::add("added", "$11")
         );
         let (schemas, tables) = (
@@ -266,6 +276,7 @@ impl ReplicaState {
                     &tables,
                     &replica.phase.text(),
                     &subsets,
+                    &cycles::whole_ms(replica.frequency),
                 ],
             )
             .map_err(ReplicaError::Target)?;
@@ -277,7 +288,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT name, source, system_id, source_database, slot, publication, origin, \
                  array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                 start_lsn, paused, resumes, {} \
+                 start_lsn, paused, resumes, {}, frequency_ms, forces \
              FROM lockstep.replica AS r ORDER BY name",
             subsets::OF_REPLICA
         );
@@ -360,10 +371,14 @@ impl ReplicaState {
                        apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
                        spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11, \
                        unreplicated_tables = $12::bigint, unreplicated = $13, \
-                       writers = $14::bigint, writers_why = $15 \
+                       cycle_number = $14, cycle_elapsed_ms = $15, cycle_remaining_ms = $16, \
+                       cycle_bytes = $17, cycle_lsn = $18::pg_lsn, cycle_next_ms = $19, \
+                       cycle_late_ms = $20, \
+                       writers = $21::bigint, writers_why = $22 \
                    WHERE name = $1";
         let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
+        let running = applied.cycles.and_then(|cycles| cycles.running);
         let changed = self.connection.query_with(
             sql,
             &[
@@ -380,6 +395,13 @@ impl ReplicaState {
                 &spool.and_then(|spool| spool.full.clone()),
                 &unreplicated.map(|it| it.tables),
                 &unreplicated.and_then(|it| it.words.clone()),
+                &running.map(|it| it.number),
+                &running.map(|it| cycles::whole_ms(it.elapsed)),
+                &running.and_then(|it| it.remaining).map(cycles::whole_ms),
+                &running.map(|it| it.sent_bytes),
+                &running.map(|it| it.lsn),
+                &(applied.cycles).map(|it| cycles::whole_ms(it.next)),
+                &(applied.cycles).map(|it| cycles::whole_ms(it.late)),
                 &applied.writers.as_ref().map(|it| it.0),
                 &applied.writers.as_ref().map(|it| it.1.clone()),
             ],
@@ -392,7 +414,9 @@ impl ReplicaState {
                        extract(epoch FROM clock_timestamp() - heard_at), \
                        extract(epoch FROM clock_timestamp() - applied_at), \
                        spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
-                       unreplicated_tables, unreplicated, writers, writers_why \
+                       unreplicated_tables, unreplicated, cycle_number, cycle_elapsed_ms, \
+                       cycle_remaining_ms, cycle_bytes, cycle_lsn, cycle_next_ms, cycle_late_ms, \
+                       writers, writers_why \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -415,7 +439,7 @@ impl ReplicaState {
                         full: field(row, 10)?,
                     }),
                 },
-                writers: field::<Option<usize>>(row, 13)?.zip(field(row, 14)?),
+                writers: field::<Option<usize>>(row, 20)?.zip(field(row, 21)?),
                 unreplicated: match field::<Option<usize>>(row, 11)? {
                     None => None,
                     Some(tables) => Some(Unreplicated {
@@ -423,6 +447,7 @@ impl ReplicaState {
                         words: field(row, 12)?,
                     }),
                 },
+                cycles: cycles::now(row, 13)?,
             })
         };
         read().map_err(ReplicaError::Target)
@@ -467,6 +492,8 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         paused: field(row, 11).map_err(ReplicaError::Target)?,
         resumes: field(row, 12).map_err(ReplicaError::Target)?,
         subsets: subsets::from_json(&text(13)?)?,
+        frequency: Duration::from_millis(field(row, 14).map_err(ReplicaError::Target)?),
+        forces: field(row, 15).map_err(ReplicaError::Target)?,
     })
 }
 

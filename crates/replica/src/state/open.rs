@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 11] = [
+const VERSIONS: [&str; 12] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -135,6 +135,32 @@ ALTER TABLE lockstep.replica ADD unmade_objects bigint, ADD unmade text;
 ",
     "
 ALTER TABLE lockstep.replica ADD writers bigint, ADD writers_why text;
+",
+    "
+ALTER TABLE lockstep.replica ADD frequency_ms bigint NOT NULL DEFAULT 0,
+    ADD forces bigint NOT NULL DEFAULT 0, ADD cycle_number bigint, ADD cycle_elapsed_ms bigint,
+    ADD cycle_remaining_ms bigint, ADD cycle_bytes bigint, ADD cycle_lsn pg_lsn, ADD cycle_next_ms bigint,
+    ADD cycle_late_ms bigint;
+CREATE TABLE lockstep.cycle (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    cycle bigint NOT NULL,
+    state text NOT NULL,
+    start_time timestamptz NOT NULL,
+    end_time timestamptz NOT NULL,
+    elapsed_ms bigint NOT NULL,
+    sent_bytes bigint NOT NULL,
+    write_bytes bigint NOT NULL DEFAULT 0,
+    bandwidth bigint NOT NULL DEFAULT 0,
+    transactions bigint NOT NULL DEFAULT 0,
+    rows bigint NOT NULL DEFAULT 0,
+    tables bigint NOT NULL DEFAULT 0,
+    lsn pg_lsn,
+    forces bigint NOT NULL,
+    failures bigint NOT NULL DEFAULT 0,
+    error text,
+    PRIMARY KEY (replica, cycle)
+);
+GRANT SELECT ON lockstep.cycle TO pg_monitor;
 ",
 ];
 

@@ -73,6 +73,7 @@ mod tests {
 
     fn applied(state: &str, age: Option<Duration>) -> Applied {
         Applied {
+            cycles: None,
             state: state.to_owned(),
             lsn: Some(Lsn::from(100)),
             lag_bytes: 7,

@@ -83,6 +83,10 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             ));
             scope.spawn(|| follow_if(&following, &control, false))
         });
+        // One with a frequency stands still otherwise.
+        if own.is_none() && !replica.frequency.is_zero() {
+            state.force(name)?;
+        }
         wait_near(&mut state, what, end, own)?;
         let options = Options {
             source: source.clone(),

@@ -203,6 +203,7 @@ fn killed(with_spool: bool) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_random_workload_arrives_whoever_is_killed() {
     killed(false);
 }

@@ -158,6 +158,7 @@ fn random(writers: usize) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_random_workload_arrives_whatever_is_killed() {
     random(1);
 }

@@ -17,6 +17,7 @@ mod apply_shapes;
 mod apply_standby;
 mod apply_writers;
 mod create;
+mod cycles;
 mod event_triggers;
 mod exporter;
 mod failpoints;
@@ -41,6 +42,8 @@ mod values;
 mod verify_besides;
 mod verify_cases;
 mod verify_changed;
+
+use std::time::Duration;
 
 use lockstep_apply::MEMORY;
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -149,6 +152,7 @@ fn create_options(source: Conninfo, target: Conninfo) -> CreateOptions {
         jobs: 2,
         bytes_per_s: None,
         skip_large_objects: false,
+        frequency: Duration::ZERO,
     }
 }
 
@@ -170,6 +174,8 @@ fn begun(name: &str, of_source: &str) -> Replica {
         start: None,
         paused: false,
         resumes: 0,
+        frequency: Duration::ZERO,
+        forces: 0,
     }
 }
 

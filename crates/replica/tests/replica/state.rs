@@ -11,7 +11,8 @@ use lockstep_replica::names::TableName;
 use lockstep_replica::publication::Published;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Held, Holder, Phase, Replica, ReplicaState, TableState, copied_sql, copying_sql,
+    Applied, CyclesNow, Held, Holder, Phase, Replica, ReplicaState, RunningCycle, TableState,
+    copied_sql, copying_sql,
 };
 use lockstep_wire::{Lsn, Timeline};
 
@@ -50,6 +51,8 @@ fn replica(name: &str) -> Replica {
         start: None,
         paused: false,
         resumes: 0,
+        frequency: Duration::ZERO,
+        forces: 0,
     }
 }
 
@@ -182,6 +185,17 @@ fn apply_is_asked_and_says_how_far_it_is() {
             tables: 2,
             words: Some("public.t".to_owned()),
         }),
+        cycles: Some(CyclesNow {
+            running: Some(RunningCycle {
+                number: 3,
+                elapsed: Duration::from_millis(1500),
+                remaining: None,
+                sent_bytes: 9,
+                lsn: Lsn::from(17),
+            }),
+            next: Duration::from_secs(2),
+            late: Duration::ZERO,
+        }),
     };
     other.set_applied("r", &applied).unwrap();
     let read = other.applied("r").unwrap();
@@ -278,11 +292,14 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
-                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why;
+                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
+                 DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
+                 DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
+                 DROP cycle_late_ms, DROP writers, DROP writers_why;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
-                 lockstep.unmade;
+                 lockstep.unmade, lockstep.cycle;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",

@@ -6,6 +6,7 @@
 //! | [`brief`] | times and bytes in at most six characters |
 //! | [`date`] | date and time of day in UTC |
 //! | [`amount`] | amounts of memory and disk, written and read as PostgreSQL does |
+//! | [`span`] | times, written and read as PostgreSQL does |
 //! | [`lines`] | tables, and words broken into lines |
 //! | [`output`] | results on standard output |
 
@@ -15,6 +16,7 @@ pub mod date;
 pub mod figures;
 pub mod lines;
 pub mod output;
+pub mod span;
 
 /// Most characters of a wrong value that an error shows.
 const MOST_TEXT: usize = 60;

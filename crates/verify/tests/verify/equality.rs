@@ -343,6 +343,7 @@ fn a_stock_standby_that_crashes_stays_equal() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn a_standby_with_helpers_that_crashes_stays_equal() {
     crashes_leave_equal(Replay::Helpers);
 }

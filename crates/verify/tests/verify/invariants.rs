@@ -122,6 +122,7 @@ fn they_hold_on_a_stock_standby_long_held_snapshots_included() {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn they_hold_on_a_standby_with_helpers_long_held_snapshots_included() {
     they_hold(Replay::Helpers);
 }
@@ -151,6 +152,7 @@ fn canceled_queries_are_no_violations(replay: Replay) {
 }
 
 #[test]
+#[ignore = "long: make test-bed"]
 fn canceled_queries_are_conflicts_and_not_violations() {
     canceled_queries_are_no_violations(Replay::Stock);
 }

@@ -19,7 +19,7 @@ fn we_read_what_pg_waldump_reads() {
         let settings = [("wal_compression", compression)];
         let name = format!("primary{seed}");
         let mut primary = bed::server(&lab, &name, &settings);
-        bed::write(&primary, &mut random, 40);
+        bed::write(&primary, &mut random, 25);
         // A record of several segments, and one that ends a segment early.
         primary
             .execute("SELECT pg_logical_emit_message(false, 'p', repeat('y', 3500000))")
@@ -38,12 +38,10 @@ fn we_read_what_pg_waldump_reads() {
         assert_eq!(has(" lz4 "), compression == "lz4");
         assert!(has(" FPW hole ") && lines.iter().any(|line| line.contains("/3500")));
         // From somewhere in the middle, a position at which no record begins.
-        for _ in 0..4 {
-            let first = u64::from(lines_start(&lines[0]));
-            let last = u64::from(stop.at);
-            let start = Lsn::from(random.u64(first..last));
-            assert_alike(package, wal.path(), Some(start));
-        }
+        let first = u64::from(lines_start(&lines[0]));
+        let last = u64::from(stop.at);
+        let start = Lsn::from(random.u64(first..last));
+        assert_alike(package, wal.path(), Some(start));
     }
 }
 

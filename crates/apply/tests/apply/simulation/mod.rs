@@ -15,10 +15,12 @@
 //! | a replica that is blocked has all before its transaction | each block |
 //! | a hold that is acknowledged is one | each hold |
 //! | jobs and memory stay within their limits | each job, each message |
+//! | with a frequency: each commit is the next cycle, none begins too early or takes what came after its beginning, and each request for one is answered | each commit, each beginning, at the end |
 //! | everything arrives | at the end |
 //!
 //! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N.
 
+mod cycles;
 mod seen;
 mod source;
 mod target;
@@ -54,7 +56,7 @@ fn the_target_is_always_what_the_source_was() {
 }
 
 /// Each planted fault, seeds within which it is found, and what is said then.
-const PLANTS: [(Plant, u64, &str); 12] = [
+const PLANTS: [(Plant, u64, &str); 15] = [
     (Plant::In(Fault::CommitsOutOfTurn), 100, "after a commit"),
     (
         Plant::In(Fault::FlushedIsApplied),
@@ -85,6 +87,13 @@ const PLANTS: [(Plant, u64, &str); 12] = [
         20,
         "over the limit of memory",
     ),
+    (Plant::In(Fault::CycleHasNoEnd), 100, "begun for"),
+    (
+        Plant::In(Fault::CycleCommitsParts),
+        100,
+        "outside of a cycle",
+    ),
+    (Plant::ForgetsCycles, 100, "is committed as"),
     (Plant::OriginAlone, 200, "flushed, durable is"),
     (Plant::OpensUnflushed, 50, "flushed, durable is"),
 ];

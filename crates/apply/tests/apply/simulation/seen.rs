@@ -14,13 +14,21 @@ pub struct Seen {
     pub deadlocks: u64,
     pub in_the_way: u64,
     pub spooled: u64,
+    /// Cycles, those that were committed, that had several parts, changed nothing, answered a request, began
+    /// late, and were begun again.
+    pub cycles: u64,
+    pub in_cycle_parts: u64,
+    pub empty_cycles: u64,
+    pub forced_cycles: u64,
+    pub late_cycles: u64,
+    pub cycles_again: u64,
     pub more_writers: u64,
     pub fewer_writers: u64,
     pub no_room: u64,
 }
 
 impl Seen {
-    fn numbers(&self) -> [u64; 14] {
+    fn numbers(&self) -> [u64; 20] {
         [
             self.commits,
             self.ahead,
@@ -33,6 +41,12 @@ impl Seen {
             self.deadlocks,
             self.in_the_way,
             self.spooled,
+            self.cycles,
+            self.in_cycle_parts,
+            self.empty_cycles,
+            self.forced_cycles,
+            self.late_cycles,
+            self.cycles_again,
             self.more_writers,
             self.fewer_writers,
             self.no_room,
@@ -55,6 +69,12 @@ impl Seen {
         self.deadlocks += more.deadlocks;
         self.in_the_way += more.in_the_way;
         self.spooled += more.spooled;
+        self.cycles += more.cycles;
+        self.in_cycle_parts += more.in_cycle_parts;
+        self.empty_cycles += more.empty_cycles;
+        self.forced_cycles += more.forced_cycles;
+        self.late_cycles += more.late_cycles;
+        self.cycles_again += more.cycles_again;
         self.more_writers += more.more_writers;
         self.fewer_writers += more.fewer_writers;
         self.no_room += more.no_room;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lockstep_apply::batch::{CommitPoint, Part, Set, Step};
+use lockstep_apply::batch::{Closing, CommitPoint, Part, Set, Step};
 use lockstep_apply::error::{ApplyError, Conflict, Result};
 use lockstep_apply::merge::{Start, Tables};
 use lockstep_apply::order::{Changes, Plan};
@@ -25,6 +25,8 @@ pub struct Committed {
     pub rows: Rows,
     /// The newest position that the state keeps.
     pub kept: Lsn,
+    /// The newest cycle.
+    pub cycle: Option<Closing>,
 }
 
 /// What a transaction has locked.
@@ -274,7 +276,13 @@ impl Target {
     }
 
     /// Commits a writer's transaction. Returns the rows that were missing.
-    pub fn commit(&mut self, writer: usize, commit: CommitPoint, flush: bool) -> u64 {
+    pub fn commit(
+        &mut self,
+        writer: usize,
+        commit: CommitPoint,
+        cycle: Option<&Closing>,
+        flush: bool,
+    ) -> u64 {
         let open = self.open[writer].take().unwrap_or_default();
         for (key, value) in open.keyed {
             match value {
@@ -287,6 +295,7 @@ impl Target {
             *times = times.saturating_add_signed(i32::try_from(change).unwrap());
         }
         self.committed.rows.log.retain(|_, times| *times > 0);
+        self.committed.cycle = cycle.copied().or(self.committed.cycle);
         self.moved(commit.end, flush);
         open.missing
     }

@@ -18,7 +18,7 @@ use lockstep_wire::stream::Status;
 use super::seen::Seen;
 use super::source::{Transaction, Writer, keepalive, relations, wal_end};
 use super::target::{Catalog, Target};
-use super::writers::Desk;
+use super::writers::{Desk, cycle};
 
 /// Steps after which a run is stuck.
 const MOST_STEPS: u32 = 200_000;
@@ -31,6 +31,8 @@ pub enum Plant {
     OriginAlone,
     /// A session begins where the target stands, on disk or not.
     OpensUnflushed,
+    /// A session does not know of the cycles before it.
+    ForgetsCycles,
 }
 
 pub type Checked<T = ()> = Result<T, String>;
@@ -43,18 +45,21 @@ pub enum Heard {
 
 /// What a session must do about holds.
 #[derive(Default)]
-struct Holding {
+pub(super) struct Holding {
     /// The hold that it has seen.
     hold: Option<Lsn>,
     /// Where the newest transaction commits that it has begun, and the one that it holds back.
     begun: Lsn,
     held_back: Option<Lsn>,
+    /// Where the cycle ends that was begun last, if the replica has cycles.
+    pub(super) end: Option<Lsn>,
 }
 
 impl Holding {
     /// The first message of a transaction comes.
     fn begin(&mut self, commit: Lsn) {
-        match self.hold.is_some_and(|hold| commit >= hold) {
+        let limits = [self.hold, self.end];
+        match limits.into_iter().flatten().any(|limit| commit >= limit) {
             true => self.held_back = Some(commit),
             false => self.begun = self.begun.max(commit),
         }
@@ -62,6 +67,10 @@ impl Holding {
 
     fn see(&mut self, hold: Option<Lsn>) {
         self.hold = hold;
+        self.again();
+    }
+
+    pub(super) fn again(&mut self) {
         if let Some(commit) = self.held_back.take() {
             self.begin(commit);
         }
@@ -70,14 +79,14 @@ impl Holding {
 
 pub struct World {
     pub(super) rng: Rng,
-    plant: Option<Plant>,
+    pub(super) plant: Option<Plant>,
     history: Vec<Transaction>,
     /// Transactions that have committed on the source so far.
-    committed: usize,
+    pub(super) committed: usize,
     /// What the source was told.
     confirmed: Lsn,
     pub(super) target: Target,
-    control: Control,
+    pub(super) control: Control,
     /// Most writers, how their number is chosen, and how many take jobs.
     pub(super) writers: usize,
     crew: Writers,
@@ -86,9 +95,9 @@ pub struct World {
     memory: usize,
     is_spooled: bool,
     pub(super) now: Instant,
-    careful: Lsn,
-    session: Option<Session<Vec<u8>>>,
-    catalog: Catalog,
+    pub(super) careful: Lsn,
+    pub(super) session: Option<Session<Vec<u8>>>,
+    pub(super) catalog: Catalog,
     pub(super) desks: Vec<Desk>,
     pub(super) jobs: VecDeque<Job>,
     /// The writer that has a transaction in parts.
@@ -98,8 +107,11 @@ pub struct World {
     /// The next message: of which transaction, and which of it.
     cursor: (usize, usize),
     relations: VecDeque<Vec<u8>>,
-    hold: Option<Lsn>,
-    holding: Holding,
+    pub(super) hold: Option<Lsn>,
+    pub(super) frequency: Duration,
+    /// Requests for a cycle so far.
+    pub(super) forces: u64,
+    pub(super) holding: Holding,
     told: Status,
     pub seen: Seen,
 }
@@ -129,6 +141,14 @@ impl World {
             ..Limits::of_memory(memory, crew.first())
         };
         let is_spooled = rng.u32(0..3) == 0;
+        // Of its own, so that other runs stay as they are.
+        let mut of_cycles = Rng::with_seed(seed ^ 0x5eed);
+        let frequency = match is_spooled && of_cycles.bool() {
+            true => Duration::from_millis(of_cycles.u64(20..2_000)),
+            false => Duration::ZERO,
+        };
+        let control = Control::default();
+        control.set_frequency(frequency);
         let now = Instant::now();
         let mut target = Target::default();
         target.open.resize_with(writers, || None);
@@ -138,7 +158,7 @@ impl World {
             committed: 0,
             confirmed: Lsn::INVALID,
             target,
-            control: Control::default(),
+            control,
             writers,
             crew,
             used: crew.first(),
@@ -157,6 +177,8 @@ impl World {
             cursor: (0, 0),
             relations: VecDeque::new(),
             hold: None,
+            frequency,
+            forces: 0,
             holding: Holding::default(),
             told: Status::default(),
             seen: Seen {
@@ -178,7 +200,7 @@ impl World {
     pub fn run(&mut self) -> Checked {
         for step in 0..MOST_STEPS {
             let end = self.history.last().map_or(Lsn::INVALID, |last| last.end);
-            if self.confirmed >= end && self.hold.is_none() {
+            if self.confirmed >= end && self.hold.is_none() && self.is_answered() {
                 return self.is_right("at the end");
             }
             // In the second half nothing goes wrong any more, so that a run ends.
@@ -201,6 +223,7 @@ impl World {
         match self.rng.u32(0..100) {
             0..=4 if self.committed < self.history.len() => self.committed += 1,
             5 if trouble => self.trouble()?,
+            6 if self.has_cycles() && self.rng.u32(0..6) == 0 => self.force(),
             6 => self.holds(trouble)?,
             7..=45 => self.session_step()?,
             _ => {
@@ -252,7 +275,7 @@ impl World {
                 continue;
             };
             match self.rng.u32(0..3) {
-                0 => drop(self.target.commit(writer, commit, false)),
+                0 => drop(self.target.commit(writer, commit, cycle(work), false)),
                 1 => self.target.origin = self.target.origin.max(commit.end),
                 _ => {}
             }
@@ -263,6 +286,8 @@ impl World {
     }
 
     fn close(&mut self) {
+        let running = self.session.as_ref().and_then(Session::running);
+        self.seen.cycles_again += u64::from(running.is_some());
         self.session = None;
         self.control.show(Action::Holds(None));
         self.control.show(Action::Behind);
@@ -341,7 +366,7 @@ impl World {
     }
 
     /// The newest transaction of the source that ends at or before a position.
-    fn last_before(&self, at: Lsn) -> Lsn {
+    pub(super) fn last_before(&self, at: Lsn) -> Lsn {
         let before = self.history.iter().rfind(|one| one.end <= at);
         before.map_or(Lsn::INVALID, |one| one.end)
     }
@@ -373,11 +398,13 @@ impl World {
             stands,
             careful: self.careful,
             is_spooled: self.is_spooled,
+            cycles: (self.has_cycles()).then(|| (self.frequency, self.past())),
         };
         self.session = Some(Session::new(begin, self.now).with_fault(self.fault()));
         self.holding = Holding {
             // Not where the target stands: that may be where the next transaction commits.
             begun: self.last_before(stands),
+            end: self.has_cycles().then_some(Lsn::INVALID),
             ..Holding::default()
         };
         self.turn = Turn::new(self.now);
@@ -426,6 +453,9 @@ impl World {
             return Ok(None);
         };
         let next = session.next(self.now);
+        if matches!(next, Next::Begin) {
+            return self.begin_cycle().map(Some);
+        }
         if !matches!(next, Next::Read) {
             return Ok(Some(next));
         }
@@ -498,6 +528,8 @@ impl World {
                 Action::Hand(job) => {
                     self.turn.hand(job.plan.number);
                     self.seen.parts += u64::from(job.has_more());
+                    let in_cycle = self.has_cycles() && job.has_more();
+                    self.seen.in_cycle_parts += u64::from(in_cycle);
                     self.jobs.push_back(job);
                     let busy = self.desks.iter().filter(|desk| desk.work.is_some());
                     if self.jobs.len() + busy.count() > self.used + MOST_WAITING {

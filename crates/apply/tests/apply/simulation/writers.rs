@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_apply::batch::{CommitPoint, Missing};
+use lockstep_apply::batch::{Closing, CommitPoint, Missing};
 use lockstep_apply::error::ApplyError;
 use lockstep_apply::turn::Waited;
 use lockstep_apply::work::{Answer, News, Stop, Todo, Which, Work};
@@ -100,13 +100,15 @@ impl World {
                 made(false)
             }
             Todo::CheckReach => Some(Answer::Known(self.rng.u32(0..10) > 0)),
+            // One that ends a cycle is never small.
+            Todo::AtOnce(_) if cycle(work).is_some() => Some(Answer::NotSmall),
             Todo::AtOnce(_) if self.rng.bool() => Some(Answer::NotSmall),
             Todo::AtOnce(commit) => match self.apply(writer, work, Which::All) {
                 None => None,
                 Some(Err(error)) => Some(Answer::Failed(error)),
-                Some(Ok(_)) => Some(self.commit(writer, plan.number, commit)?),
+                Some(Ok(_)) => Some(self.commit(writer, work, commit)?),
             },
-            Todo::Commit(commit) => Some(self.commit(writer, plan.number, commit)?),
+            Todo::Commit(commit) => Some(self.commit(writer, work, commit)?),
             Todo::Move(end) => {
                 self.target.moved(end, true);
                 made(false)
@@ -175,16 +177,21 @@ impl World {
         }
     }
 
-    fn commit(&mut self, writer: usize, number: u64, commit: CommitPoint) -> Checked<Answer> {
+    fn commit(&mut self, writer: usize, work: &Work, commit: CommitPoint) -> Checked<Answer> {
+        let number = work.job().plan.number;
+        let cycle = cycle(work);
         let flush_every = Duration::from_millis(200);
         let flushed = self.turn.is_to_flush(number, flush_every, self.now);
-        if commit.end <= self.target.committed.kept {
+        self.is_cycle(commit, cycle)?;
+        if commit.end < self.target.committed.kept
+            || (commit.end == self.target.committed.kept && cycle.is_none())
+        {
             return Err(format!(
                 "{} commits after {}",
                 commit.end, self.target.committed.kept
             ));
         }
-        let missing = self.target.commit(writer, commit, flushed);
+        let missing = self.target.commit(writer, commit, cycle, flushed);
         if missing > 0 {
             return Err(format!("{missing} rows were missing up to {}", commit.end));
         }
@@ -195,4 +202,9 @@ impl World {
             missing: Missing::new(),
         })
     }
+}
+
+/// The cycle that ends with a writer's part.
+pub fn cycle(work: &Work) -> Option<&Closing> {
+    work.job().part().and_then(|part| part.cycle.as_deref())
 }

@@ -14,6 +14,9 @@ const TIME: Duration = Duration::from_secs(2);
 /// Sessions at least, however slow the machine is.
 const LEAST: u64 = 20;
 
+/// Pieces of a byte or ten, after which the rest of what a side says goes in larger ones.
+const SMALL_PIECES: u32 = 5000;
+
 fn seed() -> u64 {
     for_tests::number("SEED").unwrap_or_else(|| fastrand::u64(..))
 }
@@ -41,8 +44,13 @@ fn messages(rng: &mut Rng, tags: &[u8]) -> Vec<u8> {
 
 async fn say<W: AsyncWrite + Unpin>(mut rng: Rng, mut writer: W, bytes: Vec<u8>) -> W {
     let mut left = &bytes[..];
-    let most = [1, 10, 1000, 100_000][rng.usize(..4)];
+    let mut most = [1, 10, 1000, 100_000][rng.usize(..4)];
+    let mut pieces = 0;
     while !left.is_empty() {
+        pieces += 1;
+        if pieces == SMALL_PIECES {
+            most = most.max(1000);
+        }
         let (piece, rest) = left.split_at(rng.usize(1..=most).min(left.len()));
         writer.write_all(piece).await.unwrap();
         left = rest;

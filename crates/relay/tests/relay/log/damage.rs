@@ -135,7 +135,7 @@ fn damage(harness: &mut Harness) -> String {
 
 #[test]
 fn damage_is_told_and_never_served() {
-    super::seeds(1000, |random| {
+    super::seeds(300, |random| {
         let mut harness = written(random);
         let received = harness.received();
         let oldest = u64::from(harness.log.oldest());

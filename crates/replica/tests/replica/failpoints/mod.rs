@@ -5,6 +5,7 @@
 
 mod apply;
 mod create;
+mod cycles;
 mod killed;
 mod others;
 pub mod process;
@@ -182,6 +183,7 @@ fn covered() -> BTreeSet<Failpoint> {
         create::ORDER.map(|(at, _)| at).to_vec(),
         apply::SCENARIOS.iter().map(|one| one.at).collect(),
         spool::SCENARIOS.iter().map(|one| one.at).collect(),
+        cycles::COVERED.to_vec(),
         others::COVERED.to_vec(),
     ];
     parts.concat().into_iter().collect()

@@ -1,0 +1,295 @@
+//! A replica with a frequency: between its cycles the target stands still, and a cycle is one commit.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockstep_apply::{Control, Phase, SpoolConfig};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::Server;
+use lockstep_replica::lifecycle::create::{CreateOptions, create};
+use lockstep_replica::lifecycle::follow::{Following, follow};
+use lockstep_replica::state::{Cycle, Forced, ReplicaState};
+use lockstep_replica::verify::named::replica as verify;
+
+use crate::apply_lab::{Ends, LONG, until};
+use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+const SCHEMA: &str = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (n int); \
+    ALTER TABLE u REPLICA IDENTITY FULL; CREATE TABLE still (id int PRIMARY KEY); \
+    INSERT INTO still SELECT generate_series(1, 10)";
+
+struct Cycling {
+    source: Server,
+    target: Server,
+    spool: PathBuf,
+    memory: usize,
+    // Last: it ends what still runs.
+    _lab: Lab,
+}
+
+impl Cycling {
+    fn new(frequency: Duration) -> Self {
+        let lab = Lab::for_tests().unwrap();
+        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+        sql(&source).execute(SCHEMA).unwrap();
+        let options = CreateOptions {
+            frequency,
+            ..options(&source, &target)
+        };
+        create(&options, &mut Told::default()).unwrap();
+        Self {
+            source,
+            target,
+            spool: lab.folder().join("spool"),
+            memory: lockstep_apply::MEMORY,
+            _lab: lab,
+        }
+    }
+
+    fn following(&self) -> Following {
+        Following {
+            memory: self.memory,
+            spool: Some(SpoolConfig {
+                folder: self.spool.clone(),
+                limit: 1 << 30,
+            }),
+            ..crate::following(&conninfo(&self.target))
+        }
+    }
+
+    /// Follows while something happens.
+    fn while_following(&self, happens: impl FnOnce(&Control)) {
+        let control = Control::default();
+        let (what, given) = (self.following(), control.clone());
+        std::thread::scope(|scope| {
+            let _ends = Ends(&control);
+            let following = scope.spawn(move || follow(&what, &given));
+            happens(&control);
+            control.stop();
+            following.join().unwrap().unwrap();
+        });
+    }
+
+    fn state(&self) -> ReplicaState {
+        state_of(&self.target)
+    }
+
+    fn run(&self, statement: &str) {
+        self.source.rows_in("copy", statement).unwrap();
+    }
+
+    /// Waits until the slot confirms what is committed now: it is in the spool.
+    fn spooled(&self) {
+        let end = self.source.flush_lsn().unwrap();
+        let slot = self.state().replica("r").unwrap().unwrap().slot;
+        until("that all is in the spool", || {
+            sql(&self.source).slot(&slot).unwrap().unwrap().confirmed >= end
+        });
+    }
+
+    fn cycles(&self) -> Vec<Cycle> {
+        self.state().cycles("r", 100).unwrap()
+    }
+
+    fn until_done(&self, number: u64) -> Cycle {
+        let mut found = None;
+        until("that a cycle has ended", || {
+            let mut cycles = self.cycles().into_iter();
+            found = cycles.find(|it| it.number == number && it.state == "done");
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn force(&self) -> Cycle {
+        let request = self.state().force("r").unwrap().unwrap();
+        let mut ended = Forced::NotYet;
+        until("that a forced cycle has ended", || {
+            ended = self.state().forced("r", request).unwrap();
+            ended != Forced::NotYet
+        });
+        match ended {
+            Forced::Ended(cycle) => cycle,
+            Forced::NotYet => unreachable!(),
+        }
+    }
+
+    fn assert_same(&self) {
+        for table in ["t", "u", "still"] {
+            let all = format!(
+                "SELECT count(*) || ' ' || coalesce(sum(hashtext(x::text)), 0) FROM {table} x"
+            );
+            assert_eq!(
+                values(&self.source, &all),
+                values(&self.target, &all),
+                "{table}"
+            );
+        }
+    }
+
+    fn on_target(&self, query: &str) -> String {
+        values(&self.target, query).remove(0)
+    }
+}
+
+#[test]
+fn a_cycle_is_one_commit_with_its_position_and_figures_and_nothing_moves_between_cycles() {
+    let cycling = Cycling::new(HOUR);
+    cycling.while_following(|_| {
+        let first = cycling.until_done(1);
+        assert_eq!((first.rows, first.tables, first.transactions), (0, 0, 0));
+        for n in 0..30 {
+            cycling.run(&format!("BEGIN; INSERT INTO t VALUES ({n}, 'a'); INSERT INTO u VALUES ({n}); COMMIT"));
+        }
+        cycling.run("UPDATE t SET v = 'b' WHERE id < 10");
+        // The source keeps no WAL for what waits.
+        cycling.spooled();
+        let still = cycling.on_target("SELECT count(*) FROM t");
+        assert_eq!((still.as_str(), cycling.cycles().len()), ("0", 1));
+        let cycle = cycling.force();
+        cycling.assert_same();
+        assert_eq!((cycle.number, cycle.state.as_str()), (2, "done"));
+        assert_eq!((cycle.rows, cycle.tables, cycle.transactions), (70, 2, 31));
+        assert!(cycle.sent_bytes > 0 && cycle.write_bytes > 0 && cycle.bandwidth > 0, "{cycle:?}");
+        // Rows, position and figures have one transaction, and the tables that did not change have none.
+        let commits = "SELECT count(DISTINCT x) FROM (SELECT xmin::text x FROM t UNION SELECT xmin::text FROM u \
+             UNION SELECT xmin::text FROM lockstep.cycle WHERE cycle = 2 \
+             UNION SELECT p.xmin::text FROM lockstep.apply_position p JOIN lockstep.cycle c USING (lsn) \
+                 WHERE c.cycle = 2) all_of_it";
+        assert_eq!(cycling.on_target(commits), "1");
+        let positions = "SELECT count(*) FROM lockstep.apply_position p JOIN lockstep.cycle c USING (lsn) \
+             WHERE c.cycle = 2";
+        assert_eq!(cycling.on_target(positions), "1");
+        // A cycle without changes leaves a row as well.
+        let empty = cycling.force();
+        assert_eq!((empty.number, empty.rows, empty.tables), (3, 0, 0));
+    });
+}
+
+#[test]
+fn a_cycle_that_does_not_fit_into_memory_is_one_commit() {
+    let mut cycling = Cycling::new(HOUR);
+    cycling.memory = lockstep_apply::LEAST_MEMORY;
+    cycling.while_following(|control| {
+        cycling.until_done(1);
+        for from in 0..20 {
+            cycling.run(&format!(
+                "INSERT INTO t SELECT {from} * 1000 + n, repeat(md5(n::text), 20) FROM generate_series(1, 1000) n"
+            ));
+        }
+        cycling.run("DELETE FROM t WHERE id % 7 = 0; TRUNCATE still; INSERT INTO u SELECT 1");
+        cycling.spooled();
+        let before = control.stats().batches;
+        let cycle = cycling.force();
+        cycling.assert_same();
+        assert!(cycle.sent_bytes > 10 * cycling.memory as u64, "{cycle:?}");
+        assert_eq!(control.stats().batches, before + 1);
+        assert_eq!(cycling.on_target("SELECT count(DISTINCT xmin::text) FROM t"), "1");
+    });
+}
+
+#[test]
+fn a_cycle_that_the_target_refuses_leaves_why_and_what_comes_before_is_applied() {
+    let cycling = Cycling::new(HOUR);
+    cycling.while_following(|control| {
+        cycling.until_done(1);
+        sql(&cycling.target)
+            .execute("INSERT INTO t VALUES (5, 'mine')")
+            .unwrap();
+        cycling.run("INSERT INTO t VALUES (4, 'before')");
+        cycling.run("INSERT INTO t VALUES (5, 'theirs')");
+        cycling.run("INSERT INTO t VALUES (6, 'after')");
+        cycling.spooled();
+        let failed = cycling.force();
+        assert_eq!((failed.number, failed.state.as_str()), (2, "failed"));
+        assert!(
+            failed.error.as_ref().unwrap().contains("duplicate key"),
+            "{failed:?}"
+        );
+        assert!(control.wait_for(LONG, |stats| stats.phase == Phase::Blocked));
+        assert!(control.stats().cycles_failed > 0);
+        assert_eq!(
+            cycling.on_target("SELECT string_agg(v, ' ' ORDER BY id) FROM t"),
+            "before mine"
+        );
+        sql(&cycling.target)
+            .execute("DELETE FROM t WHERE id = 5")
+            .unwrap();
+        cycling.state().set_paused("r", false).unwrap();
+        // It is the same cycle.
+        let done = cycling.until_done(2);
+        assert!(done.failures > 0 && done.error.is_none(), "{done:?}");
+        cycling.assert_same();
+    });
+}
+
+#[test]
+fn a_cycle_is_committed_once_a_second_without_being_asked_for() {
+    let cycling = Cycling::new(Duration::from_secs(1));
+    cycling.while_following(|_| {
+        cycling.run("INSERT INTO t VALUES (1, 'a')");
+        until("that the row is there", || {
+            cycling.on_target("SELECT count(*) FROM t") == "1"
+        });
+        let seen = cycling.cycles()[0].number;
+        cycling.until_done(seen + 2);
+    });
+    let early = "SELECT count(*) FROM (SELECT start_time - lag(start_time) OVER (ORDER BY cycle) AS every \
+         FROM lockstep.cycle) c WHERE every < '0.9 s'";
+    assert_eq!(cycling.on_target(early), "0");
+    // A process that comes later counts on.
+    let before = cycling.cycles()[0].number;
+    cycling.while_following(|_| drop(cycling.until_done(before + 1)));
+}
+
+#[test]
+fn a_frequency_needs_a_spool_and_can_be_altered() {
+    let cycling = Cycling::new(HOUR);
+    let without = Following {
+        spool: None,
+        ..cycling.following()
+    };
+    let error = follow(&without, &Control::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("needs a spool") && error.contains("--spool-dir"),
+        "{error}"
+    );
+    cycling.while_following(|_| {
+        cycling.until_done(1);
+        cycling.run("INSERT INTO t VALUES (1, 'a')");
+        cycling.spooled();
+        assert_eq!(cycling.on_target("SELECT count(*) FROM t"), "0");
+        assert!(cycling.state().set_frequency("r", Duration::ZERO).unwrap());
+        until("that it is applied as it comes", || {
+            cycling.on_target("SELECT count(*) FROM t") == "1"
+        });
+        assert_eq!(cycling.cycles().len(), 1);
+        assert!(cycling.state().set_frequency("r", HOUR).unwrap());
+        until("that it stands still again", || {
+            let applied = cycling.state().applied("r").unwrap();
+            applied.cycles.is_some()
+        });
+        cycling.run("INSERT INTO t VALUES (2, 'b')");
+        assert_eq!(cycling.force().state, "done");
+        cycling.assert_same();
+    });
+}
+
+#[test]
+fn verify_compares_a_replica_that_stands_still_between_cycles() {
+    let cycling = Cycling::new(HOUR);
+    cycling.while_following(|_| {
+        cycling.until_done(1);
+        cycling.run("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 100) n");
+        let what = to_verify(conninfo(&cycling.target));
+        let report = verify(&what, &mut |_| {}).unwrap();
+        assert!(report.is_equal(), "{report:?}");
+        cycling.assert_same();
+        // And has its cycles again.
+        assert_eq!(cycling.force().state, "done");
+    });
+}
