@@ -27,6 +27,7 @@ use crate::names::quoted;
 use crate::row::{Cell, OwnedRow};
 use crate::source_table::{Identity, SourceTable};
 use crate::table::Table;
+use crate::types;
 
 /// Where the changes of a table begin that are to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +129,8 @@ pub enum Taken {
 pub struct Merger {
     limits: Limits,
     known: HashMap<u32, Known>,
+    /// Types that domains of the source are over, by the domains' OIDs.
+    bases: HashMap<u32, u32>,
     open: Option<Open>,
     batch: Batch,
     /// Changes of the open transaction, while the batch has whole ones before it.
@@ -159,6 +162,7 @@ impl Merger {
         Self {
             limits,
             known: HashMap::new(),
+            bases: HashMap::new(),
             open: None,
             batch: Batch::default(),
             waiting: Waiting::default(),
@@ -264,7 +268,12 @@ impl Merger {
             Message::Truncate { options, relations } => {
                 self.truncate(options, &relations, tables)?
             }
-            Message::Origin { .. } | Message::Type { .. } | Message::Message { .. } => {}
+            Message::Type {
+                id,
+                namespace,
+                name,
+            } => self.named(id, namespace, name),
+            Message::Origin { .. } | Message::Message { .. } => {}
             _ => return Err(WireError::Malformed("a message that nobody asked for").into()),
         }
         Ok(Taken::Inside)
@@ -308,8 +317,18 @@ impl Merger {
         }
     }
 
+    /// A type's name, of a domain that of the type which it is over.
+    fn named(&mut self, id: u32, namespace: &[u8], name: &[u8]) {
+        let name = std::str::from_utf8(name).ok();
+        let name = name.filter(|_| matches!(namespace, b"" | b"pg_catalog"));
+        match name.and_then(types::named) {
+            Some(base) => self.bases.insert(id, base),
+            None => self.bases.remove(&id),
+        };
+    }
+
     fn relation(&mut self, relation: &Relation<'_>, tables: &mut dyn Tables) -> Result<()> {
-        let source = SourceTable::new(relation);
+        let source = SourceTable::new(relation, &self.bases);
         if (self.known.get(&relation.id)).is_some_and(|known| known.source == source) {
             return Ok(());
         }

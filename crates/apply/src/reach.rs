@@ -209,6 +209,7 @@ pub(super) mod tests {
             key: false,
             kind: TEXT,
             modifier: -1,
+            base: None,
         };
         SourceTable {
             oid: 1,

@@ -1,5 +1,6 @@
 //! A table as the source describes it, and how its rows are found.
 
+use hashbrown::HashMap;
 use lockstep_wire::logical::{Relation, ReplicaIdentity};
 
 use crate::names::TableName;
@@ -20,10 +21,13 @@ pub struct SourceColumn {
     pub key: bool,
     pub kind: u32,
     pub modifier: i32,
+    /// For a domain over one of the server's own types: that type.
+    pub base: Option<u32>,
 }
 
 impl SourceTable {
-    pub fn new(relation: &Relation<'_>) -> Self {
+    /// `bases` are types that domains of the source are over, by the domains' OIDs.
+    pub fn new(relation: &Relation<'_>, bases: &HashMap<u32, u32>) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let schema = match relation.namespace {
             [] => "pg_catalog".to_owned(),
@@ -44,6 +48,7 @@ impl SourceTable {
                     key: column.is_key(),
                     kind: column.kind,
                     modifier: column.modifier,
+                    base: bases.get(&column.kind).copied(),
                 })
                 .collect(),
         }

@@ -74,11 +74,12 @@ impl Table {
     pub fn fit(source: &SourceTable, target: &TargetTable) -> Result<Self> {
         let find = |name: &str| target.columns.iter().find(|column| column.name == name);
         let mut columns = Vec::new();
-        let (mut missing, mut narrow) = (Vec::new(), Vec::new());
+        let (mut missing, mut narrow, mut generated) = (Vec::new(), Vec::new(), Vec::new());
         for column in &source.columns {
             match find(&column.name) {
                 Some(found) => {
                     narrow.extend(narrower(column, found));
+                    generated.extend(found.generated.then(|| quoted(&column.name)));
                     columns.push(found.clone());
                 }
                 None => missing.push(quoted(&column.name)),
@@ -87,6 +88,14 @@ impl Table {
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let message = format!("it has no column {missing}, which the source's table has");
+            return Err(ApplyError::shape(&source.name, message));
+        }
+        if !generated.is_empty() {
+            let message = format!(
+                "the source has values of its own for column {}, which is generated here; make it an ordinary \
+                 column (ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION)",
+                generated.join(", ")
+            );
             return Err(ApplyError::shape(&source.name, message));
         }
         if !narrow.is_empty() {
@@ -145,17 +154,26 @@ impl Table {
 
 /// Words for a column that cannot hold all values of the source's.
 fn narrower(source: &SourceColumn, target: &TargetColumn) -> Option<String> {
-    let theirs = ColumnType {
-        oid: source.kind,
-        modifier: source.modifier,
-    };
-    let lost = !target.generated && target.of.loses(theirs);
     let sql = |of: ColumnType| of.sql().unwrap_or_default();
-    lost.then(|| {
+    let (ours, theirs, lead) = match source.base {
+        // The source does not send the modifier of a domain.
+        Some(base) => {
+            let plain = |oid| ColumnType { oid, modifier: -1 };
+            (plain(target.of.oid), plain(base), "a domain over ")
+        }
+        None => {
+            let theirs = ColumnType {
+                oid: source.kind,
+                modifier: source.modifier,
+            };
+            (target.of, theirs, "")
+        }
+    };
+    ours.loses(theirs).then(|| {
         format!(
-            "column {} is {}, and {} on the source",
+            "column {} is {}, and {lead}{} on the source",
             quoted(&source.name),
-            sql(target.of),
+            sql(ours),
             sql(theirs)
         )
     })

@@ -1,8 +1,8 @@
 //! Which of the server's own types hold all values of which others. No I/O.
 //!
 //! The source sends values as text. Some types refuse text that they cannot hold, which stops the replica.
-//! Others round it or cut it off without a word: only those are told here. Types of users, and domains of the
-//! source, of which it does not send the modifier, are not looked at.
+//! Others round it or cut it off without a word: only those are told here. Types of users are not looked
+//! at. Of a domain the source sends what it is over, without a modifier.
 
 /// A type that rounds or cuts off, or whose values others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,36 @@ enum Kind {
 
 /// Bytes of a number.
 type Width = u8;
+
+/// Names of these types in `pg_catalog`, in the order of [`KINDS`].
+const NAMES: [&str; 18] = [
+    "int2",
+    "int4",
+    "int8",
+    "float4",
+    "float8",
+    "numeric",
+    "money",
+    "date",
+    "time",
+    "timetz",
+    "timestamp",
+    "timestamptz",
+    "interval",
+    "text",
+    "varchar",
+    "bpchar",
+    "name",
+    "char",
+];
+
+/// The OID of one of these types, or of an array of one, by its name in `pg_catalog`.
+pub fn named(name: &str) -> Option<u32> {
+    let of = |name: &str| NAMES.iter().position(|known| *known == name);
+    let plain = of(name).and_then(|at| KINDS.get(at)).map(|kind| kind.0);
+    let array = name.strip_prefix('_').and_then(of);
+    plain.or_else(|| array.and_then(|at| KINDS.get(at)).map(|kind| kind.1))
+}
 
 /// OIDs of types and of their arrays, which are the same on every server.
 const KINDS: [(u32, u32, Kind); 18] = [

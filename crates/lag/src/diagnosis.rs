@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::failover::{Candidate, candidates};
 use crate::link::{BehindPrimary, LAG_MS, Link};
 use crate::node::{Role, Trouble};
 use crate::point::Bound;
@@ -29,6 +30,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// All that was checked.
     pub checks: Vec<CheckReport>,
+    /// Standbys that could be promoted, the first choice first.
+    pub failover: Vec<Candidate>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -208,6 +211,11 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         })
         .collect();
     let checks = check(&view, &links, &findings);
+    let failover = candidates(&view, &|at| {
+        let findings = findings.iter();
+        let found = findings.filter(|it| it.at == at && it.severity != Severity::Note);
+        found.map(|it| it.title.clone()).collect()
+    });
     let mut diagnosis = Diagnosis {
         healthy: false,
         unknown: unknown(&view, &links),
@@ -215,6 +223,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         links,
         findings,
         checks,
+        failover,
     };
     add_undone(&mut diagnosis);
     let is_known = diagnosis.unknown.is_empty() && diagnosis.nodes.iter().all(|node| node.usable);
@@ -329,7 +338,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 26] = [
+const IMPLIED: [(Cause, Cause); 27] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
@@ -340,10 +349,11 @@ const IMPLIED: [(Cause, Cause); 26] = [
     (Cause::RestoreSlow, Cause::NotStreaming),
     (Cause::SubscriptionSlotMissing, Cause::SubscriptionRefused),
     (Cause::SubscriptionSlotMissing, Cause::ApplyStopped),
+    (Cause::SlotLost, Cause::SubscriptionRefused),
+    (Cause::SlotLost, Cause::ApplyStopped),
     (Cause::PublicationMissing, Cause::SubscriptionRefused),
     (Cause::PublicationMissing, Cause::ApplyStopped),
     (Cause::ColumnsMissing, Cause::ApplyStopped),
-    (Cause::NoFreeWorker, Cause::SubscriptionRefused),
     (Cause::NoFreeWorker, Cause::ApplyStopped),
     (Cause::NoFreeWorker, Cause::InitialSyncFails),
     (Cause::NoFreeWalsender, Cause::SubscriptionRefused),

@@ -33,6 +33,7 @@
 //! | [`points`](mod@points) | the points of a link over a window, with ages |
 //! | [`links`](mod@links) | which links there are |
 //! | [`rules`] | cause by cause: signal, evidence, remedies |
+//! | [`failover`] | which standby would be promoted, and what would be lost |
 //! | [`diagnosis`] | causes ranked; what must be true, and whether it is; healthy or not |
 //! | [`heartbeat`] | commit-to-visible latency, on request |
 //! | [`commit_probe`] | commits at each level of `synchronous_commit`, on request |
@@ -51,6 +52,7 @@
 pub mod commit_probe;
 pub mod diagnosis;
 pub mod error;
+pub mod failover;
 pub mod figures;
 pub mod heartbeat;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A link: a server, a replica of it, and the positions between them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -27,8 +28,19 @@ const BOUND_SHARE: f64 = 0.1;
 /// Share of samples from which a walsender that waits for WAL counts as at the end.
 const AT_END_SHARE: f64 = 0.5;
 
+/// Time without confirmation from which a consumer confirms nothing, in milliseconds: some do so each
+/// minute.
+const NEVER_MS: f64 = 70_000.0;
+
 /// Shortest time in which a replica that reads has confirmed something.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
+
+/// A consumer that was not asked, reads all that it is sent, and has confirmed nothing in the window.
+pub struct SilentReader {
+    pub replies: usize,
+    /// Time for which it is known to have confirmed nothing, in milliseconds.
+    pub since_ms: f64,
+}
 
 /// A server, a replica of it, and the positions between them.
 #[derive(Debug)]
@@ -111,6 +123,54 @@ impl<'a> Link<'a> {
     pub fn is_being_copied(&self) -> bool {
         let doing = self.replica_state().map(|replica| replica.doing(true));
         doing == Some(Doing::Copying)
+    }
+
+    fn reader(&self) -> Option<SilentReader> {
+        let is_other = self.subscription.is_none() && self.replica_name.is_none();
+        if self.kind != LinkKind::Logical || !is_other || self.is_to_relay() || self.is_relayed() {
+            return None;
+        }
+        let (first, last) = (self.upstream.samples.first()?, self.upstream.last()?);
+        let slot = self.slot.as_deref()?;
+        let confirmed = |sample| Sample::slot(sample, slot)?.confirmed_flush_lsn;
+        let (began, ends) = (self.sender(first)?, self.sender(last)?);
+        let stands = confirmed(first)? == confirmed(last)? && began.sent_lsn? > confirmed(first)?;
+        let samples = self.upstream.samples.iter();
+        let replies = samples.filter_map(|sample| self.sender(sample)?.replied_us);
+        let replies = replies.collect::<BTreeSet<i64>>().len().saturating_sub(1);
+        let reads = replies > 0 && self.at_end_share() >= AT_END_SHARE;
+        // A walsender has no such position before its consumer has confirmed one.
+        let connected = ends.connected_ms.filter(|_| ends.flush_lsn.is_none());
+        let window = self.upstream.length().as_secs_f64() * 1000.0;
+        (stands && began.pid == ends.pid && reads).then(|| SilentReader {
+            replies,
+            since_ms: connected.unwrap_or(0.0).max(window),
+        })
+    }
+
+    /// A consumer that confirms nothing, however long one waits.
+    pub fn silent_reader(&self) -> Option<SilentReader> {
+        self.reader().filter(|it| it.since_ms >= NEVER_MS)
+    }
+
+    /// True of a consumer that may only confirm less often than this window is long: nobody knows how far
+    /// it is.
+    pub fn confirms_seldom(&self) -> bool {
+        self.reader().is_some_and(|it| it.since_ms < NEVER_MS)
+    }
+
+    /// No table of the link's subscription is copied yet, and no copy has failed: that it is behind is no
+    /// lag.
+    pub fn is_first_copy(&self) -> bool {
+        let newest = self.replica.and_then(NodeWindow::last);
+        let Some((last, row)) = newest.and_then(|last| Some((last, self.subscribed(last)?))) else {
+            return false;
+        };
+        // The tables may have been asked for before it was made.
+        let followed = last.tables.subscriptions.get(&row.name);
+        let all = followed.map_or(0, |followed| followed.tables.len() as u64);
+        let failed = row.sync_errors + row.apply_errors > 0;
+        row.unsynced_tables > 0 && row.unsynced_tables >= all && !failed
     }
 
     /// The group that the link comes from, if it comes from a relay.
@@ -331,7 +391,8 @@ impl<'a> Link<'a> {
     /// The replica lags, or did so in this window: most of the time, or much for a moment. This
     /// looks at positions only; [`crate::rules`] knows when such a difference is no lag.
     pub fn is_behind(&self) -> bool {
-        let by_positions = || self.age_ms() >= LAG_MS || self.is_spiky();
+        let is_known = || !self.confirms_seldom() && !self.is_first_copy();
+        let by_positions = || (self.age_ms() >= LAG_MS || self.is_spiky()) && is_known();
         self.is_late_by_cycles().unwrap_or_else(by_positions)
     }
 

@@ -242,8 +242,8 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     consumers(last).into_iter().filter_map(link).collect()
 }
 
-/// The primary from which a subscription that has no worker most of the time is meant to get changes: its
-/// slot is nowhere, and the primary has its publications.
+/// The server from which a subscription that has no worker most of the time is meant to get changes although
+/// its slot is nowhere: the one that it connects to, or the primary if that is none that is known here.
 fn publisher<'a>(window: &'a Window, node: &NodeWindow, name: &str) -> Option<&'a NodeWindow> {
     let has_worker = |sample: &Sample| {
         sample
@@ -251,12 +251,15 @@ fn publisher<'a>(window: &'a Window, node: &NodeWindow, name: &str) -> Option<&'
             .is_some_and(Subscription::receives)
     };
     let last = node.last().filter(|_| node.share(has_worker) < 0.5)?;
-    let row = last.subscription(name)?;
-    let followed = last.tables.subscriptions.get(name)?;
-    let primary = window.primary()?;
-    let tables = &primary.last()?.tables;
-    let has_all = tables.published(&followed.publications).is_some();
-    (row.enabled && row.slot_name.is_some() && has_all).then_some(primary)
+    last.subscription(name)
+        .filter(|row| row.enabled && row.slot_name.is_some())?;
+    let publisher = last.background.publishers.get(name);
+    match publisher.and_then(|publisher| window.server_at(&publisher.address)) {
+        Some(server) => {
+            Some(server).filter(|server| server.is_usable() && server.role != Role::Subscriber)
+        }
+        None => window.primary(),
+    }
 }
 
 fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {

@@ -1,6 +1,5 @@
 //! One connection to a node that takes samples. It only reads.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,6 @@ use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use lockstep_service::clock::unix_us;
 use lockstep_service::postgres::SUPPORTED;
 use lockstep_service::sanitize::{sanitize, sanitize_json};
-use lockstep_wire::Timeline;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -24,6 +22,8 @@ use crate::tables::{self, Tables};
 use crate::views::{ArchiveQueue, Background, WalFolder};
 use crate::window::Glance;
 use crate::{LagError, Result};
+
+mod background;
 
 /// The session's prepared statements. Planning takes the server several times as long as the
 /// answer, so it is done once. A pooler gives a session to others, so there everything is planned each
@@ -392,23 +392,6 @@ impl NodeSampler {
         }
         self.background = Arc::new(self.ask_background()?);
         Ok(())
-    }
-
-    /// Asks for what changes seldom and is no part of a sample.
-    fn ask_background(&mut self) -> Result<Background> {
-        let mut background = Background::default();
-        if self.node.role == Role::Primary {
-            let roles: Option<BTreeMap<String, Option<String>>> =
-                self.ask_freely("roles", &questions::roles())?;
-            background.roles = roles.filter(|roles| roles.len() < questions::MOST_ROLES);
-        }
-        if self.node.role == Role::Standby {
-            let number: Option<u32> = self.ask_freely("its timeline", questions::TIMELINE)?;
-            background.timeline = number.and_then(Timeline::new);
-        }
-        let collations = self.ask_freely("versions of collations", questions::COLLATIONS)?;
-        background.collations = collations.unwrap_or_default();
-        Ok(background)
     }
 
     /// Asks for something that the server may refuse: then it is None.

@@ -247,14 +247,37 @@ fn reached(
 /// ends in the next, which comes with the next question.
 const SEGMENTS: f64 = 2.0;
 
+/// The name with which pg_receivewal connects.
+const RECEIVEWAL: &str = "pg_receivewal";
+
+/// Where the last segment ends that an archive can have which the server does not fill itself: pg_receivewal
+/// and copies of other programs give a segment its name when it is full.
+fn filled(above: &Sample, segment: f64) -> Option<Lsn> {
+    let mut receivers = above.senders.iter();
+    let receiver = receivers.find(|sender| sender.application_name == RECEIVEWAL);
+    let end = match receiver {
+        Some(receiver) => receiver.flush_lsn.or(receiver.write_lsn),
+        None => above.end(),
+    };
+    let (end, segment) = (u64::from(end?), segment as u64);
+    Some(Lsn::from(end - end.checked_rem(segment)?))
+}
+
 /// The point of a standby that restores from an archive: what is archived is there for it. None if nothing
 /// says how far that is.
 fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
-    let end_of = |above: &Sample| above.archiver.archived_end;
-    let above = link.upstream.sample_at(sample.at);
-    let end = above.filter(|_| link.is_archived()).and_then(end_of)?;
+    if !link.is_archived() {
+        return None;
+    }
+    let segment = link.upstream.facts.number("wal_segment_size")?;
+    let archives = link.upstream.archives();
+    let end_of = |above: &Sample| match archives {
+        true => above.archiver.archived_end,
+        false => filled(above, segment),
+    };
+    let end = end_of(link.upstream.sample_at(sample.at)?)?;
     let own = sample.wal.replay?;
-    let open = SEGMENTS * link.upstream.facts.number("wal_segment_size")?;
+    let open = SEGMENTS * segment;
     let has_all = sample.asks_for_wal() && end.bytes_since(own) as f64 <= open;
     let end = end.max(own);
     let replay = if has_all { end } else { own };

@@ -259,6 +259,9 @@ pub const COLLATIONS: &str = "SELECT coalesce(json_agg(d), '[]') FROM (\
        ORDER BY oid) d \
      WHERE recorded <> actual";
 
+/// The statement for [`crate::views::Background::enabled_subscriptions`].
+pub const ENABLED_SUBSCRIPTIONS: &str = "SELECT count(*) FROM pg_subscription WHERE subenabled";
+
 /// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
@@ -280,7 +283,8 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM flush_lag) AS flush_lag_ms, \
                1000 * extract(epoch FROM replay_lag) AS replay_lag_ms, \
                age(backend_xmin) AS xmin_age, \
-               (extract(epoch FROM reply_time) * 1000000)::bigint AS replied_us \
+               (extract(epoch FROM reply_time) * 1000000)::bigint AS replied_us, \
+               1000 * extract(epoch FROM clock_timestamp() - backend_start) AS connected_ms \
              FROM pg_stat_replication",
         ),
         Part::Slots => list(&format!(
@@ -346,10 +350,12 @@ fn wal() -> String {
        'receive', pg_last_wal_receive_lsn(), 'replay', pg_last_wal_replay_lsn(), \
        'replayed_commit_age_ms', \
           1000 * extract(epoch FROM statement_timestamp() - pg_last_xact_replay_timestamp()), \
-       'pause', pg_get_wal_replay_pause_state()) \
+       'pause', pg_get_wal_replay_pause_state(), \
+       'next_xid', pg_snapshot_xmax(pg_current_snapshot())::text::bigint) \
      ELSE json_build_object('flush', pg_current_wal_flush_lsn(), \
        'insert', pg_current_wal_insert_lsn(), 'synchronous_standby_names', \
-       current_setting('synchronous_standby_names'), 'timeline', \
+       current_setting('synchronous_standby_names'), \
+       'next_xid', pg_snapshot_xmax(pg_current_snapshot())::text::bigint, 'timeline', \
        ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint) END"
         .to_owned()
 }
@@ -375,7 +381,8 @@ fn subscriptions(major: u32) -> String {
                 JOIN pg_namespace n ON n.oid = c.relnamespace \
                 LEFT JOIN pg_stat_subscription w ON w.subid = s.oid AND w.relid = r.srrelid \
                 LEFT JOIN pg_stat_progress_copy p ON p.pid = w.pid \
-              WHERE r.srsubid = s.oid AND r.srsubstate <> 'r' ORDER BY c.oid LIMIT 20) u) AS unsynced, \
+              WHERE r.srsubid = s.oid AND r.srsubstate <> 'r' \
+              ORDER BY r.srsubstate IN ('i', 'd', 'f', 's'), c.oid LIMIT 20) u) AS unsynced, \
            coalesce((SELECT sum(value::bigint) FROM jsonb_each_text(to_jsonb(e)) \
               WHERE key ~ 'sync.*error_count'), 0) AS sync_errors, \
            coalesce(e.apply_error_count, 0) AS apply_errors, \
@@ -460,6 +467,9 @@ fn totals(major: u32) -> String {
            'page_images', (SELECT wal_fpi FROM pg_stat_wal), \
            'checkpoints', (SELECT {checkpoints}), \
            'checksum_failures', (SELECT sum(checksum_failures)::bigint FROM pg_stat_database), \
+           'damaged', (SELECT coalesce(json_agg(coalesce(quote_ident(datname), '')), '[]') \
+              FROM (SELECT datname FROM pg_stat_database WHERE checksum_failures > 0 \
+                ORDER BY datname LIMIT 20) d), \
            'index_builds', (SELECT count(*) FROM pg_stat_progress_create_index), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
               FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \

@@ -132,6 +132,8 @@ pub struct Wal {
     pub pause: Option<ReplayPause>,
     /// Whom commits wait for, on a primary.
     pub synchronous_standby_names: Option<String>,
+    /// The transaction number that comes after all that are visible to a new query.
+    pub next_xid: Option<u64>,
     /// The timeline that a primary writes.
     #[serde(deserialize_with = "timeline")]
     pub timeline: Option<Timeline>,

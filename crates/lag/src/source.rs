@@ -1,5 +1,5 @@
-//! Where a standby is meant to get its WAL from, by its settings. Nothing of `primary_conninfo` is kept but
-//! the address and the role.
+//! Where a standby is meant to get its WAL from, by its settings, and where subscriptions are meant to get
+//! changes from. Nothing of their connection strings is kept but the address, the role and the database.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,42 @@ use lockstep_client::Conninfo;
 pub const QUESTION: &str = "SELECT coalesce(json_object_agg(name, setting), '{}') FROM pg_settings \
      WHERE name IN ('primary_conninfo', 'primary_slot_name', 'restore_command')";
 
+/// The statement that says whether the role may read where subscriptions connect to: asking without that
+/// right would write an error into the server's log each time.
+pub const MAY_READ: &str =
+    "SELECT to_json(has_column_privilege('pg_subscription', 'subconninfo', 'SELECT'))";
+
+/// The statement for [`Publisher`] of each subscription of this database.
+pub const PUBLISHERS: &str = "SELECT coalesce(json_object_agg(subname, subconninfo), '{}') \
+     FROM pg_subscription WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// PostgreSQL's default port.
 const PORT: &str = "5432";
+
+/// Host or address, and port, of the first server that a connection string names.
+fn address(conninfo: &Conninfo) -> Option<(String, String)> {
+    let host = conninfo.get("host").or_else(|| conninfo.get("hostaddr"))?;
+    let port = conninfo.get("port").unwrap_or(PORT);
+    Some((host.to_owned(), port.to_owned()))
+}
+
+/// Where a subscription connects to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Publisher {
+    pub address: (String, String),
+    pub database: Option<String>,
+}
+
+impl Publisher {
+    /// None if the string names no host.
+    pub fn read(conninfo: &str) -> Option<Self> {
+        let parsed = Conninfo::parse(conninfo).ok()?;
+        Some(Self {
+            address: address(&parsed)?,
+            database: parsed.get("dbname").map(str::to_owned),
+        })
+    }
+}
 
 /// A standby's settings about its upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,11 +70,7 @@ impl Source {
             .and_then(|text| Conninfo::parse(text).ok());
         let user = parsed.as_ref().and_then(|parsed| parsed.get("user"));
         let user = user.map(str::to_owned);
-        let address = parsed.and_then(|parsed| {
-            let host = parsed.get("host").or_else(|| parsed.get("hostaddr"))?;
-            let port = parsed.get("port").unwrap_or(PORT);
-            Some((host.to_owned(), port.to_owned()))
-        });
+        let address = parsed.as_ref().and_then(address);
         Self {
             streams: conninfo.map(|text| !text.trim().is_empty()),
             address,
@@ -91,5 +121,9 @@ mod tests {
             (Some("s"), Some("u"), false)
         );
         assert!(!format!("{source:?}").contains("secret"));
+        let publisher = Publisher::read("host=a port=7 dbname=d user=u password=secret").unwrap();
+        assert_eq!(publisher.database.as_deref(), Some("d"));
+        assert_eq!(Some(publisher.address), address("a", "7"));
+        assert_eq!(Publisher::read("dbname=d"), None);
     }
 }

@@ -15,6 +15,9 @@ pub const MOST_TABLES: usize = 10_000;
 /// Most triggers and foreign keys of one subscription that are read.
 pub const MOST_NAMED: usize = 20;
 
+/// Most enums of one database that are read.
+const MOST_ENUMS: usize = 500;
+
 /// The tables of one database. Names are `schema.table`, quoted where SQL needs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -31,10 +34,16 @@ pub struct Tables {
     /// Columns of each followed table that can be written, quoted where SQL needs it. Empty if there are
     /// more than are read.
     pub held: BTreeMap<String, BTreeSet<String>>,
+    /// Enums of this database by name, each with its labels as CREATE TYPE has them. Empty if there are more
+    /// than are read.
+    pub enums: BTreeMap<String, String>,
     /// Publications that publish TRUNCATE.
     pub truncating: BTreeSet<String>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,
+    /// Followed tables without an index by which an apply worker finds a row, each with the number of
+    /// rows that a search reads.
+    pub unindexed: BTreeMap<String, f64>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
 }
@@ -125,6 +134,12 @@ pub fn question() -> String {
                 JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
                   AND a.attgenerated = '' GROUP BY 1) h), \
+           'enums', (SELECT coalesce(json_object_agg(name, labels) FILTER (WHERE number <= {enums}), '{{}}') \
+              FROM (SELECT format('%I.%I', n.nspname, t.typname) AS name, \
+                string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) AS labels, \
+                count(*) OVER () AS number \
+              FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid \
+                JOIN pg_namespace n ON n.oid = t.typnamespace GROUP BY 1) e), \
            'truncating', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
               WHERE pubtruncate), \
            'full', (SELECT coalesce(json_agg(DISTINCT format('%I.%I', n.nspname, c.relname)), '[]') \
@@ -132,6 +147,14 @@ pub fn question() -> String {
                 JOIN pg_namespace n ON n.nspname = t.schemaname \
                 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
               WHERE c.relreplident = 'f'), \
+           'unindexed', (SELECT coalesce(json_object_agg(name, rows), '{{}}') FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS name, greatest(max(c.reltuples), 0) AS rows \
+              FROM (SELECT srrelid FROM pg_subscription_rel LIMIT {most}) r \
+                JOIN pg_class c ON c.oid = r.srrelid AND c.relkind = 'r' \
+                JOIN pg_namespace n ON n.oid = c.relnamespace \
+              WHERE NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid \
+                AND CASE WHEN current_setting('server_version_num')::int < 160000 \
+                      THEN i.indisprimary OR i.indisreplident ELSE i.indpred IS NULL END) GROUP BY 1) u), \
            'unidentified', (SELECT coalesce(json_object_agg(pubname, tables), '{{}}') FROM (\
               SELECT p.pubname, json_agg(DISTINCT format('%I.%I', s.nspname, c.relname)) AS tables \
               FROM pg_publication p JOIN (SELECT * FROM pg_publication_tables LIMIT {most}) t \
@@ -150,7 +173,8 @@ pub fn question() -> String {
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \
               >= {most})",
         most = MOST_TABLES,
-        few = MOST_NAMED
+        few = MOST_NAMED,
+        enums = MOST_ENUMS
     )
 }
 

@@ -6,6 +6,7 @@ use lockstep_wire::{Lsn, Timeline};
 use serde::{Deserialize, Serialize};
 
 use crate::process_cpu::Cpu;
+use crate::source::Publisher;
 use crate::states::{
     BackendType, ReceiverStatus, SenderState, SlotType, SyncPhase, SyncState, SynchronousCommit,
     WaitType, WalStatus,
@@ -41,6 +42,8 @@ pub struct Sender {
     pub xmin_age: Option<i64>,
     /// When the replica sent its newest reply, by its own clock, in microseconds since 1970.
     pub replied_us: Option<i64>,
+    /// Time since the replica connected.
+    pub connected_ms: Option<f64>,
 }
 
 /// A row of `pg_replication_slots`.
@@ -291,6 +294,10 @@ pub struct Background {
     pub timeline: Option<Timeline>,
     /// Databases whose collations are of another version than the one that made their indexes.
     pub collations: Vec<Collation>,
+    /// Where each subscription of a subscriber's database connects to; empty if the role may not see it.
+    pub publishers: BTreeMap<String, Publisher>,
+    /// Number of enabled subscriptions of all databases of a subscriber's server.
+    pub enabled_subscriptions: Option<u64>,
 }
 
 /// Versions of a database's default collation.
@@ -352,6 +359,9 @@ pub struct Totals {
     pub index_builds: u64,
     /// Pages that were read with a wrong checksum; None without checksums.
     pub checksum_failures: Option<u64>,
+    /// Databases that have these pages, quoted where SQL needs it; an empty name is that of the catalogs
+    /// which all databases share.
+    pub damaged: Vec<String>,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
     /// From 16 on.

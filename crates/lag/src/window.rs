@@ -90,6 +90,18 @@ impl Window {
         self.usable().find(|node| node.role == Role::Primary)
     }
 
+    /// The server at this host or address and port, as far as that can be told from here.
+    pub(crate) fn server_at(&self, (host, port): &(String, String)) -> Option<&NodeWindow> {
+        let address = format!("{host}:{port}");
+        let within = format!("{address}/");
+        self.nodes.iter().find(|node| {
+            let is_named = node.address == address || node.address.starts_with(&within);
+            let is_known = node.facts.hosts.contains(host)
+                && node.facts.setting("port") == Some(port.as_str());
+            node.role != Role::Relay && (is_named || is_known)
+        })
+    }
+
     /// Nodes that something can be said about.
     pub fn usable(&self) -> impl DoubleEndedIterator<Item = &NodeWindow> {
         self.nodes.iter().filter(|node| node.is_usable())
@@ -107,6 +119,14 @@ impl NodeWindow {
         let last = self.last().filter(|last| last.receiver.is_none());
         let source = last.and_then(|last| last.source.as_deref());
         source.is_some_and(Source::restores_only)
+    }
+
+    /// The server archives WAL, according to its setting: a standby only with `always`.
+    pub fn archives(&self) -> bool {
+        matches!(
+            (self.role, self.facts.setting("archive_mode")),
+            (Role::Primary, Some("on" | "always")) | (Role::Standby, Some("always"))
+        )
     }
 
     pub fn last(&self) -> Option<&Sample> {

@@ -104,6 +104,12 @@ pub const REFUSING_KEY: &str = "TRUNCATE against a foreign key";
 /// The slow consumer that gets its changes through a relay.
 pub const BEHIND_RELAY: &str = "slow worker behind a relay";
 
+/// The lost slot that is a subscription's.
+pub const SUBSCRIPTION_LOST: &str = "slot of a subscription lost";
+
+/// The publication that is dropped while nothing is written.
+pub const PUBLICATION_DROPPED: &str = "publication dropped";
+
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
@@ -309,6 +315,21 @@ pub const FAULTS: &[Fault] = &[
         missing::confirmation,
     ),
     fault("slot lost", Cause::SlotLost, missing::lost),
+    fault(
+        SUBSCRIPTION_LOST,
+        Cause::SlotLost,
+        missing::subscription_lost,
+    ),
+    fault(
+        "slot and publication dropped",
+        Cause::SubscriptionSlotMissing,
+        missing::slot_and_publication,
+    ),
+    risky(fault(
+        PUBLICATION_DROPPED,
+        Cause::PublicationMissing,
+        missing::publication_dropped,
+    )),
     risky(fault(
         "collation of another version",
         Cause::CollationVersion,

@@ -10,19 +10,25 @@ use super::stage::{Injected, Stage, Which};
 use super::unseen::fill;
 use crate::Result;
 
-/// A table of the publisher gets a column that no subscriber has.
+/// A table of the publisher gets a column that no subscriber has. Strong: of a type that none has either.
 pub(super) fn column(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     for which in [Which::First, Which::Second] {
-        let sql = "ALTER TABLE t DROP COLUMN IF EXISTS w";
+        let sql = "ALTER TABLE t DROP COLUMN IF EXISTS w; DROP TYPE IF EXISTS mood";
         stage.server(which).execute(sql)?;
     }
-    stage.primary.execute("ALTER TABLE t ADD COLUMN w int")?;
+    stage
+        .primary
+        .execute("DROP TYPE IF EXISTS mood; CREATE TYPE mood AS ENUM ('sad', 'it''s ok')")?;
+    let kind = strength.choose("int", "mood");
+    stage
+        .primary
+        .execute(&format!("ALTER TABLE t ADD COLUMN w {kind}"))?;
     let drop = "ALTER TABLE t DROP COLUMN w";
     injected.undo.push((Which::Primary, drop.to_owned()));
     // What is on its way needs the column.
     for which in [Which::First, Which::Second] {
-        let add = "ALTER TABLE t ADD COLUMN IF NOT EXISTS w int";
+        let add = "ALTER TABLE t ADD COLUMN IF NOT EXISTS w text";
         injected.undo.push((which, add.to_owned()));
     }
     write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
@@ -66,14 +72,82 @@ pub(super) fn slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
     stage
         .primary
         .execute("SELECT pg_drop_replication_slot('second')")?;
-    injected.undo.push((
-        Which::Primary,
-        "SELECT pg_create_logical_replication_slot('second', 'pgoutput') \
-         WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'second')"
-            .to_owned(),
-    ));
+    injected.undo.push((Which::Primary, SLOT_AGAIN.to_owned()));
     stage.second.execute("ALTER SUBSCRIPTION second ENABLE")?;
     write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// Makes the slot of the second subscription, if it is not there.
+const SLOT_AGAIN: &str = "SELECT pg_create_logical_replication_slot('second', 'pgoutput') \
+     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'second')";
+
+/// The second subscription follows a publication of its own, which is dropped while nothing is written.
+pub(super) fn publication_dropped(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    own_publication(stage, &mut injected)?;
+    stage.primary.execute("DROP PUBLICATION own")?;
+    Ok(injected)
+}
+
+/// So it is, and the slot is dropped as well.
+pub(super) fn slot_and_publication(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    own_publication(stage, &mut injected)?;
+    disable(stage)?;
+    stage
+        .primary
+        .execute("SELECT pg_drop_replication_slot('second'); DROP PUBLICATION own")?;
+    injected.undo.push((Which::Primary, SLOT_AGAIN.to_owned()));
+    stage.second.execute("ALTER SUBSCRIPTION second ENABLE")?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// Lets the second subscription follow a publication of its own, until the fault is healed.
+fn own_publication(stage: &mut Stage, injected: &mut Injected) -> Result<()> {
+    let follow = |name: &str| {
+        format!("ALTER SUBSCRIPTION second SET PUBLICATION {name} WITH (refresh = false)")
+    };
+    stage
+        .primary
+        .execute("CREATE PUBLICATION own FOR TABLE t, keyed")?;
+    stage.second.execute(&follow("own"))?;
+    injected.undo.push((Which::Second, follow("p")));
+    injected
+        .undo
+        .push((Which::Primary, "DROP PUBLICATION IF EXISTS own".to_owned()));
+    stage.calm()
+}
+
+/// The slot of the second subscription keeps more WAL than it may, and loses it.
+pub(super) fn subscription_lost(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "max_slot_wal_keep_size", "64MB")?;
+    disable(stage)?;
+    for _ in 0..strength.choose(8, 16) {
+        fill(stage, 16)?;
+        // The other slot moves on with a checkpoint's records.
+        stage.primary.execute("CHECKPOINT")?;
+        stage.calm_of(&["first"])?;
+    }
+    let lost = "SELECT (wal_status = 'lost')::text FROM pg_replication_slots \
+                WHERE slot_name = 'second'";
+    await_true(stage, "lose a slot", &format!("CHECKPOINT; {lost}"))?;
+    let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+                WHERE slot_name = 'second' AND wal_status = 'lost'";
+    for sql in [drop, SLOT_AGAIN] {
+        injected.undo.push((Which::Primary, sql.to_owned()));
+    }
+    stage.second.execute("ALTER SUBSCRIPTION second ENABLE")?;
     Ok(injected)
 }
 
@@ -245,6 +319,13 @@ pub(super) fn confirmation(_: &Lab, stage: &mut Stage, strength: Strength) -> Re
         .consumers
         .push(Consumer::start(&stage.primary, "etl", "p")?);
     write(stage, &mut injected, PUBLISHED, strength.choose(200, 50))?;
+    // Others confirm once a minute.
+    await_true(
+        stage,
+        "have a consumer for long",
+        "SELECT bool_or(now() - backend_start > '71s')::text FROM pg_stat_replication \
+         WHERE application_name = 'etl'",
+    )?;
     Ok(injected)
 }
 

@@ -281,11 +281,18 @@ impl Stage {
 
     /// Waits until all replicas have caught up.
     pub fn calm(&mut self) -> Result<()> {
+        self.calm_of(&["first", "second"])
+    }
+
+    /// Waits until the standby and these subscribers have caught up.
+    pub(super) fn calm_of(&mut self, subscribers: &[&str]) -> Result<()> {
         self.standby.catch_up(&self.primary)?;
         let end = self.primary.flush_lsn()?;
         let sql = format!(
-            "SELECT (count(*) = 2 AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \
-             FROM pg_stat_replication WHERE application_name IN ('first', 'second')"
+            "SELECT (count(*) = {} AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \
+             FROM pg_stat_replication WHERE application_name IN ('{}')",
+            subscribers.len(),
+            subscribers.join("', '")
         );
         Ok(self
             .primary

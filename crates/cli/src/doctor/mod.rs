@@ -60,6 +60,10 @@ pub struct DoctorArgs {
     /// Say of every check what is asked, who may ask it, what it proves, and what has come of it
     #[arg(long)]
     explain: bool,
+    /// Say which standby would be promoted if the primary failed now, what would be lost, and what
+    /// speaks against it
+    #[arg(long)]
+    ready_to_fail_over: bool,
     /// Format of the result: for people, for programs, or as a plugin of Nagios, with its exit codes
     #[arg(long, visible_alias = "format", value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     output: Format,
@@ -113,8 +117,8 @@ fn plugin(args: &DoctorArgs) -> anyhow::Result<(Level, String)> {
     };
     let wrong = match thresholds.warning_s > thresholds.critical_s {
         true => Some("--warning is more than --critical"),
-        false if args.probe || args.explain => {
-            Some("--output nagios has no --probe and no --explain")
+        false if args.probe || args.explain || args.ready_to_fail_over => {
+            Some("--output nagios has no --probe, no --explain and no --ready-to-fail-over")
         }
         false => None,
     };
@@ -149,6 +153,9 @@ fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
     match args.output {
         Format::Text | Format::Nagios => {
             said.push_str(&text::report(&diagnosis, args.seconds));
+            if args.ready_to_fail_over {
+                said.push_str(&text::failover(&diagnosis));
+            }
             if args.explain {
                 said.push_str(&text::explained(&diagnosis));
             }
@@ -360,6 +367,7 @@ mod tests {
                 found("b", "a risk", Severity::Risk),
             ],
             checks: Vec::new(),
+            failover: Vec::new(),
         };
         let unknown = text::UNKNOWN;
         assert_eq!(
@@ -399,6 +407,7 @@ mod tests {
             links: Vec::new(),
             findings: Vec::new(),
             checks: Vec::new(),
+            failover: Vec::new(),
         };
         let said = |diagnosis: &Diagnosis| verdict(diagnosis).unwrap_err().to_string();
         let words = "nothing can be said about db2, db3: see above";
@@ -431,6 +440,7 @@ mod tests {
             links: Vec::new(),
             findings: vec![note("app"), note("shop")],
             checks: Vec::new(),
+            failover: Vec::new(),
         };
         let text = text::report(&diagnosis, 1);
         let lines = text.lines().filter(|line| line.contains("app"));
@@ -467,6 +477,7 @@ mod tests {
             links: links.map(|(name, bound)| of(name, bound)).into(),
             findings: Vec::new(),
             checks: Vec::new(),
+            failover: Vec::new(),
         };
         let marked = |text: &str, sign| text.matches(&format!("  {sign} 300 ms  ")).count();
         let text = text::report(&diagnosis, 1);
@@ -487,6 +498,7 @@ mod tests {
             links: Vec::new(),
             findings: Vec::new(),
             checks: Vec::new(),
+            failover: Vec::new(),
         };
         let risk = Diagnosis {
             findings: vec![found("a", "a risk", Severity::Risk)],

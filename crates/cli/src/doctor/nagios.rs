@@ -233,6 +233,7 @@ mod tests {
             links: vec![link("a", 0.0), link("b", 0.0)],
             findings: Vec::new(),
             checks: Vec::new(),
+            failover: Vec::new(),
         }
     }
 

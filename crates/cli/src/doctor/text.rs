@@ -110,6 +110,75 @@ pub fn explained(diagnosis: &Diagnosis) -> String {
     text
 }
 
+/// Who would be promoted if the primary failed now, and what would be lost.
+pub fn failover(diagnosis: &Diagnosis) -> String {
+    let mut text = String::from("\n");
+    let verdict = match diagnosis.failover.first() {
+        None => "Not ready to fail over: no standby was asked.".to_owned(),
+        Some(first) if first.is_ready() => format!(
+            "Ready to fail over: {} is the first choice. What is committed from now on counts, too: this is of the \
+             last moment of the watch.",
+            first.standby
+        ),
+        Some(first) if first.against.is_empty() => format!(
+            "No primary answers, so what would be lost is not known: {} has received most.",
+            first.standby
+        ),
+        Some(_) => "Not ready to fail over: something speaks against each standby.".to_owned(),
+    };
+    wrap(&mut text, "", &verdict);
+    for (index, candidate) in diagnosis.failover.iter().enumerate() {
+        let mut words = vec![match candidate.missing_bytes {
+            Some(0) => "has received all WAL".to_owned(),
+            Some(missing) => format!("{} of WAL would be lost", bytes(missing as f64)),
+            None => "what would be lost is not known".to_owned(),
+        }];
+        if let Some(most @ 1..) = candidate.most_transactions {
+            let of = counted(most, "transaction");
+            words.push(format!("{of} at most are not visible there"));
+        }
+        if candidate.unreplayed_bytes > 0 {
+            let rest = bytes(candidate.unreplayed_bytes as f64);
+            words.push(format!("{rest} would be replayed first"));
+        }
+        if let Some(state) = &candidate.sync_state {
+            words.push(format!("sync_state is {state}"));
+        }
+        if let Some(timeline) = candidate.timeline {
+            words.push(format!("timeline {timeline}"));
+        }
+        let line = format!("{}: {}", candidate.standby, words.join("; "));
+        wrap(&mut text, &format!("{}. ", index + 1), &line);
+        for against in &candidate.against {
+            wrap(&mut text, "   against it: ", against);
+        }
+        for logical in [true, false] {
+            let slots = candidate.missing_slots.iter();
+            let slots: Vec<&str> = slots
+                .filter(|it| it.logical == logical)
+                .map(|it| it.slot.as_str())
+                .collect();
+            let lead = match logical {
+                true => {
+                    "   logical slots that are not there, so that their consumers lose changes: "
+                }
+                false => "   slots of standbys that are not there: ",
+            };
+            if !slots.is_empty() {
+                wrap(
+                    &mut text,
+                    "   ",
+                    &format!("{}{}", lead.trim_start(), some(&slots)),
+                );
+            }
+        }
+        for setting in &candidate.settings {
+            wrap(&mut text, "   ", setting);
+        }
+    }
+    text
+}
+
 /// The measurements of `--probe`.
 pub fn probed(probed: &Probed) -> String {
     let commits = &probed.commits;
@@ -284,11 +353,11 @@ fn verdict(diagnosis: &Diagnosis) -> String {
             "Healthy: no replica lags; all of {number} checks came out well (--explain)."
         );
     }
-    let found = diagnosis.has_risk() || diagnosis.has_lag();
-    match (behind.is_empty(), found) {
-        (false, _) => "Lag found:".to_owned(),
-        (true, true) => "No replica is seen to be behind now, but:".to_owned(),
-        (true, false) => "No replica that could be looked at lags.".to_owned(),
+    match () {
+        () if !behind.is_empty() => "Lag found:".to_owned(),
+        () if diagnosis.has_lag() => "Lag found, though positions do not show it:".to_owned(),
+        () if diagnosis.has_risk() => "No replica is seen to be behind now, but:".to_owned(),
+        () => "No replica that could be looked at lags.".to_owned(),
     }
 }
 

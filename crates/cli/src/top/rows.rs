@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use lockstep_lag::diagnosis::checks::Answer;
 use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::point::LinkKind;
@@ -266,6 +267,10 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
             "nothing that answers here is its upstream".to_owned(),
             None,
         ),
+        _ if unchecked(state, link).is_some() => {
+            let words = unchecked(state, link).unwrap_or_default();
+            (Status::Warning, words.to_owned(), None)
+        }
         _ => match link.and_then(|link| Some((link, link.behind_primary?))) {
             Some((link, all)) if all.behind => {
                 let age = format!("{}{}", all.sign(), time(all.lag_ms));
@@ -283,6 +288,28 @@ fn explain(state: &MonitorState, row: &mut TopRow) {
         Some(cause) => words(cause),
         None => brief(&row.cause),
     };
+}
+
+/// Checks without which a replica is not called one that keeps up.
+const NEEDED: [&str; 5] = [
+    "slot",
+    "streams",
+    "keeps_up",
+    "apply_worker",
+    "synchronised",
+];
+
+/// Why it is not known whether the replica of a link keeps up, if one of its checks says so.
+fn unchecked<'s>(state: &'s MonitorState, link: Option<&LinkState>) -> Option<&'s str> {
+    let link = link?;
+    let slot = link.slot.as_deref().unwrap_or_default();
+    let slot = format!("slot {slot} on {}", link.upstream);
+    let mut checks = state.diagnosis.checks.iter();
+    let open = checks.find(|one| {
+        let is_its = one.at == link.replica || one.at == slot;
+        is_its && one.answer == Answer::NotKnown && NEEDED.contains(&one.check)
+    });
+    open.map(|one| one.words.as_str())
 }
 
 /// How long a connected node has not answered, in milliseconds; None if that is not long.

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lockstep_lag::diagnosis::checks::{Answer, CheckReport};
 use lockstep_lag::link::BehindPrimary;
 use lockstep_lag::monitor::MonitorState;
 use lockstep_lag::point::Bound;
@@ -383,6 +384,39 @@ fn each_finding_is_on_a_row() {
         "odd",
     )];
     assert_eq!(at(&state, "primary"), (Status::Lag, "odd".to_owned()));
+}
+
+/// One that nobody has named has stopped: its slot was used a moment ago, and no position says that it lags.
+#[test]
+fn a_replica_of_which_a_check_is_not_known_is_not_called_ok() {
+    for (at, check, expected) in [
+        ("slot standby1_slot on primary", "slot", true),
+        ("standby1", "keeps_up", true),
+        ("standby1", "published", false),
+        ("first", "keeps_up", false),
+    ] {
+        let mut state = trouble();
+        state.diagnosis.findings.clear();
+        let link = state.links.iter_mut().find(|it| it.replica == "standby1");
+        link.unwrap().behind = false;
+        let words = "its consumer was connected, and is not now";
+        let report = CheckReport {
+            check,
+            at: at.to_owned(),
+            answer: Answer::NotKnown,
+            words: words.to_owned(),
+            proves: "",
+        };
+        state.diagnosis.checks = vec![report];
+        let rows = rows(&state);
+        let row = rows.iter().find(|row| row.name == "standby1").unwrap();
+        let said = row.status == Status::Warning && row.cause == words;
+        assert_eq!(
+            said, expected,
+            "{at} {check}: {:?} {}",
+            row.status, row.cause
+        );
+    }
 }
 
 #[test]

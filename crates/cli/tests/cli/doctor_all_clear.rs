@@ -123,7 +123,9 @@ fn what_was_called_healthy_is_found_or_not_known() {
     servers.assert_well();
     quiet(&servers);
     explained(&servers);
+    ready(&mut servers);
     copy_that_fails(&servers);
+    strange_state(&servers);
     identity(&servers);
     archiver(&servers);
     abandoned_slot(&servers);
@@ -174,6 +176,59 @@ fn explained(servers: &Servers) {
     }
 }
 
+/// Which standby would be promoted, what it lacks, and what would be missing on it.
+fn ready(servers: &mut Servers) {
+    let [primary, standby] = [&servers.primary, &servers.standby].map(|it| it.conninfo(SUPERUSER));
+    let args = [
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--seconds",
+        "1",
+        "--ready-to-fail-over",
+    ];
+    let said = doctor(&args).text;
+    for line in [
+        "Ready to fail over: standby is the first choice.",
+        "1. standby: has received all WAL; sync_state is async; timeline 1",
+        "   logical slots that are not there, so that their consumers lose changes: s",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    // WAL that it has received is replayed before it is promoted.
+    servers
+        .standby
+        .execute("SELECT pg_wal_replay_pause()")
+        .unwrap();
+    let paused = "SELECT pg_get_wal_replay_pause_state()";
+    until_answer(&servers.standby, paused, "paused");
+    servers
+        .primary
+        .execute("INSERT INTO victim VALUES (-1, 'late')")
+        .unwrap();
+    let received = format!(
+        "SELECT (pg_last_wal_receive_lsn() >= '{}')::text",
+        servers.primary.flush_lsn().unwrap()
+    );
+    until_answer(&servers.standby, &received, "true");
+    let said = doctor(&args).text;
+    servers
+        .standby
+        .execute("SELECT pg_wal_replay_resume()")
+        .unwrap();
+    for piece in [
+        "Not ready to fail over",
+        "against it: replay is paused",
+        "would be replayed first",
+    ] {
+        assert!(said.contains(piece), "{piece}: {said}");
+    }
+    servers.standby.catch_up(&servers.primary).unwrap();
+    servers.primary.execute("TRUNCATE victim").unwrap();
+    servers.standby.catch_up(&servers.primary).unwrap();
+}
+
 /// A row is in the way of the copy of a table.
 fn copy_that_fails(servers: &Servers) {
     servers
@@ -200,6 +255,39 @@ fn copy_that_fails(servers: &Servers) {
     // As the remedy says: the copy begins anew by itself.
     servers.subscriber.execute("DELETE FROM u").unwrap();
     servers.await_tables("0");
+    servers.assert_well();
+}
+
+/// A relation of the subscription is in a state that no check knows.
+fn strange_state(servers: &Servers) {
+    let set = |state: &str| {
+        let sql = format!(
+            "UPDATE pg_subscription_rel SET srsubstate = '{state}' WHERE srrelid = 't'::regclass"
+        );
+        servers.subscriber.execute(&sql).unwrap();
+    };
+    // A worker that copies would take it for a table to copy.
+    let workers = |change: &str| {
+        let sql = format!("ALTER SYSTEM {change}");
+        servers.subscriber.execute(&sql).unwrap();
+        servers.subscriber.reload().unwrap();
+    };
+    workers("SET max_sync_workers_per_subscription = 0");
+    set("z");
+    let (code, json) = servers.examine();
+    set("r");
+    workers("RESET max_sync_workers_per_subscription");
+    assert_eq!(
+        (code, &json["healthy"]),
+        (7, &false.into()),
+        "{}",
+        brief(&json)
+    );
+    let said = json["unknown"].to_string();
+    assert!(
+        said.contains("whether the copy of its tables gets on"),
+        "{said}"
+    );
     servers.assert_well();
 }
 

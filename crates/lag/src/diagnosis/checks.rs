@@ -14,7 +14,9 @@ use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
 use crate::questions::Part;
-use crate::rules::{Cause, Copying, Severity, View, all_slots, copying, difference_known};
+use crate::rules::{
+    Cause, Copying, Severity, View, all_slots, copying, difference_known, is_fresh,
+};
 use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
 use crate::views::Slot;
 use crate::window::NodeWindow;
@@ -262,7 +264,7 @@ fn has_data(place: &Place<'_, '_>) -> Result<String, String> {
 
 fn is_archived(place: &Place<'_, '_>) -> Result<String, String> {
     let node = place.node.ok_or("no node")?;
-    if !crate::rules::archives(node) {
+    if !node.archives() {
         return Ok("it archives nothing".to_owned());
     }
     let queue = node.last().and_then(|last| last.archive);
@@ -273,6 +275,14 @@ fn is_archived(place: &Place<'_, '_>) -> Result<String, String> {
 
 fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {
     let (link, report) = place.link.ok_or("no link")?;
+    if link.confirms_seldom() {
+        let why =
+            "it has confirmed nothing in this window, and some consumers do so once a minute only";
+        return Err(format!("how much it has stored is not known: {why}"));
+    }
+    if link.is_first_copy() {
+        return Ok("its tables are being copied for the first time".to_owned());
+    }
     match (link.points.last(), report.behind) {
         (None, _) => Err("its positions are not known".to_owned()),
         // No rule has said why.
@@ -347,6 +357,9 @@ fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
     let mut replicas = place.view.replicas();
     let is_asked = replicas.any(|it| it.replica.slot == *name);
     match used > 0.0 || is_asked {
+        true if !slot.active && !is_asked => {
+            Err("its consumer was connected, and is not now".to_owned())
+        }
         true => Ok("its consumer is connected, or known".to_owned()),
         false => Err("nobody uses it, so a replica may be missing".to_owned()),
     }
@@ -358,6 +371,10 @@ fn applies(place: &Place<'_, '_>) -> Result<String, String> {
         .replica
         .and_then(|replica| link.subscribed(replica.last()?));
     let row = row.ok_or("the subscription is not there")?;
+    if row.pid.is_none() && is_fresh(link) {
+        let why = "one that was just made gets it within wal_retrieve_retry_interval: watch for longer (--seconds)";
+        return Err(format!("it has no apply worker yet; {why}"));
+    }
     match (row.enabled, row.pid) {
         (true, Some(pid)) => Ok(format!("its apply worker runs (process {pid})")),
         _ => Err("it has no apply worker now".to_owned()),

@@ -8,7 +8,7 @@ use crate::diagnosis::checks::{Answer, CHECKS};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::{Role, Trouble};
 use crate::sample::Sample;
-use crate::views::{ArchiveQueue, Session, Slot, Unsynced};
+use crate::views::{ArchiveQueue, Session, Slot, Subscription, Unsynced};
 use crate::window::Window;
 
 /// Causes that have a case here.
@@ -64,7 +64,7 @@ fn a_copy_that_does_not_get_on_is_found() {
             diagnosis,
         )
     };
-    // It failed now, or before; no worker is free.
+    // It failed now, or before.
     for copy in [
         (|at| (None, None, 7 + at as u64 / 30)) as fn(usize) -> _,
         |_| (None, None, 7),
@@ -96,6 +96,72 @@ fn a_copy_that_does_not_get_on_is_found() {
     assert_eq!(
         diagnosis.unknown,
         ["one: whether the copy of its tables gets on"]
+    );
+}
+
+/// A subscription that was just made: no worker, nothing is copied, the launcher tries each so many
+/// milliseconds.
+fn fresh(retry_ms: &str, change: impl Fn(&mut Subscription)) -> Diagnosis {
+    let mut scene = Scene::healthy();
+    unsynced(&mut scene, |_| (None, None, 0));
+    let retry = (
+        "wal_retrieve_retry_interval".to_owned(),
+        retry_ms.to_owned(),
+    );
+    scene.one.facts.settings.extend([retry]);
+    for sample in &mut scene.one.samples {
+        sample.processes.clear();
+        let row = &mut sample.subscriptions[0];
+        (row.pid, row.received_lsn) = (None, None);
+        row.unsynced[0].state = "i".into();
+        change(row);
+    }
+    for sample in &mut scene.primary.samples {
+        sample.senders.remove(1);
+        let slot = &mut sample.slots[1];
+        (slot.active, slot.active_pid, slot.confirmed_flush_lsn) = (false, None, lsn(START));
+    }
+    scene.diagnose()
+}
+
+#[test]
+fn a_subscription_that_was_just_made_is_not_called_late() {
+    let diagnosis = fresh("5000", |_| {});
+    assert!(
+        !diagnosis.has_lag() && !diagnosis.has_risk(),
+        "{:?}",
+        diagnosis.findings
+    );
+    assert!(!diagnosis.healthy);
+    let said = diagnosis.unknown.join("; ");
+    assert!(said.contains("one: it has no apply worker yet"), "{said}");
+    // Within the window a worker should have come, or one has begun and is gone.
+    let late = [
+        fresh("1000", |_| {}),
+        fresh("5000", |row| row.unsynced[0].state = "d".into()),
+    ];
+    for diagnosis in late {
+        assert_eq!(
+            diagnosis.first(),
+            Some(Cause::SubscriptionRefused),
+            "{:?}",
+            diagnosis.findings
+        );
+    }
+    // Its worker waits for that of the first copy, and has confirmed nothing.
+    let mut scene = Scene::healthy();
+    unsynced(&mut scene, |at| (Some(40), Some(at as u64), 0));
+    scene.stuck_subscriber(
+        1,
+        ("Client", "WalSenderWaitForWAL"),
+        ("IPC", "LogicalSyncStateChange"),
+    );
+    let diagnosis = scene.diagnose();
+    assert!(
+        !diagnosis.has_lag() && diagnosis.healthy,
+        "{:?} {:?}",
+        diagnosis.findings,
+        diagnosis.unknown
     );
 }
 

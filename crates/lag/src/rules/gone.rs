@@ -13,7 +13,7 @@ const GONE: Duration = Duration::from_secs(15);
 /// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ReplicaGone,
-    title: "it was connected to {upstream}, and is gone",
+    title: "{replica} was connected to {upstream}, and is gone",
     signal: gone,
     remedies: &[
         "start {replica}, or look at its log for why it does not connect to {upstream}",

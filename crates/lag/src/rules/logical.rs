@@ -4,6 +4,7 @@ use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::halted::{ended, moves};
 use super::published::{followed, some};
+use super::synchronised::is_fresh;
 use super::{Evidence, Severity, View, all_slots};
 use crate::figures::{median, ratio};
 use crate::link::Link;
@@ -197,7 +198,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
         let away =
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
-        if (away < 0.5 && errors == 0.0) || ended(view, link.upstream) {
+        if (away < 0.5 && errors == 0.0) || ended(view, link.upstream) || is_fresh(link) {
             continue;
         }
         let why = match (last.enabled, errors > 0.0) {
@@ -541,8 +542,44 @@ fn searches(link: &Link<'_>) -> Option<Searches> {
     })
 }
 
+/// Rows of a table from which each search of the whole of it is a risk.
+const RISKY_ROWS: f64 = 10_000.0;
+
+/// Tables of which whole rows are compared at each change, and that have many rows and no index at the
+/// subscriber, before that makes anything late.
+fn unindexed(view: &View<'_>) -> Vec<Evidence> {
+    let links = workers(view).filter(|link| !link.is_behind());
+    let found = links.filter_map(|link| {
+        let (_, published) = followed(view, link)?;
+        let ours = &link.replica?.last()?.tables;
+        let large = |(table, rows): &(&String, &f64)| {
+            published.full.contains(*table) && **rows >= RISKY_ROWS
+        };
+        let tables: Vec<(&String, &f64)> = ours.unindexed.iter().filter(large).collect();
+        let (table, rows) = tables.iter().max_by(|a, b| a.1.total_cmp(b.1)).copied()?;
+        let all: Vec<String> = tables.iter().map(|(name, _)| (*name).clone()).collect();
+        let words = format!(
+            "tables with REPLICA IDENTITY FULL on {} and no index here that finds a row: {}",
+            link.upstream.name,
+            some(&all)
+        );
+        let evidence = Evidence::of(link, 0.0).severity(Severity::Risk);
+        Some(
+            evidence
+                .fact("unindexed_tables", all.len() as f64, words)
+                .fact(
+                    "searched_rows",
+                    *rows,
+                    format!("each update or delete of {table} will search about {rows:.0} rows"),
+                )
+                .name("table", table),
+        )
+    });
+    found.collect()
+}
+
 pub(super) fn missing_index(view: &View<'_>) -> Vec<Evidence> {
-    let mut found = Vec::new();
+    let mut found = unindexed(view);
     for link in behind(view).filter(|link| !link.is_to_relay()) {
         let Some(searches) = searches(link) else {
             continue;

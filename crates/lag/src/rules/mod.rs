@@ -47,7 +47,7 @@ mod replica;
 #[cfg(test)]
 mod replica_tests;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 mod server;
 mod setting;
 mod standing;
@@ -56,6 +56,8 @@ mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together_tests;
 mod unconfirmed;
 mod unfed;
 #[cfg(test)]
@@ -66,8 +68,7 @@ mod way_tests;
 pub use cause::Cause;
 pub use identifier::identifier;
 pub(crate) use published::difference_known;
-pub(crate) use server::archives;
-pub(crate) use synchronised::{Copying, copying};
+pub(crate) use synchronised::{Copying, copying, is_fresh};
 pub use table::RULES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -8,6 +8,7 @@ use crate::link::Link;
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::sample::Sample;
+use crate::source::Publisher;
 use crate::tables::{Followed, Tables};
 use crate::window::NodeWindow;
 
@@ -39,11 +40,28 @@ fn publisher<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, St
             });
             Some((primary?.upstream, group.database.clone()))
         }
-        None => {
-            let slot = last.slot(link.slot.as_deref()?)?;
-            Some((link.upstream, slot.database.clone()?))
-        }
+        None => match last.slot(link.slot.as_deref()?) {
+            Some(slot) => Some((link.upstream, slot.database.clone()?)),
+            None => meant(view, link),
+        },
     }
+}
+
+/// The publisher of a subscription without a slot: the server and the database that it connects to, if that
+/// leads to the link's upstream for certain.
+pub(super) fn meant<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, String)> {
+    let meant = connects_to(link)?;
+    let server = view.window.server_at(&meant.address)?;
+    let database = meant.database.clone()?;
+    (server.name == link.upstream.name).then_some((link.upstream, database))
+}
+
+/// Where the subscription of a link connects to, if its subscriber's role may see that.
+pub(super) fn connects_to<'a>(link: &Link<'a>) -> Option<&'a Publisher> {
+    let last = link.replica?.last()?;
+    last.background
+        .publishers
+        .get(link.subscription.as_deref()?)
 }
 
 /// An error says why it cannot be known: the publisher may have been asked in another database.
@@ -201,19 +219,55 @@ pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
             .map(|((table, column), kind)| {
                 format!("ALTER TABLE {table} ADD COLUMN {column} {kind};")
             });
+        // What is of a schema is no type of PostgreSQL's own.
+        let kinds = missing.values().take(MOST_NAMED);
+        let kinds = kinds.map(|kind| kind.trim_end_matches("[]"));
+        let kinds: BTreeSet<&str> = kinds.filter(|kind| kind.contains('.')).collect();
+        let known = |kind: &&str| ours.tables.enums.contains_key(*kind);
+        let (enums, others): (Vec<&str>, Vec<&str>) = kinds
+            .into_iter()
+            .filter(|kind| !known(kind))
+            .partition(|kind| theirs.enums.contains_key(*kind));
+        let create = enums.iter().filter_map(|kind| {
+            let labels = theirs.enums.get(*kind)?;
+            Some(format!("CREATE TYPE {kind} AS ENUM ({labels});"))
+        });
+        let add = create.chain(add).collect::<Vec<_>>().join(" ");
         let severity = by_worker(link);
-        let evidence = Evidence::of(link, 1.0)
+        let mut evidence = Evidence::of(link, 1.0)
             .severity(severity)
             .fact(
                 "missing_columns",
                 names.len() as f64,
                 format!("published columns that it does not have: {}", some(&names)),
             )
-            .name("add", add.collect::<Vec<_>>().join(" "))
+            .name("add", add)
             .name("columns", some(&names));
+        if !others.is_empty() {
+            evidence = evidence.name("types", others.join(", "));
+        }
         found.push(evidence);
     }
     found
+}
+
+/// Most tables of a publication that a remedy names.
+const MOST_TABLES: usize = 20;
+
+/// Followed tables that none of these publications has; None if there are none, or more than are named.
+fn only_of(followed: &Followed, theirs: &Tables, publications: &[&String]) -> Option<String> {
+    let mut published = publications
+        .iter()
+        .filter_map(|name| theirs.publications.get(*name));
+    let others: BTreeSet<&String> = published.by_ref().flatten().collect();
+    let tables = followed.tables.iter();
+    let own: Vec<&str> = tables
+        .filter(|table| !others.contains(table))
+        .map(String::as_str)
+        .collect();
+    (1..=MOST_TABLES)
+        .contains(&own.len())
+        .then(|| own.join(", "))
 }
 
 /// Publications that a subscription follows, and that its publisher does not have.
@@ -233,6 +287,9 @@ pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
             .severity(by_worker(link))
             .fact("missing_publications", all.len() as f64, words)
             .name("publication", first.as_str());
+        if let Some(tables) = only_of(followed, theirs, &there).filter(|_| all.len() == 1) {
+            evidence = evidence.name("its_tables", tables);
+        }
         if let Some((publisher, database)) = publisher(view, link) {
             evidence = evidence.name("publisher", in_database(publisher, &database));
         }

@@ -1,25 +1,29 @@
 //! Signals of replicas that come to no walsender: their role, their slot, or a place for them is missing, by
 //! what both servers say.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use lockstep_service::words::figures::{bytes, percent};
 
 use super::halted::ended;
+use super::published::{connects_to, meant, some};
 use super::receive::not_streaming_links;
+use super::synchronised::{is_fresh, retry};
 use super::unfed::source;
-use super::{Evidence, Severity, View, identifier};
+use super::{Evidence, Severity, View, identifier, in_database, server};
 use crate::link::Link;
 use crate::node::Role;
 use crate::sample::Sample;
+use crate::source::Publisher;
+use crate::tables::Followed;
 use crate::views::Subscription;
 use crate::window::NodeWindow;
 
 /// Share of samples from which a worker counts as away, or all places as taken.
 const MOSTLY: f64 = 0.5;
 
-/// How long a launcher waits between two tries of a worker, unless the server says it.
-const RETRY: Duration = Duration::from_secs(5);
+/// Most tables that a remedy empties by name.
+const MOST_EMPTIED: usize = 20;
 
 /// Subscriptions that are enabled and have no apply worker most of the time, each with its subscriber and the
 /// evidence for that.
@@ -57,47 +61,142 @@ pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
     if !view.window.nodes.iter().all(NodeWindow::is_usable) {
         return Vec::new();
     }
-    let missing = |(link, _, _, evidence): (&Link<'_>, _, _, Evidence)| {
+    let missing = |(link, node, _, evidence): (&Link<'_>, &NodeWindow, _, Evidence)| {
         let slot = link.slot.as_deref()?;
         let last = link.upstream.last()?;
         let is_server = link.upstream.role != Role::Relay;
-        (is_server && last.slot(slot).is_none()).then(|| {
-            let words = format!(
-                "its slot {slot} is on no server that is named here; {} has its publications",
-                link.upstream.name
-            );
-            let evidence = evidence.fact("missing_slots", 1.0, words);
-            let place = super::in_database(link.upstream, &link.upstream.facts.database);
-            evidence.name("publisher", place)
-        })
+        (is_server && last.slot(slot).is_none()).then(|| of_slot(view, link, node, evidence))
     };
     workless(view).filter_map(missing).collect()
 }
 
-/// All workers for logical replication of the subscriber's server are taken.
+/// What the subscription of a link follows, as its subscriber says.
+fn follows<'v>(link: &Link<'v>) -> Option<&'v Followed> {
+    let last = link.replica?.last()?;
+    last.tables.subscriptions.get(link.subscription.as_deref()?)
+}
+
+fn quoted(followed: &Followed) -> Vec<String> {
+    let publications = followed.publications.iter();
+    publications.map(|name| identifier(name)).collect()
+}
+
+/// Adds what it takes to make the subscription of a link again, if it can be said in a line.
+pub(super) fn recreated(evidence: Evidence, link: &Link<'_>) -> Evidence {
+    let few = |followed: &&Followed| (1..=MOST_EMPTIED).contains(&followed.tables.len());
+    let followed = follows(link).filter(few).zip(link.subscription.as_ref());
+    let Some((followed, subscription)) = followed else {
+        return evidence;
+    };
+    let tables: Vec<&str> = followed.tables.iter().map(String::as_str).collect();
+    evidence
+        .name("server", server(link))
+        .name("subscription", subscription)
+        .name("its_tables", tables.join(", "))
+        .name("publications", quoted(followed).join(", "))
+}
+
+/// Adds what is missing besides the slot, and how certain its publisher is: a slot on another server would
+/// keep WAL there for nobody.
+fn of_slot(view: &View<'_>, link: &Link<'_>, node: &NodeWindow, evidence: Evidence) -> Evidence {
+    let upstream = &link.upstream.name;
+    let followed = follows(link).cloned().unwrap_or_default();
+    let theirs = link.upstream.last().map(|last| Arc::clone(&last.tables));
+    let theirs = theirs.unwrap_or_default();
+    let has_all = theirs.published(&followed.publications).is_some();
+    let publications = quoted(&followed);
+    let words = match has_all {
+        true => format!("{upstream} has its publications"),
+        false => format!(
+            "{upstream} lacks publications of it ({})",
+            some(&publications)
+        ),
+    };
+    let slot = link.slot.as_deref().unwrap_or_default();
+    let words = format!("its slot {slot} is on no server that is named here; {words}");
+    let evidence = recreated(evidence.fact("missing_slots", 1.0, words), link);
+    match (meant(view, link), connects_to(link)) {
+        (Some((publisher, database)), _) => match has_all {
+            true => evidence.name("publisher", in_database(publisher, &database)),
+            false => evidence.name("lacking_publisher", in_database(publisher, &database)),
+        },
+        (None, to) => {
+            let words = match to {
+                Some(Publisher {
+                    address: (host, port),
+                    ..
+                }) => format!("it connects to {host}:{port}"),
+                None => format!(
+                    "as a superuser, SELECT subname, subconninfo FROM pg_subscription on {} says where it connects \
+                     to",
+                    node.name
+                ),
+            };
+            evidence.name("guessed", upstream).name("connects", words)
+        }
+    }
+}
+
+const WORKERS: &str = "max_logical_replication_workers";
+
+const PROCESSES: &str = "max_worker_processes";
+
+/// Number of workers for logical replication that a server can have: their launcher is a background worker,
+/// too.
+fn room(node: &NodeWindow) -> Option<f64> {
+    let most = node.facts.number(WORKERS)?;
+    let all = node.facts.number(PROCESSES).filter(|all| *all > 0.0);
+    Some(all.map_or(most, |all| most.min(all - 1.0)))
+}
+
+fn taken_workers(sample: &Sample) -> f64 {
+    let processes = sample.processes.iter();
+    let workers = processes.filter(|process| process.backend_type.is_logical_worker());
+    workers.count() as f64
+}
+
+/// All workers of the server are taken most of the time.
+fn is_full(node: &NodeWindow) -> bool {
+    let room = room(node).unwrap_or(f64::MAX);
+    node.share(|sample| taken_workers(sample) >= room) >= MOSTLY
+}
+
+/// All workers for logical replication of the subscriber's server are taken, or there are more enabled
+/// subscriptions than workers. Where a worker fails and comes again its place is free most of the time, and
+/// a subscription may still get none.
 pub(super) fn no_worker(view: &View<'_>) -> Vec<Evidence> {
-    const SETTING: &str = "max_logical_replication_workers";
-    let without = |(_, node, _, evidence): (&Link<'_>, &NodeWindow, _, Evidence)| {
-        let most = node.facts.number(SETTING)?;
-        let number = |sample: &Sample| {
-            let processes = sample.processes.iter();
-            let workers = processes.filter(|process| process.backend_type.is_logical_worker());
-            workers.count() as f64
+    let without = |(link, node, row, evidence): (
+        &Link<'_>,
+        &NodeWindow,
+        &Subscription,
+        Evidence,
+    )| {
+        let room = room(node)?;
+        let is_full = is_full(node);
+        let enabled = node.last()?.background.enabled_subscriptions;
+        let enabled = enabled.map_or(0.0, |number| number as f64);
+        // One whose worker was there and failed has a cause of its own.
+        let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
+        let fails = row.apply_errors > 0 || node.growth(errors) > 0.0;
+        let is_short = enabled > room && !fails;
+        let words = match is_full {
+            true => format!("all {room:.0} workers for logical replication are taken"),
+            false => format!(
+                "{enabled:.0} enabled subscriptions share {room:.0} workers for logical replication"
+            ),
         };
-        let full = node.share(|sample| number(sample) >= most);
-        let words = format!("all {most:.0} workers for logical replication are taken");
-        let more = (2.0 * most).max(4.0);
-        let mut raise = format!("ALTER SYSTEM SET {SETTING} = {more:.0};");
+        let more = (2.0 * node.facts.number(WORKERS)?)
+            .max(4.0)
+            .max(enabled + 2.0);
+        let mut raise = format!("ALTER SYSTEM SET {WORKERS} = {more:.0};");
         // Parallel queries and other programs take their workers from there, too.
-        let all = node.facts.number("max_worker_processes").unwrap_or(0.0);
+        let all = node.facts.number(PROCESSES).unwrap_or(0.0);
         if all < more + 4.0 {
             let both = all + more;
-            raise.push_str(&format!(
-                " ALTER SYSTEM SET max_worker_processes = {both:.0};"
-            ));
+            raise.push_str(&format!(" ALTER SYSTEM SET {PROCESSES} = {both:.0};"));
         }
-        let taken = node.last().map_or(0.0, number);
-        (full >= MOSTLY).then(|| {
+        let taken = node.last().map_or(0.0, taken_workers);
+        (is_full || is_short).then(|| {
             let evidence = evidence.fact("taken_workers", taken, words);
             evidence.name("raise", raise)
         })
@@ -156,12 +255,8 @@ pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
     let refused =
         |(link, node, row, evidence): (&Link<'_>, &NodeWindow, &Subscription, Evidence)| {
             let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
-            let retry = node.facts.number("wal_retrieve_retry_interval");
-            let retry = retry.map_or(RETRY, |ms| {
-                Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0)
-            });
             // An error is counted at each try, and the next try may come after this window.
-            let is_seen = row.apply_errors == 0 || node.length() > retry;
+            let is_seen = row.apply_errors == 0 || node.length() > retry(node);
             let last = link.upstream.last()?;
             let is_there = link
                 .slot
@@ -171,6 +266,8 @@ pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
                 && is_seen
                 && node.growth(errors) == 0.0
                 && link.connected_share() == 0.0
+                && !is_full(node)
+                && !is_fresh(link)
                 && !ended(view, link.upstream);
             is_refused.then(|| {
                 let words = format!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Cause;
 use super::scene::{START, STEP, Scene, lsn, process};
 use crate::diagnosis::{Diagnosis, Finding};
-use crate::source::Source;
+use crate::source::{Publisher, Source};
 use crate::tables::{Followed, Reference, Tables, Trigger};
 use crate::views::{Background, Collation, Sender};
 use crate::window::NodeWindow;
@@ -28,7 +28,7 @@ pub(super) const CAUSES: [Cause; 13] = [
     Cause::CollationVersion,
 ];
 
-type Change = fn(&mut Scene);
+pub(super) type Change = fn(&mut Scene);
 
 fn set(node: &mut NodeWindow, name: &str, value: &str) {
     let setting = (name.to_owned(), value.to_owned());
@@ -75,7 +75,7 @@ fn role(scene: &mut Scene, user: &str) {
 }
 
 /// The first subscription has no worker, and nobody uses its slot.
-fn workless(scene: &mut Scene, errors: u64) {
+pub(super) fn workless(scene: &mut Scene, errors: u64) {
     for sample in &mut scene.one.samples {
         sample.processes.clear();
         let row = &mut sample.subscriptions[0];
@@ -89,14 +89,50 @@ fn workless(scene: &mut Scene, errors: u64) {
 }
 
 /// The worker of the first subscription fails again and again.
-fn failing(scene: &mut Scene) {
+pub(super) fn failing(scene: &mut Scene) {
     workless(scene, 1);
     for (index, sample) in scene.one.samples.iter_mut().enumerate() {
         sample.subscriptions[0].apply_errors = 1 + index as u64 / 10;
     }
 }
 
-fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
+/// The slot of the first subscription is gone.
+pub(super) fn slotless(scene: &mut Scene) {
+    workless(scene, 0);
+    for sample in &mut scene.primary.samples {
+        sample.slots.remove(1);
+    }
+}
+
+fn background(node: &mut NodeWindow, change: impl Fn(&mut Background)) {
+    for sample in &mut node.samples {
+        let mut background = (*sample.background).clone();
+        change(&mut background);
+        sample.background = Arc::new(background);
+    }
+}
+
+/// The first subscription connects to this host, where the primary is db1.
+pub(super) fn connects(scene: &mut Scene, host: &str) {
+    scene.primary.address = "db1:5432/app".to_owned();
+    background(&mut scene.one, |it| {
+        let publisher = Publisher {
+            address: (host.to_owned(), "5432".to_owned()),
+            database: Some("app".to_owned()),
+        };
+        it.publishers = [("sub_one".to_owned(), publisher)].into();
+    });
+}
+
+/// The first subscriber's server has this many enabled subscriptions, and two workers.
+pub(super) fn short(scene: &mut Scene, enabled: u64) {
+    set(&mut scene.one, "max_logical_replication_workers", "2");
+    background(&mut scene.one, |it| {
+        it.enabled_subscriptions = Some(enabled)
+    });
+}
+
+pub(super) fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
     for sample in &mut node.samples {
         let mut tables = (*sample.tables).clone();
         change(&mut tables);
@@ -104,26 +140,24 @@ fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
     }
 }
 
-fn followed(tables: &mut Tables) -> &mut Followed {
+pub(super) fn followed(tables: &mut Tables) -> &mut Followed {
     tables.subscriptions.get_mut("sub_one").unwrap()
 }
 
-fn collations(node: &mut NodeWindow) {
-    let background = Arc::new(Background {
-        collations: vec![Collation {
+pub(super) fn collations(node: &mut NodeWindow, actual: &str) {
+    background(node, |it| {
+        it.collations = vec![Collation {
             database: "app".to_owned(),
             recorded: "2.31".to_owned(),
-            actual: "2.36".to_owned(),
-        }],
-        ..Background::default()
+            actual: actual.to_owned(),
+        }];
     });
-    for sample in &mut node.samples {
-        sample.background = Arc::clone(&background);
-    }
 }
 
-/// A consumer that nobody has named takes what comes, and replies this often in the window.
-fn unconfirmed(scene: &mut Scene, replies: i64, confirms: bool) {
+/// A consumer that nobody has named takes what comes, and replies this often in the window. It has confirmed
+/// nothing for so many milliseconds, or confirms all.
+pub(super) fn unconfirmed(scene: &mut Scene, replies: i64, silent_ms: Option<f64>) {
+    let confirms = silent_ms.is_none();
     for (index, sample) in (0..).zip(&mut scene.primary.samples) {
         let end = lsn(START + index * STEP);
         let every = 50 / replies.max(1);
@@ -139,12 +173,13 @@ fn unconfirmed(scene: &mut Scene, replies: i64, confirms: bool) {
         };
         (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (None, None, None);
         sender.replied_us = Some(index as i64 / every);
+        sender.connected_ms = silent_ms;
     }
     scene.two.samples.clear();
 }
 
 /// A case: its name, a change to a healthy scene, the cause, where it is found, and a piece of a remedy.
-const CASES: [(&str, Change, Cause, &str, &str); 17] = [
+const CASES: [(&str, Change, Cause, &str, &str); 22] = [
     (
         "role",
         |s| role(s, "a b"),
@@ -221,14 +256,45 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     (
         "slot of a subscription",
         |s| {
-            workless(s, 0);
-            s.primary.samples.iter_mut().for_each(|it| {
-                it.slots.remove(1);
-            });
+            slotless(s);
+            connects(s, "db1");
         },
         Cause::SubscriptionSlotMissing,
         "one",
         "on primary, in database app: SELECT pg_create_logical_replication_slot('slot_one', 'pgoutput');",
+    ),
+    (
+        "slot of a subscription that connects who knows where",
+        slotless,
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "if primary is its publisher, create slot slot_one there",
+    ),
+    (
+        "slot and publication",
+        |s| {
+            slotless(s);
+            connects(s, "db1");
+            tables(&mut s.one, |it| {
+                followed(it).publications = vec!["gone".to_owned()]
+            });
+        },
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "on primary, in database app: create its publications first (gone)",
+    ),
+    (
+        "slot and publication of who knows where",
+        |s| {
+            slotless(s);
+            connects(s, "elsewhere");
+            tables(&mut s.one, |it| {
+                followed(it).publications = vec!["gone".to_owned()]
+            });
+        },
+        Cause::SubscriptionSlotMissing,
+        "one",
+        "name that one, too: it connects to elsewhere:5432",
     ),
     (
         "publication",
@@ -251,6 +317,32 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
         Cause::ColumnsMissing,
         "one",
         "on one: ALTER TABLE public.t ADD COLUMN \"W\" integer; the worker",
+    ),
+    (
+        "lost slot of a subscription",
+        |s| {
+            workless(s, 0);
+            for sample in &mut s.primary.samples {
+                sample.slots[1].wal_status = Some("lost".into());
+            }
+        },
+        Cause::SlotLost,
+        "one",
+        "on one: DROP SUBSCRIPTION sub_one; TRUNCATE public.t; and then CREATE SUBSCRIPTION sub_one",
+    ),
+    (
+        "whole rows are compared",
+        |s| {
+            tables(&mut s.primary, |it| {
+                it.full = ["public.t".to_owned()].into()
+            });
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 10_000.0)].into()
+            });
+        },
+        Cause::MissingIndex,
+        "one",
+        "on one: give public.t the primary key",
     ),
     (
         "workers",
@@ -281,7 +373,7 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     ),
     (
         "confirms nothing",
-        |s| unconfirmed(s, 5, false),
+        |s| unconfirmed(s, 5, Some(80_000.0)),
         Cause::ConfirmsNothing,
         "consumer",
         "flush position",
@@ -289,25 +381,25 @@ const CASES: [(&str, Change, Cause, &str, &str); 17] = [
     (
         "checksums",
         |s| {
-            s.standby
-                .samples
-                .iter_mut()
-                .for_each(|it| it.totals.checksum_failures = Some(3))
+            s.standby.samples.iter_mut().for_each(|it| {
+                it.totals.checksum_failures = Some(3);
+                it.totals.damaged = vec![String::new(), "\"A\"".to_owned()];
+            })
         },
         Cause::ChecksumFailures,
         "standby",
-        "Do not fail over to it",
+        "on standby, in database \"A\": SELECT pg_stat_reset();",
     ),
     (
         "collations",
-        |s| collations(&mut s.primary),
+        |s| collations(&mut s.primary, "2.36"),
         Cause::CollationVersion,
         "primary",
         "on primary, in database app: REINDEX DATABASE app; ALTER DATABASE app REFRESH COLLATION VERSION;",
     ),
     (
         "collations of a standby",
-        |s| collations(&mut s.standby),
+        |s| collations(&mut s.standby, "2.36"),
         Cause::CollationVersion,
         "standby",
         "give standby the version",
@@ -328,7 +420,7 @@ fn lines(scene: &mut Scene, primary: u32, standby: u32) {
     }
 }
 
-fn lacks_column(scene: &mut Scene) {
+pub(super) fn lacks_column(scene: &mut Scene) {
     let column = |name: &str, kind: &str| (name.to_owned(), kind.to_owned());
     let published = [column("id", "integer"), column("\"W\"", "integer")];
     tables(&mut scene.primary, |it| {
@@ -383,7 +475,28 @@ fn what_refuses_a_replica_is_found_first_and_alone() {
 }
 
 /// Changes that look like one of the cases, and are not that.
-const OTHERS: [(&str, Change, Cause); 6] = [
+const OTHERS: [(&str, Change, Cause); 8] = [
+    (
+        "a small table of which whole rows are compared",
+        |s| {
+            tables(&mut s.primary, |it| {
+                it.full = ["public.t".to_owned()].into()
+            });
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 9_000.0)].into()
+            });
+        },
+        Cause::MissingIndex,
+    ),
+    (
+        "a large table whose changes have a key",
+        |s| {
+            tables(&mut s.one, |it| {
+                it.unindexed = [("public.t".to_owned(), 1e9)].into()
+            });
+        },
+        Cause::MissingIndex,
+    ),
     ("a good role", |s| role(s, "good"), Cause::RoleRefused),
     (
         "a server that does not answer may have the slot",
@@ -403,12 +516,12 @@ const OTHERS: [(&str, Change, Cause); 6] = [
     ),
     (
         "it confirms",
-        |s| unconfirmed(s, 5, true),
+        |s| unconfirmed(s, 5, None),
         Cause::ConfirmsNothing,
     ),
     (
         "it is silent",
-        |s| unconfirmed(s, 0, false),
+        |s| unconfirmed(s, 0, Some(80_000.0)),
         Cause::ConfirmsNothing,
     ),
     (

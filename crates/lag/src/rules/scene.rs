@@ -18,7 +18,7 @@ use crate::views::{
 use crate::window::{NodeWindow, Window};
 
 pub(super) const SAMPLES: u64 = 50;
-pub(super) const START: u64 = 1_000_000_000;
+pub(crate) const START: u64 = 1_000_000_000;
 /// A lag that is the true one.
 pub(super) const EXACT: Bound = Bound {
     lag_is_least: false,
@@ -28,7 +28,7 @@ pub(super) const EXACT: Bound = Bound {
 /// WAL written between two samples.
 pub(super) const STEP: u64 = 100_000;
 
-pub(super) fn lsn(position: u64) -> Option<Lsn> {
+pub(crate) fn lsn(position: u64) -> Option<Lsn> {
     Some(Lsn::from(position))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn session(pid: u32, age_ms: f64) -> Session {
 }
 
 /// A primary that writes, a standby and two subscribers that keep up.
-pub(super) struct Scene {
+pub(crate) struct Scene {
     pub primary: NodeWindow,
     pub standby: NodeWindow,
     pub one: NodeWindow,

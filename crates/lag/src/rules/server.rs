@@ -34,17 +34,9 @@ const LONG_QUEUE: u64 = 8;
 /// A delay with which replay waits for usual queries, in milliseconds: PostgreSQL's own.
 const SOME_DELAY_MS: f64 = 30_000.0;
 
-/// The server archives WAL, according to its setting: a standby only with `always`.
-pub(crate) fn archives(node: &NodeWindow) -> bool {
-    matches!(
-        (node.role, node.facts.setting("archive_mode")),
-        (Role::Primary, Some("on" | "always")) | (Role::Standby, Some("always"))
-    )
-}
-
 pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for node in view.window.usable().filter(|node| archives(node)) {
+    for node in view.window.usable().filter(|node| node.archives()) {
         found.extend(archiver_hangs(node));
         let Some(archiver) = node.last().map(|sample| &sample.archiver) else {
             continue;

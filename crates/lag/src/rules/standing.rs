@@ -5,8 +5,9 @@ use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
+use super::refused::recreated;
 use super::{Evidence, Severity, View};
-use crate::link::LAG_MS;
+use crate::link::{LAG_MS, Link};
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::point::Point;
@@ -133,6 +134,17 @@ pub(super) fn lost(view: &View<'_>) -> Vec<Evidence> {
             }
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
             evidence.explains = 1.0;
+            let mut links = view.links.iter();
+            let is_its = |link: &&Link<'_>| {
+                link.upstream.name == node.name && link.slot.as_ref() == Some(&slot.slot_name)
+            };
+            if let Some(link) = links
+                .find(is_its)
+                .filter(|link| link.subscription.is_some())
+            {
+                evidence.at.clone_from(&link.name);
+                evidence = recreated(evidence, link);
+            }
             found.push(of_owner(evidence, view, node, slot));
         }
     }

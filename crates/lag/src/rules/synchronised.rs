@@ -1,12 +1,15 @@
 //! The signal of tables that a subscription does not get copied. Positions do not show it: the apply worker
 //! follows all other tables.
 
+use std::time::Duration;
+
 use super::published::some;
 use super::{Evidence, View};
 use crate::link::Link;
 use crate::sample::Sample;
 use crate::states::SyncPhase;
 use crate::views::{Subscription, Unsynced};
+use crate::window::NodeWindow;
 
 /// Share of samples from which a worker copies.
 const MOSTLY: f64 = 0.5;
@@ -51,7 +54,7 @@ pub(crate) fn copying(link: &Link<'_>) -> Option<Copying> {
         link.subscribed(sample)
             .is_some_and(|row| row.unsynced.iter().any(|table| table.pid.is_some()))
     };
-    let works = replica.share(works) >= MOSTLY;
+    let works = replica.share(works) >= MOSTLY || replica.last().is_some_and(works);
     let comes = last.unsynced_tables < first.unsynced_tables || rows(last) > rows(first);
     let is_known = |table: &Unsynced| SyncPhase::KNOWN.contains(&table.state);
     let waits_to_apply = !last.unsynced.is_empty() && last.unsynced.iter().all(is_copied);
@@ -62,7 +65,31 @@ pub(crate) fn copying(link: &Link<'_>) -> Option<Copying> {
         () if works => Copying::Open,
         // A worker that has failed comes again only after wal_retrieve_retry_interval.
         () if last.sync_errors > 0 => Copying::Fails,
+        () if is_fresh(link) => Copying::Open,
         () => Copying::Waits,
+    })
+}
+
+/// A subscription that was just made, of which no worker has begun: its launcher starts workers at this
+/// interval, so a shorter window does not tell whether one comes.
+pub(crate) fn is_fresh(link: &Link<'_>) -> bool {
+    let Some(node) = link.replica.filter(|_| link.is_first_copy()) else {
+        return false;
+    };
+    let row = node.last().and_then(|last| link.subscribed(last));
+    let begun = |table: &Unsynced| table.state != SyncPhase::Initialize || table.pid.is_some();
+    let has_begun = row.is_none_or(|row| row.unsynced.iter().any(begun));
+    !has_begun && node.length() <= retry(node)
+}
+
+/// How long a launcher waits between two tries of a worker, unless the server says it.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Interval at which the launcher of a server tries to start a worker again.
+pub(super) fn retry(node: &NodeWindow) -> Duration {
+    let retry = node.facts.number("wal_retrieve_retry_interval");
+    retry.map_or(RETRY, |ms| {
+        Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0)
     })
 }
 

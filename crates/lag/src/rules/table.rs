@@ -253,6 +253,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "look at the log of {node} for what restore_command says, and run it by hand as the server's \
              user: the archive, a path, a right, a password",
+            "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that is called \
+             .partial; after a failover it needs the new timeline's .history file there, too",
         ],
     },
     Rule {
@@ -355,12 +357,16 @@ pub const RULES: &[Rule] = &[
         title: "slot {slot} of the subscription is not there",
         signal: refused::slot_missing,
         remedies: &[
-            "if the subscription gets its changes from another server: name that one, too",
-            "drop the subscription (first SET (slot_name = NONE)), empty its tables, and create it again: it \
-             copies them",
-            "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); if {upstream} is \
-             its publisher: the subscription then goes on, and what was changed since the slot was dropped is lost \
-             there",
+            "if the subscription gets its changes from another server than {guessed}, name that one, too: {connects}",
+            "on {lacking_publisher}: create its publications first ({publications}), as they were",
+            "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; ALTER SUBSCRIPTION {subscription} SET \
+             (slot_name = NONE); DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE \
+             SUBSCRIPTION {subscription} CONNECTION '...' PUBLICATION {publications}; with the connection string \
+             that \\dRs+ showed before: it makes the slot, and copies its tables",
+            "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); the subscription then \
+             goes on, and what was changed since the slot was dropped is lost there",
+            "if {guessed} is its publisher, create slot {slot} there (pg_create_logical_replication_slot): what was \
+             changed since it was dropped is lost. On another server such a slot keeps WAL for nobody",
         ],
     },
     Rule {
@@ -370,8 +376,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {server}: ALTER SUBSCRIPTION {subscription} SET PUBLICATION {others}; if that has taken its \
              place: it has all tables that are followed",
-            "on {publisher}: create publication {publication} again as it was, with its own tables, row filters and \
-             column lists, if nothing was written to any table of that database since it was dropped",
+            "on {publisher}: CREATE PUBLICATION {publication} FOR TABLE {its_tables}; if nothing was written to any \
+             table of that database since it was dropped, and with the row filters and column lists that it had",
             "otherwise drop the subscription, empty its tables, and create it again: before PostgreSQL 18 a \
              worker does not get past what was written while its publication was not there",
         ],
@@ -381,6 +387,7 @@ pub const RULES: &[Rule] = &[
         title: "published columns are missing at the subscriber",
         signal: published::columns,
         remedies: &[
+            "types that {server} needs before that, if they are not there: {types}",
             "on {server}: {add} the worker then goes on by itself. In rows that are there already they are empty",
         ],
     },
@@ -513,7 +520,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::MissingIndex,
-        title: "the apply worker searches whole tables: an index is missing",
+        title: "an index is missing: the apply worker searches whole tables for each change",
         signal: logical::missing_index,
         remedies: &[
             "on {server}: give {table} the primary key that it has on the publisher",
@@ -685,6 +692,9 @@ pub const RULES: &[Rule] = &[
         title: "slot {slot} has lost WAL that its consumer needs",
         signal: standing::lost,
         remedies: &[
+            "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
+             {subscription} CONNECTION '...' PUBLICATION {publications}; with the connection string that \\dRs+ \
+             showed before: it makes the slot anew, and copies its tables",
             "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
              copies its tables. A standby with a restore_command may have that WAL from an archive",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",

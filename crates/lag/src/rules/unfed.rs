@@ -10,7 +10,6 @@ use super::replay::{standbys, startup_share, unreplayed};
 use super::{Evidence, View};
 use crate::figures::ratio;
 use crate::link::Link;
-use crate::node::Role;
 use crate::sample::Sample;
 use crate::source::Source;
 use crate::window::NodeWindow;
@@ -35,15 +34,7 @@ fn unfed<'v>(
 
 /// The node that a standby's `primary_conninfo` leads to, as far as that can be told from here.
 fn pointed_at<'v>(view: &'v View<'_>, source: &Source) -> Option<&'v NodeWindow> {
-    let (host, port) = source.address.as_ref()?;
-    let mut nodes = view.window.nodes.iter();
-    nodes.find(|node| {
-        let address = format!("{host}:{port}");
-        let is_named = node.address == address || node.address.starts_with(&format!("{address}/"));
-        let is_known =
-            node.facts.hosts.contains(host) && node.facts.setting("port") == Some(port.as_str());
-        node.role != Role::Relay && (is_named || is_known)
-    })
+    view.window.server_at(source.address.as_ref()?)
 }
 
 pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {

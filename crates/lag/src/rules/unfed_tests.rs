@@ -204,6 +204,14 @@ fn a_clone_with_the_slot_of_another_is_told() {
 /// A standby that restores from an archive, so much of which is there, and whose startup process waits for
 /// this.
 fn restoring(archived: u64, wait_type: &str, wait: &str) -> Diagnosis {
+    let mut scene = restoring_scene(wait_type, wait);
+    for sample in &mut scene.primary.samples {
+        sample.archiver.archived_end = lsn(START + archived);
+    }
+    scene.diagnose()
+}
+
+fn restoring_scene(wait_type: &str, wait: &str) -> Scene {
     let mut scene = unfed(&Source {
         streams: Some(false),
         restores: true,
@@ -215,13 +223,43 @@ fn restoring(archived: u64, wait_type: &str, wait: &str) -> Diagnosis {
     scene.standby.facts.settings.extend([delay]);
     for sample in &mut scene.primary.samples {
         sample.slots.remove(0);
-        sample.archiver.archived_end = lsn(START + archived);
     }
     for sample in &mut scene.standby.samples {
         sample.wal.receive = None;
         sample.processes = vec![process(21, BackendType::Startup.name(), wait_type, wait)];
     }
-    scene.diagnose()
+    scene
+}
+
+/// pg_receivewal gives a segment its name when it is full; what nobody archives can be there up to that, too.
+#[test]
+fn a_segment_that_is_not_full_is_not_missed_in_an_archive() {
+    for (receiver, flushed, expected) in [
+        (false, 2 * SEGMENT, None),
+        (false, 4 * SEGMENT, Some(Cause::RestoreFails)),
+        (true, 2 * SEGMENT, None),
+        (true, 4 * SEGMENT, Some(Cause::RestoreFails)),
+    ] {
+        let mut scene = restoring_scene("Timeout", "RecoveryRetrieveRetryInterval");
+        let off = ("archive_mode".to_owned(), "off".to_owned());
+        scene.primary.facts.settings.extend([off]);
+        for sample in &mut scene.primary.samples {
+            // That of an archiver which is off says nothing.
+            sample.archiver.archived_end = lsn(START);
+            let end = START + flushed;
+            match receiver {
+                true => {
+                    let mut sender = sender(140, "pg_receivewal", end);
+                    sender.replay_lsn = None;
+                    sample.senders.push(sender);
+                    sample.wal.flush = lsn(end + SEGMENT);
+                }
+                false => sample.wal.flush = lsn(end),
+            }
+        }
+        let found = causes(&scene.diagnose());
+        assert_eq!(found.first().copied(), expected, "{receiver} {flushed}");
+    }
 }
 
 #[test]

@@ -51,6 +51,92 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
     pair.stop();
 }
 
+/// Types that are altered on the source alone, and what the replica then says. The same on the target
+/// mends it.
+const ALTERED: [(&str, &str, &str); 5] = [
+    (
+        "ALTER TABLE t ALTER d TYPE double",
+        "INSERT INTO t (id, d) VALUES (1, 0.1234567890123)",
+        "column \"d\" is real, and a domain over double precision on the source",
+    ),
+    (
+        "ALTER TABLE t ALTER a TYPE doubles",
+        "INSERT INTO t (id, a) VALUES (2, '{0.1234567890123}')",
+        "column \"a\" is real[], and a domain over double precision[] on the source",
+    ),
+    (
+        "ALTER TABLE t ALTER z TYPE zoned",
+        "INSERT INTO t (id, z) VALUES (3, '2026-01-01 00:00:00+05')",
+        "column \"z\" is timestamp, and a domain over timestamp with time zone on the source",
+    ),
+    (
+        "ALTER TYPE mood ADD VALUE 'new'",
+        "INSERT INTO t (id, m) VALUES (4, 'new')",
+        "invalid input value for enum public.mood: \"new\"",
+    ),
+    (
+        "ALTER TABLE t ALTER g DROP EXPRESSION",
+        "INSERT INTO t (id, g) VALUES (5, 100)",
+        "values of its own for column \"g\", which is generated here",
+    ),
+];
+
+#[test]
+fn a_type_that_is_altered_on_the_source_alone_stops_before_the_first_change() {
+    let mut pair = Pair::new(
+        "CREATE DOMAIN single real; CREATE DOMAIN singles real[]; CREATE DOMAIN double float8; \
+         CREATE DOMAIN doubles float8[]; CREATE DOMAIN local timestamp; CREATE DOMAIN zoned timestamptz; \
+         CREATE DOMAIN price numeric(8, 2); CREATE TYPE mood AS ENUM ('old'); \
+         CREATE TABLE t (id int PRIMARY KEY, d single, a singles, z local, n price, m mood, \
+           g int GENERATED ALWAYS AS (id * 2) STORED)",
+    );
+    let control = pair.start();
+    let first = "INSERT INTO t VALUES (0, 0.5, '{0.5}', '2026-01-01', 1.25, 'old')";
+    run(&pair, &[first]);
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    for (alter, insert, says) in ALTERED {
+        let before = rows(&pair.target, "SELECT * FROM t ORDER BY id");
+        run(&pair, &[alter, insert]);
+        let words = pair.blocked();
+        assert!(words.contains(says), "{alter}: {words}");
+        assert_eq!(rows(&pair.target, "SELECT * FROM t ORDER BY id"), before);
+        sql(&pair.target).execute(alter).unwrap();
+        control.resume();
+        pair.assert_same("SELECT * FROM t ORDER BY id");
+    }
+    pair.stop();
+}
+
+/// Rules and row security of both sides stay out of what is applied.
+#[test]
+fn rules_and_forced_row_security_change_nothing_that_is_applied() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE log (id int PRIMARY KEY, v int); \
+                 CREATE RULE moved AS ON INSERT TO t WHERE NEW.id >= 100 DO INSTEAD INSERT INTO log VALUES (NEW.*); \
+                 CREATE RULE kept AS ON DELETE TO t WHERE OLD.id = 1 DO INSTEAD NOTHING; \
+                 CREATE RULE also AS ON UPDATE TO t DO ALSO INSERT INTO log VALUES (NEW.id, NEW.v); \
+                 ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t FORCE ROW LEVEL SECURITY; \
+                 CREATE POLICY none ON t USING (id > 1000) WITH CHECK (id > 1000)";
+    let mut pair = Pair::new(table);
+    let more = "CREATE RULE here AS ON INSERT TO t DO INSTEAD NOTHING; \
+                CREATE RULE update AS ON UPDATE TO t DO INSTEAD DELETE FROM t WHERE id = OLD.id";
+    sql(&pair.target).execute(more).unwrap();
+    let control = pair.start();
+    run(
+        &pair,
+        &[
+            "INSERT INTO t SELECT i, i FROM generate_series(1, 120) i",
+            "UPDATE t SET v = -v WHERE id % 7 = 0",
+            "DELETE FROM t WHERE id < 10",
+            "TRUNCATE log",
+            "INSERT INTO t VALUES (500, 1)",
+        ],
+    );
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    pair.assert_same("SELECT * FROM log ORDER BY id");
+    assert_eq!(control.stats().missing, 0);
+    pair.stop();
+}
+
 #[test]
 fn rows_of_which_no_column_is_sent_are_deleted() {
     // From 18 on a publisher refuses to change rows whose replica identity has a column that is not sent.

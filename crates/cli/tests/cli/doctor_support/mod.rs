@@ -3,7 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_bench::fault::faults::{BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER};
+use lockstep_bench::fault::faults::{
+    BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, SUBSCRIPTION_LOST,
+};
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
@@ -179,6 +181,7 @@ pub fn brief(json: &Value) -> String {
 /// What the first finding has to name, beside the process that is to blame.
 fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     match fault.cause() {
+        Cause::SlotLost if fault.name == SUBSCRIPTION_LOST => Some(("slot", "second")),
         Cause::RetainedWalNearLimit | Cause::UnusedSlot | Cause::SlotLost => {
             Some(("slot", "forgotten"))
         }

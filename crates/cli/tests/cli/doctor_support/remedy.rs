@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, SUBSCRIBER_NETWORK,
+    BEHIND_RELAY, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER,
+    SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
-use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server};
 use serde_json::Value;
 
 use super::{brief, causes, examine};
@@ -19,6 +20,8 @@ use super::{brief, causes, examine};
 enum Tried {
     /// The remedy that has these words is done. What it leaves behind is undone by SQL on a server.
     Done(&'static str, Option<(Which, &'static str)>),
+    /// The remedies of any findings that have these words are done one after the other.
+    All(&'static [&'static str]),
     /// Why a program cannot.
     Not(&'static str),
 }
@@ -180,6 +183,12 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::Not("the consumer's program has to be changed"),
     ),
     ("slot lost", Tried::Done("pg_drop_replication_slot", None)),
+    (SUBSCRIPTION_LOST, Tried::All(&["DROP SUBSCRIPTION"])),
+    (
+        "slot and publication dropped",
+        Tried::All(&["CREATE PUBLICATION", "DROP SUBSCRIPTION"]),
+    ),
+    (PUBLICATION_DROPPED, Tried::All(&["CREATE PUBLICATION"])),
     (
         "collation of another version",
         Tried::Done("REINDEX DATABASE", None),
@@ -201,22 +210,28 @@ pub fn try_printed(
 ) -> (String, Option<String>) {
     let (_, tried) = TRIED.iter().find(|(name, _)| *name == fault.name).unwrap();
     let (words, left) = match tried {
-        Tried::Done(words, left) => (words, left),
+        Tried::Done(words, left) => (vec![*words], *left),
+        Tried::All(words) => (words.to_vec(), None),
         Tried::Not(why) => {
             stage.heal(injected).unwrap();
             return (format!("not done: {why}"), None);
         }
     };
-    let remedies = printed(json, fault, words);
+    let of_cause = matches!(tried, Tried::Done(..)).then(|| fault.cause().id());
+    let found: Vec<Vec<String>> = words
+        .iter()
+        .map(|words| printed(json, of_cause, words))
+        .collect();
+    let lacks = found.iter().any(Vec::is_empty);
+    let remedies = found.concat();
     let before = look(stage);
     let pasted: Vec<Pasted> = remedies.iter().map(|it| Pasted::of(it)).collect();
     for one in &pasted {
         one.paste(stage);
     }
     injected.mended = true;
-    let mut wrong = remedies
-        .is_empty()
-        .then(|| format!("no remedy has {words}: {}", brief(json)));
+    copied(stage);
+    let mut wrong = lacks.then(|| format!("no remedy has all of {words:?}: {}", brief(json)));
     wrong = wrong.or_else(|| still_there(stage, fault));
     let restarted: BTreeSet<&str> = pasted
         .iter()
@@ -231,19 +246,30 @@ pub fn try_printed(
         one.reset(stage);
     }
     if let Some((which, sql)) = left {
-        stage.server(*which).execute(sql).unwrap();
+        stage.server(which).execute(sql).unwrap();
     }
     stage.heal(injected).unwrap();
     let lost = before.lost(&look(stage));
     (remedies.join("; then "), wrong.or(lost))
 }
 
-/// Remedies that have these words, of all findings of the fault's cause, each once.
-fn printed(json: &Value, fault: &Fault, words: &str) -> Vec<String> {
+/// Waits until a subscription that was made again has copied its tables.
+fn copied(stage: &mut Stage) {
+    let sql = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+    stage
+        .second
+        .await_event("copy its tables", PATIENCE, |second| {
+            Ok(second.query_text(sql)?.as_deref() == Some("true"))
+        })
+        .unwrap();
+}
+
+/// Remedies that have these words, of all findings of a cause if one is given, each once.
+fn printed(json: &Value, cause: Option<&str>, words: &str) -> Vec<String> {
     let findings = json["findings"].as_array().unwrap();
     let of_cause = findings
         .iter()
-        .filter(|it| it["cause"] == fault.cause().id());
+        .filter(|it| cause.is_none_or(|cause| it["cause"] == cause));
     let remedies = of_cause.filter_map(|it| {
         let mut remedies = it["remedies"].as_array()?.iter().filter_map(Value::as_str);
         remedies
@@ -292,17 +318,13 @@ impl Pasted {
             Some((place, database)) => (place, Some(database.to_owned())),
             None => (place, None),
         };
-        let mut pieces: Vec<&str> = rest.split(';').map(str::trim).collect();
-        let is_statement = |piece: &&str| piece.chars().take(4).all(|c| c.is_ascii_uppercase());
+        let piece = |piece: &str| piece.trim().trim_start_matches("and then ").to_owned();
+        let mut pieces: Vec<String> = rest.split(';').map(piece).collect();
+        let is_statement = |piece: &&String| piece.chars().take(4).all(|c| c.is_ascii_uppercase());
         let words = pieces.split_off(1);
-        let more = words.iter().copied().take_while(is_statement);
-        let statements: Vec<String> = pieces
-            .iter()
-            .copied()
-            .chain(more)
-            .map(str::to_owned)
-            .collect();
-        let after = words.get(statements.len() - 1).copied().unwrap_or_default();
+        let more = words.iter().take_while(is_statement);
+        let statements: Vec<String> = pieces.iter().chain(more).cloned().collect();
+        let after = words.get(statements.len() - 1).cloned().unwrap_or_default();
         Self {
             place: place.to_owned(),
             database,
@@ -331,7 +353,17 @@ impl Pasted {
             }
             return;
         }
-        self.execute(stage.server(which), &self.statements);
+        let primary = &stage.primary;
+        let connection = format!(
+            "'host={} port={} user={SUPERUSER} dbname={DATABASE}'",
+            primary.sockets().display(),
+            primary.port()
+        );
+        let filled = self.statements.iter();
+        let filled: Vec<String> = filled
+            .map(|sql| sql.replace("'...'", &connection))
+            .collect();
+        self.execute(stage.server(which), &filled);
         if self.restart {
             stage.restart(which).unwrap();
         }
@@ -448,6 +480,13 @@ fn a_remedy_is_read_as_it_is_pasted() {
     );
     assert_eq!(of.statements, ["ALTER SYSTEM SET x = ''", "SELECT f()"]);
     assert!(of.restart && !of.is_command);
+    let of = Pasted::of(
+        "on b: DROP SUBSCRIPTION s; TRUNCATE t; and then CREATE SUBSCRIPTION s; with it",
+    );
+    assert_eq!(
+        of.statements,
+        ["DROP SUBSCRIPTION s", "TRUNCATE t", "CREATE SUBSCRIPTION s"]
+    );
     let of = Pasted::of("on the machine of b: kill -CONT 7; a signal has");
     assert_eq!(
         (of.place.as_str(), of.is_command, of.restart),

@@ -215,6 +215,7 @@ pub const CHECKS: &[Check] = &[
         needs: &[Part::Subscriptions],
         causes: &[
             Cause::ApplyStopped,
+            Cause::SlotLost,
             Cause::SubscriptionSlotMissing,
             Cause::SubscriptionRefused,
             Cause::NoFreeWorker,
