@@ -8,6 +8,7 @@ use lockstep_service::program::{Program, Shell};
 
 use crate::doctor::DoctorArgs;
 use crate::name::NAME;
+use crate::plan::PlanArgs;
 use crate::pool::PoolCommand;
 use crate::relay::RelayArgs;
 use crate::replica::ReplicaCommand;
@@ -94,6 +95,12 @@ pub enum Command {
         #[command(subcommand)]
         command: ReplicaCommand,
     },
+    /// Say which cycle of a replica fits into which time
+    ///
+    /// A cycle takes tables × overhead + data / rate. Give two of --budget, --tables and --data; the third is
+    /// solved for, and with all three it is said whether they fit. Rate and overhead come from a replica's
+    /// measured cycles (--from), from you, or from a published reference, whose budgets are printed, too.
+    Plan(PlanArgs),
     /// Read WAL without replaying it
     #[command(disable_help_subcommand = true)]
     Wal {

@@ -13,6 +13,7 @@
 //! | `pool` | `lockstep pool` |
 //! | `relay` | `lockstep relay` |
 //! | `replica` | `lockstep replica` |
+//! | `plan` | `lockstep plan` |
 //! | `wal` | `lockstep wal` |
 //! | `args` | the command line |
 #![cfg_attr(
@@ -30,6 +31,7 @@ mod doctor;
 mod exit;
 mod name;
 mod nodes;
+mod plan;
 mod pool;
 mod relay;
 mod replica;
@@ -62,6 +64,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Top(args) => top::run(args),
         Command::Relay(args) => relay::run(args),
         Command::Replica { command } => replica::run(command),
+        Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Wal { command } => wal::run(command),
         Command::Completion { shell } => {

@@ -251,6 +251,9 @@ impl Server {
                 server.child = None;
                 return Err(server.start_failure(log_seen, &status.to_string()));
             }
+            if !server.says_ready() {
+                return Ok(false);
+            }
             refusal = server.query_text("SELECT").err();
             Ok(refusal.is_none())
         });
@@ -260,6 +263,17 @@ impl Server {
             }
             error
         })
+    }
+
+    /// The postmaster has written that sessions may come. Each that comes earlier costs it a process.
+    fn says_ready(&self) -> bool {
+        let Ok(text) = fs::read_to_string(self.data.join("postmaster.pid")) else {
+            return false;
+        };
+        let mut lines = text.lines();
+        // A file that another postmaster has left may be there until ours writes its own.
+        let is_ours = lines.next().map(str::parse) == self.pid().map(Ok);
+        is_ours && lines.nth(6).map(str::trim_end) == Some("ready")
     }
 
     fn start_failure(&self, log_seen: u64, otherwise: &str) -> LabError {

@@ -1,5 +1,6 @@
-//! HAProxy's agent-check: a connection gets one line, and is closed. HAProxy sends a line first that says
-//! for which door it asks (`agent-send`); without one the node's own door is meant.
+//! HAProxy's agent-check: a connection gets one line, and is closed. HAProxy sends first for which
+//! door it asks (`agent-send`), with a full stop, since its runtime socket takes no line end there; without
+//! one the node's own door is meant.
 //!
 //! There is no login and no TLS, since HAProxy knows neither here: the answer says no more than the checks
 //! over HTTP say without a login.
@@ -56,11 +57,12 @@ async fn answer(mut stream: impl AsyncRead + tokio::io::AsyncWrite + Unpin, agen
     let _ = stream.shutdown().await;
 }
 
-/// The line that was sent; empty if none came.
+/// What was sent up to a full stop or the line's end; empty if nothing came.
 async fn question(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut text = Vec::new();
     let line = async {
-        while !text.contains(&b'\n') && text.len() < LONGEST_QUESTION {
+        let is_end = |byte: &u8| matches!(byte, b'\n' | b'.');
+        while !text.iter().any(is_end) && text.len() < LONGEST_QUESTION {
             let mut bytes = [0; LONGEST_QUESTION];
             match stream.read(&mut bytes).await {
                 Ok(0) | Err(_) => break,
@@ -69,5 +71,6 @@ async fn question(stream: &mut (impl AsyncRead + Unpin)) -> String {
         }
     };
     let _ = timeout(QUESTION_WITHIN, line).await;
-    String::from_utf8_lossy(&text).trim().to_owned()
+    let text = String::from_utf8_lossy(&text);
+    text.trim().trim_end_matches('.').to_owned()
 }

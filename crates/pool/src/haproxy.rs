@@ -45,14 +45,31 @@ pub struct ProxyRules {
     pub socket: PathBuf,
     /// Most connections at once.
     pub connections: u32,
-    /// Time between two checks of a node.
-    pub check_every: Duration,
     pub when_all_late: WhenAllLate,
-    pub sessions_when_out: SessionsWhenOut,
     /// The account that HAProxy changes to, if it is started as root.
     pub user: Option<String>,
+    pub servers: ServerRules,
+}
+
+/// How HAProxy treats each node.
+#[derive(Debug, Clone)]
+pub struct ServerRules {
+    /// Time between two checks of a node.
+    pub check_every: Duration,
+    pub sessions_when_out: SessionsWhenOut,
     /// Certificate authority of the agents, if they speak TLS.
     pub agent_ca: Option<PathBuf>,
+}
+
+/// A node in one back end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerLine {
+    pub backend: &'static str,
+    /// Whether the back end is of late nodes, which a configuration need not have.
+    pub is_late: bool,
+    pub name: String,
+    /// Where the server is, and how it is checked: also for `add server`, which knows no defaults.
+    pub settings: String,
 }
 
 /// Weight of each server, of which agents give a share.
@@ -63,11 +80,10 @@ const AGENT_CHECKS: u32 = 2;
 
 /// The configuration; an error if the members cannot be written down.
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
-    crate::member::check(members)?;
-    let names = names(members)?;
+    let lines = lines(members, &rules.servers)?;
     let mut text = head(rules)?;
     front(&mut text, rules, "writes", rules.writes_port, &[]);
-    back(&mut text, members, &names, rules, PoolDoor::Writes);
+    back(&mut text, &lines, PoolDoor::Writes);
     for (door, name, port) in [
         (Door::Fresh, "reads", rules.reads_port),
         (Door::Reports, "reports", rules.reports_port),
@@ -87,9 +103,9 @@ pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, S
             .into_iter()
             .collect();
         front(&mut text, rules, name, port, &uses);
-        back(&mut text, members, &names, rules, PoolDoor::Readers(door));
+        back(&mut text, &lines, PoolDoor::Readers(door));
         if rules.when_all_late == WhenAllLate::Freshest {
-            back(&mut text, members, &names, rules, late);
+            back(&mut text, &lines, late);
         }
     }
     Ok(text)
@@ -105,15 +121,79 @@ fn back_name(door: PoolDoor) -> &'static str {
     }
 }
 
-/// The names of servers: HAProxy allows few characters.
-fn names(members: &[Member]) -> Result<Vec<String>, String> {
+/// Whether a back end is one of a configuration written here.
+pub fn is_backend(name: &str) -> bool {
+    PoolDoor::ALL
+        .into_iter()
+        .any(|door| back_name(door) == name)
+}
+
+/// Each node in each back end that it belongs to; an error if the members cannot be written down.
+pub fn lines(members: &[Member], rules: &ServerRules) -> Result<Vec<ServerLine>, String> {
+    crate::member::check(members)?;
+    let names = names(members)?;
+    let mut lines = Vec::new();
+    for door in PoolDoor::ALL {
+        let belongs = |member: &Member| match door {
+            PoolDoor::Readers(door) | PoolDoor::Late(door) => member.door == door,
+            PoolDoor::Writes => true,
+        };
+        let all = members.iter().zip(&names);
+        let lines_of_door = all
+            .filter(|(member, _)| belongs(member))
+            .map(|(member, name)| ServerLine {
+                backend: back_name(door),
+                is_late: matches!(door, PoolDoor::Late(_)),
+                name: name.clone(),
+                settings: settings(member, rules, door),
+            });
+        lines.extend(lines_of_door);
+    }
+    Ok(lines)
+}
+
+fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
+    let server = match &member.server {
+        ServerPlace::Tcp(at) => at.to_string(),
+        ServerPlace::Socket { folder, port } => format!("unix@{folder}/.s.PGSQL.{port}"),
+    };
+    let every = rules.check_every;
+    // A session that stays on a server that was the primary would write there.
+    let closes = door == PoolDoor::Writes || rules.sessions_when_out == SessionsWhenOut::Close;
+    let closing = if closes {
+        " on-marked-down shutdown-sessions"
+    } else {
+        ""
+    };
+    let tls = match &rules.agent_ca {
+        Some(file) => format!(" check-ssl verify required ca-file {}", file.display()),
+        None => String::new(),
+    };
+    let (agent, check) = (&member.agent, &member.agent_check);
+    // The runtime socket takes no line end into agent-send, so that a full stop ends the door's name.
+    format!(
+        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 agent-inter {}ms check addr {} port {}{tls} \
+         agent-check agent-addr {} agent-port {} agent-send {}.{closing}",
+        every.as_millis(),
+        (every / AGENT_CHECKS).as_millis(),
+        agent.host,
+        agent.port,
+        check.host,
+        check.port,
+        door.name()
+    )
+}
+
+/// The name of a node in HAProxy, which allows few characters.
+pub fn name_of(node: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let names = members.iter().map(|member| {
-        let name = member.name.chars();
-        name.map(|c| if plain(c) { c } else { '_' })
-            .collect::<String>()
-    });
-    let names: Vec<_> = names.collect();
+    node.chars()
+        .map(|c| if plain(c) { c } else { '_' })
+        .collect()
+}
+
+fn names(members: &[Member]) -> Result<Vec<String>, String> {
+    let names: Vec<_> = (members.iter().map(|member| name_of(&member.name))).collect();
     let mut seen = BTreeSet::new();
     match names.iter().find(|name| !seen.insert(name.as_str())) {
         Some(twice) => Err(format!(
@@ -125,7 +205,7 @@ fn names(members: &[Member]) -> Result<Vec<String>, String> {
 
 fn head(rules: &ProxyRules) -> Result<String, String> {
     let (connections, socket) = (rules.connections, rules.socket.display());
-    let check_ms = rules.check_every.as_millis();
+    let check_ms = rules.servers.check_every.as_millis();
     let statistics = &rules.statistics;
     let is_plain = |user: &str| {
         user.chars()
@@ -178,58 +258,18 @@ fn front(text: &mut String, rules: &ProxyRules, name: &str, port: u16, uses: &[S
     let _ = writeln!(text, "    default_backend {name}");
 }
 
-fn back(
-    text: &mut String,
-    members: &[Member],
-    names: &[String],
-    rules: &ProxyRules,
-    door: PoolDoor,
-) {
-    let every = rules.check_every;
-    let agent_ms = (every / AGENT_CHECKS).as_millis();
-    // A session that stays on a server that was the primary would write there.
-    let closes = door == PoolDoor::Writes || rules.sessions_when_out == SessionsWhenOut::Close;
-    let closing = if closes {
-        " on-marked-down shutdown-sessions"
-    } else {
-        ""
-    };
-    let tls = match &rules.agent_ca {
-        Some(file) => format!(" check-ssl verify required ca-file {}", file.display()),
-        None => String::new(),
-    };
+fn back(text: &mut String, lines: &[ServerLine], door: PoolDoor) {
+    let backend = back_name(door);
     let _ = write!(
         text,
-        "\nbackend {}\n    \
+        "\nbackend {backend}\n    \
              option httpchk\n    \
              http-check send meth GET uri /pool/{}\n    \
-             http-check disable-on-404\n    \
-             default-server weight {WEIGHT} inter {}ms fall 1 rise 1 agent-inter {agent_ms}ms{closing}\n",
-        back_name(door),
+             http-check disable-on-404\n",
         door.name(),
-        every.as_millis(),
     );
-    let belongs = |member: &&(&Member, &String)| match door {
-        PoolDoor::Readers(door) | PoolDoor::Late(door) => member.0.door == door,
-        PoolDoor::Writes => true,
-    };
-    let all: Vec<_> = members.iter().zip(names).collect();
-    for (member, name) in all.iter().filter(belongs) {
-        let server = match &member.server {
-            ServerPlace::Tcp(at) => at.to_string(),
-            ServerPlace::Socket { folder, port } => format!("unix@{folder}/.s.PGSQL.{port}"),
-        };
-        let (agent, check) = (&member.agent, &member.agent_check);
-        let _ = writeln!(
-            text,
-            "    server {name} {server} check addr {} port {}{tls} agent-check agent-addr {} agent-port {} \
-             agent-send \"{}\\n\"",
-            agent.host,
-            agent.port,
-            check.host,
-            check.port,
-            door.name()
-        );
+    for line in lines.iter().filter(|line| line.backend == backend) {
+        let _ = writeln!(text, "    server {} {}", line.name, line.settings);
     }
 }
 
@@ -246,11 +286,13 @@ mod tests {
             statistics: HostPort::parse("127.0.0.1:4").unwrap(),
             socket: "/run/s".into(),
             connections: 100,
-            check_every: Duration::from_millis(500),
             when_all_late: WhenAllLate::Freshest,
-            sessions_when_out: SessionsWhenOut::Keep,
             user: None,
-            agent_ca: None,
+            servers: ServerRules {
+                check_every: Duration::from_millis(500),
+                sessions_when_out: SessionsWhenOut::Keep,
+                agent_ca: None,
+            },
         }
     }
 
@@ -279,11 +321,11 @@ mod tests {
         let plain = text(|_| {});
         assert!(plain.contains("use_backend reads-late if { nbsrv(reads) eq 0 }"));
         assert!(plain.contains("use_backend reports-late if { nbsrv(reports) eq 0 }"));
-        assert!(plain.contains("agent-send \"late-fresh\\n\""));
+        assert!(plain.contains("agent-send late-fresh."));
         // Only writers are cut off.
-        assert_eq!(plain.matches("shutdown-sessions").count(), 1);
-        let closed = text(|rules| rules.sessions_when_out = SessionsWhenOut::Close);
-        assert_eq!(closed.matches("shutdown-sessions").count(), 5);
+        assert_eq!(plain.matches("shutdown-sessions").count(), 2);
+        let closed = text(|rules| rules.servers.sessions_when_out = SessionsWhenOut::Close);
+        assert_eq!(closed.matches("shutdown-sessions").count(), 6);
         let primary = text(|rules| rules.when_all_late = WhenAllLate::Primary);
         assert!(primary.contains("use_backend writes if { nbsrv(reads) eq 0 }"));
         let refuse = text(|rules| rules.when_all_late = WhenAllLate::Refuse);
@@ -294,7 +336,7 @@ mod tests {
         let mut wrong = rules();
         wrong.user = Some("a\nb".to_owned());
         assert!(configuration(&nodes, &wrong).is_err());
-        let tls = text(|rules| rules.agent_ca = Some("/ca.pem".into()));
+        let tls = text(|rules| rules.servers.agent_ca = Some("/ca.pem".into()));
         assert!(tls.contains("check-ssl verify required ca-file /ca.pem"));
     }
 

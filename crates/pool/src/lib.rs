@@ -1,7 +1,7 @@
 //! One endpoint over read nodes: how stale each node is, whether it takes sessions, and how many.
 //!
 //! What decides does no I/O and reads no clock, so that the simulation in `tests/pool/simulation` drives it
-//! as the agent does. Only `agent`, `run`, `agent_check`, `routes` and `ask` do I/O.
+//! as the agent does. Only `agent`, `run`, `agent_check`, `routes`, `runtime` and `ask` do I/O.
 //!
 //! The modules are layers: each uses only those above it in this table, which a test holds.
 //!
@@ -25,6 +25,7 @@
 //! | [`run`](mod@run) | an agent from its start to the signal that ends it |
 //! | [`member`] | a node as it is written down |
 //! | [`haproxy`] | HAProxy's configuration |
+//! | [`runtime`] | HAProxy's runtime socket |
 //! | [`multi_host`] | a connection string that names all nodes |
 //! | [`ask`] | asks an agent |
 #![cfg_attr(
@@ -54,6 +55,7 @@ pub mod multi_host;
 pub mod questions;
 mod routes;
 pub mod run;
+pub mod runtime;
 pub mod staleness;
 pub mod state;
 pub mod weight;

@@ -52,6 +52,12 @@ impl ServerPlace {
         let port = port
             .parse()
             .map_err(|_| format!("port {port} is no port"))?;
+        let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !"\"'\\;#".contains(c);
+        if !host.chars().all(is_plain) {
+            return Err(
+                "its host has characters that HAProxy's configuration cannot hold".to_owned(),
+            );
+        }
         Ok(match host.starts_with('/') {
             true => Self::Socket { folder: host, port },
             false => Self::Tcp(HostPort { host, port }),
@@ -181,6 +187,8 @@ mod tests {
         for (conninfo, agent, words) in [
             ("host=/run/x", None, "write where its agent is"),
             ("host=a,b", None, "several hosts"),
+            ("host='a b'", None, "cannot hold"),
+            ("host=a;b", None, "cannot hold"),
             ("host=a", Some("a:65535"), "no port after"),
         ] {
             let error = member("a", conninfo, agent).unwrap_err();

@@ -25,6 +25,7 @@
 //! |---|---|
 //! | [`error`] | what can go wrong, and what a preflight finds |
 //! | [`names`] | names of replicas |
+//! | [`budget`] | which cycle fits into which time; no I/O |
 //! | [`publication`] | what of each table is replicated, and whether the publication still is what the replica made |
 //! | [`state`] | what is known about each replica, in the target; where tests let a process die |
 //! | [`status`] | how a replica stands, what its source says, and which tables it does not send any more |
@@ -43,6 +44,7 @@
     )
 )]
 
+pub mod budget;
 pub mod copy;
 pub mod error;
 pub mod lifecycle;

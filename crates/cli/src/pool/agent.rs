@@ -36,6 +36,15 @@ pub enum DoorArg {
     Reports,
 }
 
+impl DoorArg {
+    pub fn door(self) -> Door {
+        match self {
+            Self::Fresh => Door::Fresh,
+            Self::Reports => Door::Reports,
+        }
+    }
+}
+
 /// `lockstep pool agent`
 #[derive(Debug, Args)]
 pub struct AgentArgs {
@@ -112,10 +121,7 @@ impl AgentArgs {
             )));
         }
         Ok(Rules {
-            door: match self.door {
-                DoorArg::Fresh => Door::Fresh,
-                DoorArg::Reports => Door::Reports,
-            },
+            door: self.door.door(),
             bound: self.bound,
             interval,
             settle: self.settle.max(self.bound),

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_pool::haproxy::{ProxyRules, SessionsWhenOut, WhenAllLate, configuration};
+use lockstep_pool::haproxy::{
+    ProxyRules, ServerRules, SessionsWhenOut, WhenAllLate, configuration,
+};
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::words::{output, span};
 
 use super::members::MembersArgs;
+use super::runtime::SocketArgs;
+use super::watch;
 
 /// Who serves readers if no node of their door is in.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -53,32 +57,51 @@ pub struct HaproxyArgs {
     /// Address of the page of statistics, which has no login
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6435", value_parser = HostPort::parse)]
     statistics: HostPort,
-    /// The runtime socket
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "/run/haproxy/lockstep.sock"
-    )]
-    socket: PathBuf,
+    #[command(flatten)]
+    socket: SocketArgs,
     /// Most connections at once
     #[arg(long, value_name = "NUMBER", default_value_t = 2000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// Time between two checks of a node
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = check_interval)]
-    check_every: Duration,
     /// Who serves readers if no node of their door is in
     #[arg(long, value_enum, default_value = "freshest")]
     when_all_late: WhenAllLateArg,
+    /// Account, and group, that HAProxy changes to if root starts it, as Debian's service does
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    #[command(flatten)]
+    servers: ServerArgs,
+    /// Do not write the configuration: let the running HAProxy follow the file, through its runtime socket,
+    /// until this is ended
+    #[arg(long)]
+    watch: bool,
+}
+
+/// How HAProxy treats each node.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Time between two checks of a node
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = check_interval)]
+    check_every: Duration,
     /// What becomes of readers' sessions on a node that is out; one that is only late, full or drained keeps
     /// them. Writers' sessions are always cut off
     #[arg(long, value_enum, default_value = "keep")]
     sessions_when_out: SessionsArg,
-    /// Account, and group, that HAProxy changes to if root starts it, as Debian's service does
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
     /// The agents speak TLS: their certificate authority, PEM
     #[arg(long, value_name = "FILE")]
     agent_ca: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    pub fn rules(&self) -> ServerRules {
+        ServerRules {
+            check_every: self.check_every,
+            sessions_when_out: match self.sessions_when_out {
+                SessionsArg::Keep => SessionsWhenOut::Keep,
+                SessionsArg::Close => SessionsWhenOut::Close,
+            },
+            agent_ca: self.agent_ca.clone(),
+        }
+    }
 }
 
 /// From 50 ms, which HAProxy and the agents can hold, to a minute.
@@ -90,8 +113,11 @@ fn check_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints the configuration.
+/// Prints the configuration, or follows the file.
 pub fn run(args: &HaproxyArgs) -> Result<()> {
+    if args.watch {
+        return watch::follow(&args.members, args.servers.rules(), args.socket.runtime());
+    }
     let ports = [
         args.writes_port,
         args.reads_port,
@@ -111,20 +137,15 @@ pub fn run(args: &HaproxyArgs) -> Result<()> {
         reads_port: args.reads_port,
         reports_port: args.reports_port,
         statistics: args.statistics.clone(),
-        socket: args.socket.clone(),
+        socket: args.socket.socket.clone(),
         connections: args.connections,
-        check_every: args.check_every,
         when_all_late: match args.when_all_late {
             WhenAllLateArg::Freshest => WhenAllLate::Freshest,
             WhenAllLateArg::Primary => WhenAllLate::Primary,
             WhenAllLateArg::Refuse => WhenAllLate::Refuse,
         },
-        sessions_when_out: match args.sessions_when_out {
-            SessionsArg::Keep => SessionsWhenOut::Keep,
-            SessionsArg::Close => SessionsWhenOut::Close,
-        },
         user: args.user.clone(),
-        agent_ca: args.agent_ca.clone(),
+        servers: args.servers.rules(),
     };
     let text = configuration(&members, &rules).map_err(|words| args.members.wrong(&words))?;
     output::write(text.as_bytes());

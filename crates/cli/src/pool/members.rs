@@ -9,6 +9,7 @@ use lockstep_lag::nodes::{NamedNodes, PoolDoor};
 use lockstep_pool::member::{self, AgentPlace, Member};
 use lockstep_pool::state::Door;
 use lockstep_service::exit::Failure;
+use lockstep_service::toml_file;
 
 use crate::nodes::usable;
 
@@ -18,7 +19,7 @@ pub struct MembersArgs {
     /// The TOML file with a [[node]] for each server that doctor, top and serve read. Its primary and its
     /// standbys are the pool; agent, agent_check and door of each may be written there
     #[arg(long, value_name = "FILE")]
-    nodes: PathBuf,
+    pub nodes: PathBuf,
 }
 
 impl MembersArgs {
@@ -47,6 +48,19 @@ impl MembersArgs {
             .map_err(|words| self.wrong(&words))?;
         member::check(&members).map_err(|words| self.wrong(&words))?;
         Ok(members)
+    }
+
+    /// Replaces the file's text, unless the members could not be read then.
+    pub fn replace(&self, old: &str, new: &str) -> Result<()> {
+        let write = |text: &str| {
+            toml_file::replace(&self.nodes, text).map_err(|error| self.wrong(&error.to_string()))
+        };
+        write(new)?;
+        let read = self.members();
+        if read.is_err() {
+            write(old)?;
+        }
+        read.map(|_| ())
     }
 
     pub fn wrong(&self, words: &str) -> Failure {

@@ -4,7 +4,9 @@ mod agent;
 mod conninfo;
 mod haproxy;
 mod members;
+mod runtime;
 mod status;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use clap::Subcommand;
 use agent::AgentArgs;
 use conninfo::ConninfoArgs;
 use haproxy::HaproxyArgs;
+use runtime::{AddArgs, DrainArgs, RemoveArgs, ResumeArgs};
 use status::StatusArgs;
 
 /// `lockstep pool`
@@ -40,6 +43,21 @@ pub enum PoolCommand {
     ///
     /// Exit code 0: all nodes are in; 6: a node is late; 4: a node is out, or its agent does not answer.
     Status(StatusArgs),
+    /// Let HAProxy send a node no new session of readers, and wait until those that it has have ended
+    ///
+    /// Through HAProxy's runtime socket; lasts until resume, or a reload of HAProxy. Writers are not
+    /// drained. Exit code 6: sessions are left after --wait.
+    Drain(DrainArgs),
+    /// Let HAProxy send a drained node sessions again
+    Resume(ResumeArgs),
+    /// Write a standby into the nodes file, and add it to the running HAProxy
+    ///
+    /// The server and its agent must run already: nothing is cloned or warmed.
+    Add(Box<AddArgs>),
+    /// Take a node out of the nodes file, and out of the running HAProxy once its sessions have ended
+    ///
+    /// The server and its agent go on. Exit code 6: sessions are left after --wait.
+    Remove(RemoveArgs),
 }
 
 pub fn run(command: &PoolCommand) -> Result<ExitCode> {
@@ -48,6 +66,10 @@ pub fn run(command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Haproxy(args) => haproxy::run(args),
         PoolCommand::Conninfo(args) => conninfo::run(args),
         PoolCommand::Status(args) => return status::run(args),
+        PoolCommand::Drain(args) => runtime::drain(args),
+        PoolCommand::Resume(args) => runtime::resume(args),
+        PoolCommand::Add(args) => runtime::add(args),
+        PoolCommand::Remove(args) => runtime::remove(args),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -43,6 +43,7 @@ fn help_is_as_recorded() {
         &["replica", "alter"],
         &["replica", "verify"],
         &["replica", "drop"],
+        &["plan"],
         &["wal"],
         &["wal", "analyze"],
     ];

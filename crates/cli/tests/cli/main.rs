@@ -27,6 +27,7 @@ mod packaged_metrics;
 mod pool_agent;
 mod pool_failover;
 mod pool_haproxy;
+mod pool_runtime;
 mod pool_support;
 mod relay;
 mod relay_back;

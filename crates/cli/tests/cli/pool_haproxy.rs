@@ -20,13 +20,13 @@ use tempfile::TempDir;
 use crate::pool_support::{Agent, free_port};
 use crate::serve_support::until;
 
-const PROGRAM: &str = "/usr/sbin/haproxy";
+pub const PROGRAM: &str = "/usr/sbin/haproxy";
 
-struct Proxy {
+pub struct Proxy {
     process: Child,
-    socket: PathBuf,
-    writes: u16,
-    reads: u16,
+    pub socket: PathBuf,
+    pub writes: u16,
+    pub reads: u16,
 }
 
 impl Drop for Proxy {
@@ -36,17 +36,17 @@ impl Drop for Proxy {
     }
 }
 
-fn lockstep(args: &[&str]) -> Output {
+pub fn lockstep(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     command.args(args).output().unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// Starts HAProxy with what the command writes for these nodes.
-fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
+pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
     let [writes, reads, reports, statistics] = [(); 4].map(|()| free_port());
     let folder = lab.folder().join("proxy");
     std::fs::create_dir(&folder).unwrap();
@@ -116,20 +116,20 @@ fn reached(port: u16) -> Option<u16> {
     port_of(&mut session(port)?)
 }
 
-fn session(port: u16) -> Option<Connection> {
+pub fn session(port: u16) -> Option<Connection> {
     let conninfo = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
     let conninfo = Conninfo::parse(&conninfo).unwrap();
     Connection::connect(&conninfo, Purpose::Sql, "test").ok()
 }
 
 /// The port of a session's server.
-fn port_of(session: &mut Connection) -> Option<u16> {
+pub fn port_of(session: &mut Connection) -> Option<u16> {
     let rows = session.query("SHOW port").ok()?;
     rows[0][0].clone()?.parse().ok()
 }
 
 /// Waits until 20 new sessions in a row reach these servers, all of them, and no other.
-fn await_servers(port: u16, servers: &[&Server]) {
+pub fn await_servers(port: u16, servers: &[&Server]) {
     let wanted: BTreeSet<_> = servers.iter().map(|server| Some(server.port())).collect();
     until(&format!("{wanted:?} are reached"), || {
         let found: BTreeSet<_> = (0..20).map(|_| reached(port)).collect();
@@ -137,7 +137,7 @@ fn await_servers(port: u16, servers: &[&Server]) {
     });
 }
 
-fn nodes_file(lab: &Lab, nodes: &[(&Server, &str, &Agent)]) -> std::path::PathBuf {
+pub fn nodes_file(lab: &Lab, nodes: &[(&Server, &str, &Agent)]) -> std::path::PathBuf {
     let mut text = String::new();
     for (server, role, agent) in nodes {
         text.push_str(&format!(

@@ -147,6 +147,62 @@ fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_
     );
     let shown = text(&cycling.ask("status", &[]).stdout);
     assert!(shown.contains("it has a cycle every 1 h"), "{shown}");
+
+    // The planner reads what was measured.
+    let early = plan(&["--from", "r", "--target", &cycling.to]);
+    assert_eq!(early.status.code(), Some(2), "{early:?}");
+    assert!(text(&early.stderr).contains("fewer than 3"), "{early:?}");
+    for first in [100, 200] {
+        let insert = format!("INSERT INTO t SELECT generate_series({first}, {first} + 50)");
+        sql(&cycling.source).execute(&insert).unwrap();
+        cycling.json("force");
+    }
+    let mut asked = vec!["--tables", "1", "--data", "1MB", "--output", "json"];
+    asked.extend(["--from", "r", "--target", &cycling.to]);
+    let planned = plan(&asked);
+    let planned: Value =
+        serde_json::from_slice(&planned.stdout).unwrap_or_else(|_| panic!("{planned:?}"));
+    assert_eq!(planned["plan"]["fits"], true, "{planned}");
+    assert!(
+        planned["plan"]["budget_s"].as_f64() > Some(0.0),
+        "{planned}"
+    );
+    assert_eq!(planned["schedule"]["frequency_s"], 3600.0, "{planned}");
+    assert_eq!(planned["schedule"]["tables"], 1, "{planned}");
+}
+
+fn plan(args: &[&str]) -> Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command.arg("plan").args(args).output().unwrap()
+}
+
+#[test]
+fn a_plan_solves_for_what_is_not_given_and_prints_the_references_budgets() {
+    let solved = plan(&[
+        "--budget",
+        "60s",
+        "--tables",
+        "100",
+        "--rate",
+        "1MB",
+        "--overhead",
+        "100ms",
+    ]);
+    let words = text(&solved.stdout);
+    assert!(words.contains("100 tables and 50 MB take"), "{words}");
+    assert!(
+        words.contains("1,126") && words.contains("885.5 GB"),
+        "{words}"
+    );
+    let over = plan(&["--budget", "1s", "--data", "1GB", "--rate", "1MB"]);
+    assert_eq!(over.status.code(), Some(2), "{over:?}");
+    assert!(
+        text(&over.stderr).contains("longer than the budget"),
+        "{over:?}"
+    );
+    let few = plan(&["--budget", "1s"]);
+    assert!(text(&few.stderr).contains("give two of"), "{few:?}");
+    assert!(plan(&[]).status.success());
 }
 
 #[test]

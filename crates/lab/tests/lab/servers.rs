@@ -79,6 +79,9 @@ fn a_standby_survives_crashes_of_both_ends_and_its_promotion() {
     standby.promote().unwrap();
     standby.execute("INSERT INTO t VALUES (0)").unwrap();
     assert_eq!(rows(&standby), "103");
+    // Nobody but the lab connects to it, and the lab not before it takes sessions.
+    let log = standby.log_since(0).unwrap();
+    assert!(!log.contains("client backend FATAL:"), "{log}");
 
     drop((primary, standby));
     drop(lab);

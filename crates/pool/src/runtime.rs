@@ -1,0 +1,257 @@
+//! HAProxy's runtime socket: nodes are added, drained and removed without a reload.
+//!
+//! What it changes lasts until HAProxy is reloaded; the file that `configuration` writes counts from then on.
+//! The plan is made without I/O; [`Runtime`] carries it out.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::haproxy::{self, ServerLine};
+
+/// How long HAProxy may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most bytes of an answer.
+const MOST_ANSWER: u64 = 16 * 1024 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    #[error(
+        "cannot use HAProxy's runtime socket {socket}: {source}; is HAProxy running, and is this its --socket?"
+    )]
+    Socket { socket: String, source: io::Error },
+    #[error("HAProxy says of \"{command}\": {words}")]
+    Refused { command: String, words: String },
+    #[error(
+        "HAProxy has no back end {0}: write its configuration anew with lockstep pool haproxy, and reload it"
+    )]
+    NoBackend(String),
+    #[error("HAProxy's statistics cannot be read: {0}")]
+    Statistics(&'static str),
+}
+
+/// A server as HAProxy has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Present {
+    pub backend: String,
+    pub name: String,
+    pub sessions: u64,
+    pub takes_sessions: bool,
+}
+
+/// What HAProxy says that it has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    pub backends: BTreeSet<String>,
+    /// The servers of our back ends.
+    pub servers: Vec<Present>,
+}
+
+/// What is to be done so that HAProxy has the nodes that are wanted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan<'a> {
+    pub missing: Vec<&'a ServerLine>,
+    pub surplus: Vec<&'a Present>,
+}
+
+/// Compares what HAProxy has with what is wanted, by names: HAProxy does not say how it checks a server. Its
+/// configuration may have no back ends for late nodes; it must have the others.
+pub fn plan<'a>(
+    wanted: &'a [ServerLine],
+    statistics: &'a Statistics,
+) -> Result<Plan<'a>, RuntimeError> {
+    let is_there = |line: &ServerLine| statistics.backends.contains(line.backend);
+    if let Some(line) = wanted.iter().find(|line| !line.is_late && !is_there(line)) {
+        return Err(RuntimeError::NoBackend(line.backend.to_owned()));
+    }
+    let present = &statistics.servers;
+    let is_one = |line: &ServerLine, present: &Present| {
+        line.backend == present.backend && line.name == present.name
+    };
+    let is_surplus = |present: &&Present| !wanted.iter().any(|line| is_one(line, present));
+    let is_missing =
+        |line: &&ServerLine| is_there(line) && !present.iter().any(|present| is_one(line, present));
+    Ok(Plan {
+        missing: wanted.iter().filter(is_missing).collect(),
+        surplus: present.iter().filter(is_surplus).collect(),
+    })
+}
+
+/// The answer to `show stat` for back ends and servers.
+pub fn read_statistics(text: &str) -> Result<Statistics, RuntimeError> {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let head = lines.next().and_then(|line| line.strip_prefix("# "));
+    let head: Vec<_> = head
+        .ok_or(RuntimeError::Statistics("there is no head"))?
+        .split(',')
+        .collect();
+    let places = ["pxname", "svname", "scur", "status"]
+        .map(|name| head.iter().position(|found| *found == name));
+    let [Some(backend), Some(name), Some(sessions), Some(status)] = places else {
+        return Err(RuntimeError::Statistics("a column is missing"));
+    };
+    let mut all = Statistics::default();
+    for line in lines {
+        let fields: Vec<_> = line.split(',').collect();
+        let field = |place: usize| {
+            (fields.get(place).copied()).ok_or(RuntimeError::Statistics("a line is not whole"))
+        };
+        let (backend, name) = (field(backend)?, field(name)?);
+        if !haproxy::is_backend(backend) {
+            continue;
+        }
+        if name == "BACKEND" {
+            all.backends.insert(backend.to_owned());
+            continue;
+        }
+        let sessions = field(sessions)?.parse();
+        all.servers.push(Present {
+            backend: backend.to_owned(),
+            name: name.to_owned(),
+            sessions: sessions.map_err(|_| RuntimeError::Statistics("scur is no number"))?,
+            takes_sessions: field(status)?.starts_with("UP"),
+        });
+    }
+    Ok(all)
+}
+
+/// The socket.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    pub socket: PathBuf,
+}
+
+impl Runtime {
+    pub fn statistics(&self) -> Result<Statistics, RuntimeError> {
+        read_statistics(&self.ask("show stat -1 6 -1")?)
+    }
+
+    /// Lets a server take no new session, or take some again.
+    pub fn drain(&self, server: &Present, is_drained: bool) -> Result<(), RuntimeError> {
+        let state = if is_drained { "drain" } else { "ready" };
+        let (backend, name) = (&server.backend, &server.name);
+        self.tell(&format!("set server {backend}/{name} state {state}"))
+    }
+
+    pub fn add(&self, line: &ServerLine) -> Result<(), RuntimeError> {
+        let (backend, name) = (&line.backend, &line.name);
+        let words = self.ask(&format!("add server {backend}/{name} {}", line.settings))?;
+        match words.trim() {
+            // Another process was faster.
+            "New server registered." | "Already exists a server with the same name in backend." => {
+            }
+            words => return Err(refused("add server", line.backend, words)),
+        }
+        for command in ["enable health", "enable agent"] {
+            self.tell(&format!("{command} {backend}/{name}"))?;
+        }
+        self.tell(&format!("set server {backend}/{name} state ready"))
+    }
+
+    /// Drains a server, and removes it if it has no session. True if it is gone.
+    pub fn retire(&self, server: &Present) -> Result<bool, RuntimeError> {
+        let (backend, name) = (&server.backend, &server.name);
+        self.drain(server, true)?;
+        if server.sessions > 0 {
+            return Ok(false);
+        }
+        self.tell(&format!("set server {backend}/{name} state maint"))?;
+        let words = self.ask(&format!("del server {backend}/{name}"))?;
+        match words.trim() {
+            "Server deleted." | "No such server." => Ok(true),
+            // A session came in between.
+            words if words.contains("connection") => Ok(false),
+            words => Err(refused("del server", backend, words)),
+        }
+    }
+
+    /// Cuts off all sessions of a server.
+    pub fn cut_off(&self, server: &Present) -> Result<(), RuntimeError> {
+        let (backend, name) = (&server.backend, &server.name);
+        self.tell(&format!("shutdown sessions server {backend}/{name}"))
+    }
+
+    /// Sends a command that has no answer if all is well.
+    fn tell(&self, command: &str) -> Result<(), RuntimeError> {
+        let words = self.ask(command)?;
+        match words.trim() {
+            "" => Ok(()),
+            words => Err(refused(command, "", words)),
+        }
+    }
+
+    fn ask(&self, command: &str) -> Result<String, RuntimeError> {
+        let exchange = || {
+            let mut stream = UnixStream::connect(&self.socket)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.write_all(format!("{command}\n").as_bytes())?;
+            let mut text = Vec::new();
+            stream.take(MOST_ANSWER).read_to_end(&mut text)?;
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        };
+        exchange().map_err(|source| RuntimeError::Socket {
+            socket: self.socket.display().to_string(),
+            source,
+        })
+    }
+}
+
+fn refused(command: &str, backend: &str, words: &str) -> RuntimeError {
+    match words {
+        "No such backend." => RuntimeError::NoBackend(backend.to_owned()),
+        words => RuntimeError::Refused {
+            command: command.to_owned(),
+            words: words.to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(backend: &'static str, name: &str) -> ServerLine {
+        ServerLine {
+            backend,
+            is_late: backend.ends_with("-late"),
+            name: name.to_owned(),
+            settings: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_differs_is_planned() {
+        let text = "# pxname,svname,scur,status,addr,\n\
+                    reads,a,3,UP,10.0.0.1:5432,\n\
+                    reads,b,0,DOWN (agent),10.0.0.2:5432,\n\
+                    reads,BACKEND,3,UP,,\n\
+                    theirs,x,0,UP,10.0.0.9:80,\n\n";
+        let found = read_statistics(text).unwrap();
+        assert_eq!(found.servers.len(), 2);
+        assert_eq!(
+            (found.servers[0].sessions, found.servers[1].takes_sessions),
+            (3, false)
+        );
+        let wanted = [
+            line("reads", "a"),
+            line("reads", "c"),
+            line("reads-late", "c"),
+        ];
+        let planned = plan(&wanted, &found).unwrap();
+        assert_eq!(planned.missing, [&wanted[1]]);
+        assert_eq!(planned.surplus, [&found.servers[1]]);
+        let error = plan(&[line("reports", "c")], &found).unwrap_err();
+        assert!(error.to_string().contains("no back end reports"));
+        for text in [
+            "",
+            "# pxname,svname\n",
+            "# pxname,svname,scur,status\nreads,a\n",
+        ] {
+            assert!(read_statistics(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Which cycle fits into which time: `tables × overhead + data / rate ≤ budget`. No I/O.
+//!
+//! Times are seconds, data is bytes, rates are bytes a second.
+
+use std::time::Duration;
+
+/// What a cycle costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Seconds for each changed table.
+    pub per_table: f64,
+    /// Bytes a second; infinite if data costs nothing that could be measured.
+    pub rate: f64,
+}
+
+/// Yellowbrick's published replication: 1,000 one-row tables in 266.39 s, and 881,083,886,988 bytes in
+/// 875.959 s, published as 1,005 MB/s (1 MB is 1,000,000 bytes).
+pub const REFERENCE: Costs = Costs {
+    per_table: 0.266_39,
+    rate: 1_005e6,
+};
+
+/// Bytes of a GB of the reference's formula, in which 1,005 MB/s is 0.981 GB/s: 1,024 MB.
+pub const REFERENCE_GB: f64 = 1_024e6;
+
+/// Budgets of the reference in seconds, and the tables without data that it allows them.
+pub const REFERENCE_TABLES: [(u64, u64); 4] = [(5, 18), (60, 225), (300, 1_126), (1_800, 6_757)];
+
+/// The reference's row of a budget in seconds, tables, and GB that does not follow from its formula.
+pub const REFERENCE_ODD: (u64, u64, f64) = (1_800, 6_000, 885.5);
+
+/// A cycle, one of whose figures may be wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Wanted {
+    pub budget: Option<Duration>,
+    pub tables: Option<u64>,
+    pub data: Option<u64>,
+}
+
+/// A cycle that is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    pub budget: f64,
+    pub tables: u64,
+    pub data: u64,
+    /// Seconds for the tables, and for the data.
+    pub for_tables: f64,
+    pub for_data: f64,
+}
+
+impl Plan {
+    fn new(costs: Costs, budget: f64, tables: u64, data: u64) -> Self {
+        Self {
+            budget,
+            tables,
+            data,
+            for_tables: costs.tables(tables),
+            for_data: costs.data(data),
+        }
+    }
+
+    /// Seconds that the cycle takes.
+    pub fn takes(&self) -> f64 {
+        self.for_tables + self.for_data
+    }
+
+    pub fn fits(&self) -> bool {
+        self.takes() <= self.budget
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlan {
+    /// Two figures must be given.
+    TooFew,
+    /// What is given takes longer than the budget by itself.
+    OverBudget,
+    /// What is asked for costs nothing: any number fits.
+    Unlimited,
+}
+
+impl Costs {
+    fn tables(self, tables: u64) -> f64 {
+        tables as f64 * self.per_table
+    }
+
+    fn data(self, bytes: u64) -> f64 {
+        bytes as f64 / self.rate
+    }
+
+    /// Solves for the figure that is not given; if all are, the plan says whether they fit.
+    pub fn solve(self, wanted: Wanted) -> Result<Plan, NoPlan> {
+        let budget = wanted.budget.map(|budget| budget.as_secs_f64());
+        match (budget, wanted.tables, wanted.data) {
+            (Some(budget), Some(tables), Some(data)) => Ok(Plan::new(self, budget, tables, data)),
+            (None, Some(tables), Some(data)) => {
+                let budget = self.tables(tables) + self.data(data);
+                Ok(Plan::new(self, budget, tables, data))
+            }
+            (Some(budget), None, Some(data)) => {
+                let tables = whole((budget - self.data(data)) / self.per_table)?;
+                Ok(Plan::new(self, budget, tables, data))
+            }
+            (Some(budget), Some(tables), None) => {
+                let data = whole((budget - self.tables(tables)) * self.rate)?;
+                Ok(Plan::new(self, budget, tables, data))
+            }
+            _ => Err(NoPlan::TooFew),
+        }
+    }
+
+    /// Shortest frequency in seconds that cycles can hold if each changes so many tables and the source makes
+    /// so many bytes a second; None if the data comes as fast as it is applied, or faster.
+    pub fn shortest(self, tables: u64, made_per_s: f64) -> Option<f64> {
+        let left = 1.0 - made_per_s / self.rate;
+        (left > 0.0).then(|| self.tables(tables) / left)
+    }
+}
+
+/// A number of things that fit.
+fn whole(number: f64) -> Result<u64, NoPlan> {
+    match number {
+        _ if number < 0.0 => Err(NoPlan::OverBudget),
+        _ if !number.is_finite() => Err(NoPlan::Unlimited),
+        // What is a hair under a whole number by rounding is that number.
+        _ => Ok((number * (1.0 + 1e-12)).floor() as u64),
+    }
+}
+
+/// A cycle that was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    pub seconds: f64,
+    pub tables: u64,
+    pub bytes: u64,
+}
+
+/// Fewest cycles with changes from which costs follow.
+pub const FEWEST: usize = 3;
+
+/// Costs that explain what was measured best, by least squares; neither is negative. None if there are
+/// too few cycles with changes.
+pub fn fit(cycles: &[Measured]) -> Option<Costs> {
+    let changed: Vec<_> = (cycles.iter())
+        .filter(|it| it.tables > 0 && it.bytes > 0)
+        .map(|it| (it.tables as f64, it.bytes as f64, it.seconds))
+        .collect();
+    if changed.len() < FEWEST {
+        return None;
+    }
+    let sum = |of: fn(&(f64, f64, f64)) -> f64| changed.iter().map(of).sum::<f64>();
+    let (tt, bb, tb) = (
+        sum(|it| it.0 * it.0),
+        sum(|it| it.1 * it.1),
+        sum(|it| it.0 * it.1),
+    );
+    let (ts, bs) = (sum(|it| it.0 * it.2), sum(|it| it.1 * it.2));
+    let independent = tt * bb - tb * tb;
+    let both = (independent > 1e-9 * tt * bb).then(|| {
+        (
+            (ts * bb - bs * tb) / independent,
+            (bs * tt - ts * tb) / independent,
+        )
+    });
+    let (per_table, per_byte) = match both {
+        Some((per_table, per_byte)) if per_table >= 0.0 && per_byte >= 0.0 => (per_table, per_byte),
+        Some((_, per_byte)) if per_byte < 0.0 => (ts / tt, 0.0),
+        // Tables and data always came together, or tables cost nothing.
+        _ => (0.0, bs / bb),
+    };
+    Some(Costs {
+        per_table,
+        rate: 1.0 / per_byte,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Option<Duration> {
+        Some(Duration::from_secs(seconds))
+    }
+
+    const ROUND: Costs = Costs {
+        per_table: 0.5,
+        rate: 100.0,
+    };
+
+    #[test]
+    fn the_figure_that_is_not_given_is_solved_for() {
+        let wanted = |budget, tables, data| Wanted {
+            budget,
+            tables,
+            data,
+        };
+        let solve = |budget, tables, data| {
+            let plan = ROUND.solve(wanted(budget, tables, data));
+            plan.map(|it| (it.budget, it.tables, it.data, it.fits()))
+        };
+        assert_eq!(solve(None, Some(4), Some(300)), Ok((5.0, 4, 300, true)));
+        assert_eq!(solve(seconds(5), None, Some(300)), Ok((5.0, 4, 300, true)));
+        assert_eq!(solve(seconds(5), Some(4), None), Ok((5.0, 4, 300, true)));
+        assert_eq!(
+            solve(seconds(4), Some(4), Some(300)),
+            Ok((4.0, 4, 300, false))
+        );
+        assert_eq!(solve(seconds(1), None, Some(300)), Err(NoPlan::OverBudget));
+        assert_eq!(solve(seconds(1), Some(4), None), Err(NoPlan::OverBudget));
+        assert_eq!(solve(seconds(1), None, None), Err(NoPlan::TooFew));
+        let free = Costs {
+            rate: f64::INFINITY,
+            ..ROUND
+        };
+        assert_eq!(
+            free.solve(wanted(seconds(5), Some(4), None)),
+            Err(NoPlan::Unlimited)
+        );
+    }
+
+    #[test]
+    fn the_references_table_follows_from_its_formula_and_one_row_does_not() {
+        for (budget, tables) in REFERENCE_TABLES {
+            let wanted = Wanted {
+                budget: seconds(budget),
+                data: Some(0),
+                ..Wanted::default()
+            };
+            assert_eq!(
+                REFERENCE.solve(wanted).unwrap().tables,
+                tables,
+                "{budget} s"
+            );
+        }
+        let (budget, tables, published) = REFERENCE_ODD;
+        let wanted = Wanted {
+            budget: seconds(budget),
+            tables: Some(tables),
+            data: None,
+        };
+        let gb = REFERENCE.solve(wanted).unwrap().data as f64 / REFERENCE_GB;
+        assert!((gb - 197.9).abs() < 0.1 && published > 4.0 * gb, "{gb}");
+    }
+
+    #[test]
+    fn costs_follow_from_what_was_measured() {
+        let cycle = |tables: u64, bytes: u64| Measured {
+            seconds: tables as f64 * 0.5 + bytes as f64 / 100.0,
+            tables,
+            bytes,
+        };
+        let cycles = [cycle(1, 900), cycle(10, 20), cycle(3, 300), cycle(0, 0)];
+        let costs = fit(&cycles).unwrap();
+        assert!((costs.per_table - 0.5).abs() < 1e-6, "{costs:?}");
+        assert!((costs.rate - 100.0).abs() < 1e-3, "{costs:?}");
+        assert_eq!(fit(&cycles[1..]), None, "two have changes");
+        // Always the same cycle: all of its time is the data's.
+        let costs = fit(&[cycle(2, 100), cycle(2, 100), cycle(2, 100)]).unwrap();
+        assert!(
+            costs.per_table == 0.0 && (costs.rate - 50.0).abs() < 1e-6,
+            "{costs:?}"
+        );
+        // More data took less time: it costs nothing.
+        let odd = |tables, bytes, seconds| Measured {
+            seconds,
+            tables,
+            bytes,
+        };
+        let costs = fit(&[odd(4, 1, 4.0), odd(4, 100, 3.9), odd(1, 50, 1.0)]).unwrap();
+        assert!(
+            costs.rate.is_infinite() && costs.per_table > 0.9,
+            "{costs:?}"
+        );
+    }
+
+    #[test]
+    fn a_schedule_holds_if_a_cycle_is_done_before_the_next() {
+        assert_eq!(ROUND.shortest(4, 50.0), Some(4.0));
+        let at_four = ROUND.solve(Wanted {
+            budget: seconds(4),
+            tables: Some(4),
+            data: Some(200),
+        });
+        assert!(at_four.unwrap().fits());
+        assert_eq!(ROUND.shortest(4, 100.0), None);
+    }
+}
