@@ -23,6 +23,7 @@ const NO_LOG: Standing = Standing {
     received: Lsn::INVALID,
     durable: Lsn::INVALID,
     open_unit: false,
+    cut_makes_room: false,
     most_append: usize::MAX,
 };
 

@@ -14,7 +14,7 @@
 //! | `Connecting` | at the start; after a rest | connected: `Receiving`; lost: `Parting` | connects, checks that the source continues the log, begins a session of the log, asks for the stream from where the slot stands |
 //! | `Receiving` | connected; confirmed, while more may have come; after a wait | [`GATHER`] bytes gathered, nothing more there, or the stream's end: `Storing` | takes messages from the connection |
 //! | `Storing` | something may have been gathered | nothing left to write: `Confirming`; no room: `Blocked` | compares, appends, covers, makes durable or has it made |
-//! | `Blocked` | the log had no room for a write | that write was done: `Storing` | makes room, or rests; nothing is taken from the connection |
+//! | `Blocked` | the log had no room for a write | that write was done: `Storing`; only the open unit is in the way: `Parting` | makes room, or rests; nothing is taken from the connection |
 //! | `Confirming` | all is written | `Receiving`, `Waiting` or, at the stream's end, `Parting` | tells the source, if that is due |
 //! | `Waiting` | nothing more was there | the connection, the host or time: `Receiving` | waits |
 //! | `Leaving` | the host stops while connected, if it says farewell ([`Terms::farewell`]) | `Stopping` | makes all durable, tells the source, ends the stream in order |
@@ -479,6 +479,12 @@ impl Receiver {
             }
             (State::Blocked(room), event) => State::Blocked(match (room, event) {
                 (Room::Announce, _) => Room::Make,
+                (Room::Make, Event::Freed(false)) if log.cut_makes_room => {
+                    self.refused = false;
+                    self.pause = self.terms.retry[0];
+                    self.state = State::Parting;
+                    return;
+                }
                 (Room::Make, Event::Freed(false)) => Room::Rest,
                 (Room::Make | Room::Rest, _) => Room::Confirm,
                 (Room::Confirm, _) => {

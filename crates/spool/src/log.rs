@@ -57,6 +57,9 @@ pub struct Standing {
     pub durable: Lsn,
     /// See [`Log::open_unit`].
     pub open_unit: bool,
+    /// The disk had no room for the last write, and the oldest segment ends with the beginning of the unit that is
+    /// arriving: without that it could be removed.
+    pub cut_makes_room: bool,
     /// Frames are appended in parts of this size, in bytes: see [`parts`].
     pub most_append: usize,
 }
@@ -118,6 +121,7 @@ impl<S: Storage> Log<S> {
             received: shared.received,
             durable: shared.durable,
             open_unit: shared.open.is_some(),
+            cut_makes_room: shared.no_space && shared.is_begun_in_oldest(),
             most_append,
         }
     }

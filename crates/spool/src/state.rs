@@ -7,7 +7,7 @@ use lockstep_wire::Lsn;
 
 use super::cache::Cache;
 use super::error::{LogError, Result};
-use super::index::Index;
+use super::index::{Entry, Index};
 use super::position::{LogPosition, Place};
 use super::schema::Schema;
 
@@ -52,6 +52,8 @@ pub(super) struct LogState<F> {
     pub tail: Vec<TailSegment<F>>,
     /// Something was written to them that was not made durable.
     pub dirty: bool,
+    /// The disk had no room for the last write.
+    pub no_space: bool,
     /// End of the frames.
     pub end: LogPosition,
     /// End of the last whole unit, or cover, and the same on disk.
@@ -97,6 +99,7 @@ impl<F> LogState<F> {
             index: start.index,
             tail: vec![start.newest],
             dirty: false,
+            no_space: false,
             end: start.boundary.position,
             received: start.received,
             durable: start.received,
@@ -123,6 +126,13 @@ impl<F> LogState<F> {
     /// Nothing may be written from here on. The first error is the one that is told.
     pub fn poison(&mut self, why: &LogError) {
         self.poisoned.get_or_insert_with(|| why.to_string().into());
+    }
+
+    /// Whether a unit is arriving that begins in the oldest segment, behind others.
+    pub fn is_begun_in_oldest(&self) -> bool {
+        let place = self.boundary.place.segment;
+        let is_behind = |oldest: &Entry| oldest.sequence == place && self.boundary.position > oldest.position;
+        self.open.is_some() && self.index.oldest().is_some_and(is_behind)
     }
 
     /// Drops the open unit from memory.

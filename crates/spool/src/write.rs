@@ -3,7 +3,8 @@
 //! A full spool gets room again once all in it is confirmed: a write is refused unless what begins
 //! the next segment still fits behind it, and another segment follows a full one, which can then be
 //! removed. On a disk that is full before the limit is reached, a segment is followed by another however
-//! small it is.
+//! small it is. If a unit has begun in the full segment, this one is needed until the unit has ended, for which
+//! there is no room: [`Standing::cut_makes_room`]. The unit is cut then, and the next segment begins where it began.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -16,6 +17,8 @@ use super::create::{NewSegment, create_segment};
 use super::error::{LogError, Result};
 use super::failpoint;
 use super::index::Entry;
+#[cfg(doc)]
+use super::log::Standing;
 use super::log::{Log, lock};
 use super::newest::Writer;
 use super::position::{LogPosition, Place};
@@ -180,7 +183,12 @@ impl<S: Storage> Log<S> {
         let file = Arc::clone(&writer.file);
         file.truncate(writer.offset)
             .map_err(|source| self.poison("truncate", &name, source))?;
-        self.make_durable(&*file, &name)
+        self.make_durable(&*file, &name)?;
+        let no_space = lock(&self.shared).no_space;
+        match no_space {
+            true => self.rotate_if_possible(&mut writer),
+            false => Ok(()),
+        }
     }
 
     /// Removes the newest segments, the newest first. One at a time: a crash must not leave
@@ -347,9 +355,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Writes records behind what there is; returns where they begin and end. On a full disk another segment
-    /// follows the newest one, which can then be removed once it is confirmed, however small it is. The next
-    /// attempt goes to the new segment.
+    /// Writes records behind what there is; returns where they begin and end.
     fn write_or_rotate(
         &self,
         writer: &mut Writer<S::File>,
@@ -358,19 +364,38 @@ impl<S: Storage> Log<S> {
         position: LogPosition,
     ) -> Result<(u64, u64)> {
         let start = writer.offset;
-        let source = match self.write_drafts(writer, frames, drafts, position) {
-            Ok(end) => return Ok((start, end)),
-            Err(source) => source,
-        };
-        let error = self.take_back(writer, source);
-        if matches!(error, LogError::NoSpace(_)) && writer.offset > writer.head {
-            match self.rotate(writer) {
-                // There is not even room for that: whoever has filled the disk must make some.
-                Ok(()) | Err(LogError::NoSpace(_)) => {}
-                Err(other) => return Err(other),
-            }
+        match self.write_drafts(writer, frames, drafts, position) {
+            Ok(end) => Ok((start, end)),
+            Err(source) => Err(self.take_back_or_rotate(writer, source)?),
         }
-        Err(error)
+    }
+
+    /// After a failed write: takes away what was written of it. On a full disk another segment follows the newest
+    /// one, which can then be removed once it is confirmed, however small it is. The next attempt goes to the new
+    /// segment. What remains to be said is returned.
+    fn take_back_or_rotate(
+        &self,
+        writer: &mut Writer<S::File>,
+        source: std::io::Error,
+    ) -> Result<LogError> {
+        let error = self.take_back(writer, source);
+        if matches!(error, LogError::NoSpace(_)) {
+            lock(&self.shared).no_space = true;
+            self.rotate_if_possible(writer)?;
+        }
+        Ok(error)
+    }
+
+    /// Begins a new segment if there is something in the newest, and the disk has room for that much.
+    fn rotate_if_possible(&self, writer: &mut Writer<S::File>) -> Result<()> {
+        if writer.offset <= writer.head {
+            return Ok(());
+        }
+        match self.rotate(writer) {
+            // Whoever has filled the disk must make some room.
+            Ok(()) | Err(LogError::NoSpace(_)) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     /// Writes records behind what there is; returns where they end.
@@ -462,6 +487,7 @@ impl<S: Storage> Log<S> {
         shared.received = plan.after.received;
         shared.open = plan.after.open;
         shared.whole_key = plan.after.whole_key;
+        shared.no_space = false;
         shared.index.set_newest_bytes(writer.offset);
         shared.dirty = true;
     }

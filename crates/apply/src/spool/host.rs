@@ -406,6 +406,9 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
     fn hear(&mut self, news: News<ApplyError>) {
         match news {
             News::Connected(from) => {
+                // What a connection before this one waited for may be there.
+                self.no_room = None;
+                self.full = None;
                 let end = self.log.as_ref().map(|log| log.received());
                 let end = end.unwrap_or_default();
                 info!(slot_at = %from, from = %end, "the spool takes in what the source sends");

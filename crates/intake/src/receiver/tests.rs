@@ -58,6 +58,7 @@ impl Scene {
                 received: 100.into(),
                 durable: 100.into(),
                 open_unit: false,
+                cut_makes_room: false,
                 most_append: usize::MAX,
             },
             now,
@@ -197,6 +198,30 @@ fn a_write_that_finds_no_room_is_tried_until_there_is_some() {
     scene.does(Action::Unblock, Event::Done);
     scene.does(Action::Sync, Event::Done);
     scene.is_to(Action::Wait(Duration::from_secs(1)));
+}
+
+/// A unit that has begun in a segment that is confirmed otherwise keeps it on a full disk for ever. It is cut, and
+/// comes again.
+#[test]
+fn a_unit_that_keeps_the_disk_full_is_cut_and_asked_for_again() {
+    let mut scene = Scene::connected();
+    scene.hears(200);
+    scene.tell(Event::Nothing);
+    scene.does(Action::Cover(200.into()), Event::Full);
+    scene.does(Action::Block, Event::Done);
+    scene.log.open_unit = true;
+    scene.log.cut_makes_room = true;
+    scene.does(Action::MakeRoom, Event::Freed(true));
+    scene.does(Action::Cover(200.into()), Event::Full);
+    scene.does(Action::MakeRoom, Event::Freed(false));
+    scene.is_to(Action::Cut);
+    scene.log.open_unit = false;
+    scene.log.cut_makes_room = false;
+    scene.tell(Event::Done);
+    scene.does(Action::Fail, Event::Done);
+    scene.does(Action::Rest(RETRY[0]), Event::Done);
+    scene.does(Action::Connect, Event::Connected(Lsn::from(100)));
+    scene.is_to(Action::Receive);
 }
 
 #[test]

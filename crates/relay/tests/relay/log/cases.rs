@@ -273,6 +273,47 @@ fn a_disk_with_room_for_less_than_a_segment_is_a_limit() {
     assert!(log.spool_bytes() < 11_000, "{}", log.spool_bytes());
 }
 
+/// The same, and each write ends in the middle of a unit: what follows the cut comes in the next segment.
+#[test]
+fn a_full_disk_has_room_again_once_a_begun_unit_is_cut() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 1 << 20,
+        spool_bytes: Some(1 << 30),
+    };
+    let (disk, log) = log(limits);
+    disk.set_room(Some(disk.used() + 10_000));
+    let units: Vec<_> = (0..100).map(|n| plain(100 + n * 10, 900)).collect();
+    let frames: Vec<_> = units.iter().flat_map(|unit| unit.frames.clone()).collect();
+    let make_room = |log: &Log<Disk>| {
+        log.sync().unwrap();
+        log.retain(log.received()).unwrap()
+    };
+    let (mut next, mut cuts) = (0, 0);
+    while let Some(frame) = frames.get(next) {
+        next += 1;
+        let Err(error) = log.append(Bytes::from(frame.clone())) else {
+            assert!(!log.standing().cut_makes_room);
+            continue;
+        };
+        assert!(error.is_retryable(), "{error}");
+        next -= 1;
+        if make_room(&log) > 0 {
+            continue;
+        }
+        assert!(log.standing().cut_makes_room, "{next} of {}", frames.len());
+        log.cut().unwrap();
+        cuts += 1;
+        assert!(make_room(&log) > 0);
+        log.begin_session().unwrap();
+        // The unit comes again, from its beginning.
+        let whole = units.iter().filter(|unit| Lsn::from(unit.end) <= log.received()).count();
+        next = units.iter().take(whole).map(|unit| unit.frames.len()).sum();
+    }
+    assert!(cuts > 3, "{cuts}");
+    assert_eq!(log.received(), Lsn::from(units.last().unwrap().end));
+}
+
 #[test]
 fn a_lower_limit_is_reached_at_last() {
     let (_, log) = log(Limits {
