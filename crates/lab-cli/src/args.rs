@@ -19,6 +19,7 @@ pub const PROGRAM: Program = Program {
     other: "lockstep",
     elsewhere: &[
         ("doctor", "doctor"),
+        ("plan", "plan"),
         ("pool", "pool"),
         ("relay", "relay"),
         ("replica", "replica"),

@@ -131,7 +131,8 @@ impl<F> LogState<F> {
     /// Whether a unit is arriving that begins in the oldest segment, behind others.
     pub fn is_begun_in_oldest(&self) -> bool {
         let place = self.boundary.place.segment;
-        let is_behind = |oldest: &Entry| oldest.sequence == place && self.boundary.position > oldest.position;
+        let is_behind =
+            |oldest: &Entry| oldest.sequence == place && self.boundary.position > oldest.position;
         self.open.is_some() && self.index.oldest().is_some_and(is_behind)
     }
 

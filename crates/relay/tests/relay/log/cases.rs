@@ -307,7 +307,10 @@ fn a_full_disk_has_room_again_once_a_begun_unit_is_cut() {
         assert!(make_room(&log) > 0);
         log.begin_session().unwrap();
         // The unit comes again, from its beginning.
-        let whole = units.iter().filter(|unit| Lsn::from(unit.end) <= log.received()).count();
+        let whole = units
+            .iter()
+            .filter(|unit| Lsn::from(unit.end) <= log.received())
+            .count();
         next = units.iter().take(whole).map(|unit| unit.frames.len()).sum();
     }
     assert!(cuts > 3, "{cuts}");
