@@ -423,7 +423,7 @@ session.finish()
 #[test]
 fn a_session_that_keeps_its_connection_executes_sql_after_its_copy() {
     let stage = Stage::with(&["--keep-connections"]);
-    let output = Command::new("python3")
+    let output = Command::new("/usr/bin/python3") // Debian's, which has the package
         .args(["-c", REUSES_ITS_SESSION, &stage.relay.conninfo()])
         .output();
     let output = match output {
