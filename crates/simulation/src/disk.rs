@@ -283,6 +283,14 @@ fn not_found() -> io::Error {
 impl Storage for Disk {
     type File = DiskFile;
 
+    fn free(&self) -> u64 {
+        let state = self.state();
+        let used = state.used();
+        state
+            .room
+            .map_or(u64::MAX, |room| room.saturating_sub(used) as u64)
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         Ok(self.running()?.names.keys().cloned().collect())
     }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statvfs::statvfs;
 
 /// A folder of files.
 pub trait Storage: Send + Sync + 'static {
@@ -28,6 +29,11 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes durable which names there are.
     fn sync(&self) -> io::Result<()>;
+    /// Bytes that can still be written, what a new file takes beside its content left out; `u64::MAX` if that is
+    /// not known. A write may find no room all the same.
+    fn free(&self) -> u64 {
+        u64::MAX
+    }
     /// True only where a test plants a fault in the log over it: the headers of records are not counted
     /// into the room that the beginning of a segment needs.
     fn forgets_headers(&self) -> bool {
@@ -52,6 +58,9 @@ pub trait SpoolFile: Send + Sync + 'static {
 /// Permissions of the folder and of its files: other accounts have no business there.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
+
+/// Bytes that a new file takes beside its content, at most: the rest of its last block, its entry in the folder.
+const FILE_OVERHEAD: u64 = 64 * 1024;
 
 /// A folder of a real file system.
 #[derive(Debug, Clone)]
@@ -104,6 +113,15 @@ impl Storage for Folder {
     fn sync(&self) -> io::Result<()> {
         File::open(&self.0)?.sync_all()
     }
+
+    fn free(&self) -> u64 {
+        statvfs(&self.0).map_or(u64::MAX, |system| {
+            let bytes = system
+                .blocks_available()
+                .saturating_mul(system.fragment_size());
+            bytes.saturating_sub(FILE_OVERHEAD)
+        })
+    }
 }
 
 /// A folder of a real file system, used by one process at a time.
@@ -153,6 +171,10 @@ impl FileStorage {
 
 impl Storage for FileStorage {
     type File = File;
+
+    fn free(&self) -> u64 {
+        self.folder.free()
+    }
 
     fn list(&self) -> io::Result<Vec<String>> {
         self.folder.list()

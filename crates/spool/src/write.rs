@@ -288,7 +288,19 @@ impl<S: Storage> Log<S> {
             // once it is confirmed.
             self.rotate(writer)?;
         }
-        self.check_spool(bytes)
+        self.check_spool(bytes)?;
+        self.check_disk(writer, bytes)
+    }
+
+    /// An error if the disk has no room for `bytes`, of which the last are kept free for the next segment's
+    /// beginning: a write that leaves no room for that could never be followed by a segment.
+    fn check_disk(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
+        if self.storage.free() >= bytes {
+            return Ok(());
+        }
+        lock(&self.shared).no_space = true;
+        self.rotate_if_possible(writer)?;
+        Err(LogError::NoSpace(std::io::ErrorKind::StorageFull.into()))
     }
 
     /// Most bytes that a new segment begins with, once `more_schema` bytes of descriptions

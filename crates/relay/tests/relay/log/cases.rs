@@ -273,6 +273,27 @@ fn a_disk_with_room_for_less_than_a_segment_is_a_limit() {
     assert!(log.spool_bytes() < 11_000, "{}", log.spool_bytes());
 }
 
+/// However much is left behind the last write that fits, another segment can follow.
+#[test]
+fn a_disk_that_is_full_to_the_last_byte_has_room_again() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 1 << 20,
+        spool_bytes: Some(1 << 30),
+    };
+    let unit = |number: u64| Bytes::from(plain(100 + number * 10, 900).bytes());
+    for left in (0..1_500).step_by(7) {
+        let (disk, log) = log(limits);
+        disk.set_room(Some(disk.used() + 5_000 + left));
+        let full = (0..)
+            .find(|number| log.append(unit(*number)).is_err())
+            .unwrap();
+        log.sync().unwrap();
+        assert!(log.retain(log.received()).unwrap() > 900, "{left}");
+        log.append(unit(full)).unwrap();
+    }
+}
+
 /// The same, and each write ends in the middle of a unit: what follows the cut comes in the next segment.
 #[test]
 fn a_full_disk_has_room_again_once_a_begun_unit_is_cut() {
