@@ -10,6 +10,7 @@ use lockstep_wire::stream::Timestamp;
 
 use crate::batch::{Closing, Counts};
 use crate::crew::Why;
+use crate::cycle::SILENT_AFTER;
 pub use crate::session::before_all;
 use crate::session::{Action, CyclesShown, Wanted};
 use crate::work::News;
@@ -248,6 +249,12 @@ impl Control {
     pub(crate) fn is_spool_full(&self) -> bool {
         let state = self.state();
         (state.stats.spool.as_ref()).is_some_and(|spool| spool.full.is_some())
+    }
+
+    /// Nothing has come from the source for a while.
+    pub(crate) fn is_source_silent(&self, now: Instant) -> bool {
+        let heard = self.state().stats.heard;
+        heard.is_none_or(|heard| now.saturating_duration_since(heard) >= SILENT_AFTER)
     }
 
     /// Ends a pause, and lets a blocked replica try again at once.

@@ -28,6 +28,9 @@ pub const LEAST_FREQUENCY: Duration = Duration::from_secs(1);
 /// Longest frequency: the spool has all changes of such a time.
 pub const MOST_FREQUENCY: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// Time after which a source that says nothing is one from which nothing comes: it is asked every second.
+pub const SILENT_AFTER: Duration = Duration::from_secs(10);
+
 /// What the target's state says of the cycles before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Past {
@@ -89,6 +92,8 @@ pub struct Asked {
     pub forces: u64,
     /// The spool takes nothing more in.
     pub is_full: bool,
+    /// The spool has heard nothing from the source for [`SILENT_AFTER`].
+    pub is_silent: bool,
     /// Somebody holds the replica at a position, and waits until it is there (true) or has what it wants.
     pub hold: Option<bool>,
 }
@@ -141,11 +146,15 @@ impl Cycles {
         }
     }
 
-    /// Begins a cycle that ends at what the spool has. False if that is nothing new, and the cycle is not
-    /// due by its frequency or a request: it would only repeat the one before.
+    /// Begins a cycle that ends at what the spool has. False if it is not due any more, or if that is
+    /// nothing new: the cycle would only repeat the one before, unless it is due by its frequency or a
+    /// request. A cycle with nothing new says that the source has nothing new, which is not known of a
+    /// source that says nothing.
     pub fn begin(&mut self, stands: Lsn, received: Lsn, asked: Asked, now: Instant) -> bool {
-        let is_due = asked.forces > self.forces || self.until_next(now).is_zero();
-        if received <= stands && (!is_due || asked.hold.is_some()) {
+        let is_forced = asked.forces > self.forces;
+        let is_due = is_forced || self.until_next(now).is_zero() && !asked.is_silent;
+        let is_repeated = received <= stands && (!is_due || asked.hold.is_some());
+        if is_repeated || self.rest(asked, now) != Some(Duration::ZERO) {
             return false;
         }
         self.running = Some(Running {
@@ -319,6 +328,32 @@ mod tests {
             "it waits for the spool"
         );
         assert!(cycles.begin(10.into(), 11.into(), hold(true), now));
+    }
+
+    #[test]
+    fn nothing_new_from_a_source_that_says_nothing_is_no_cycle() {
+        let now = Instant::now();
+        let silent = Asked {
+            is_silent: true,
+            ..calm()
+        };
+        assert!(!after(past(100), now).begin(10.into(), 10.into(), silent, now));
+        assert!(after(past(100), now).begin(10.into(), 11.into(), silent, now));
+        assert!(after(past(100), now).begin(10.into(), 10.into(), calm(), now));
+        // Somebody who asks is answered.
+        let asked = Asked {
+            forces: 3,
+            ..silent
+        };
+        assert!(after(past(0), now).begin(10.into(), 10.into(), asked, now));
+    }
+
+    #[test]
+    fn a_cycle_that_is_not_due_any_more_does_not_begin() {
+        let now = Instant::now();
+        // The spool was full when it was decided, and has room now.
+        assert!(!after(past(0), now).begin(10.into(), 11.into(), calm(), now));
+        assert!(after(past(60), now).begin(10.into(), 11.into(), calm(), now));
     }
 
     #[test]

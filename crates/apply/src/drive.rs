@@ -173,7 +173,7 @@ impl<'a> Drive<'a> {
                 Next::WaitToRead(patience) => {
                     self.see_failure()?;
                     self.wait_event(patience)?;
-                    self.session.see_full(self.control.is_spool_full());
+                    self.see_intake(Instant::now());
                 }
                 Next::End(error) => return Ok(error),
             }
@@ -210,6 +210,7 @@ impl<'a> Drive<'a> {
             return Err(ApplyError::System(NEEDS_SPOOL.to_owned()));
         };
         let now = Instant::now();
+        self.see_intake(now);
         let next = self.session.begin_cycle(received, &mut self.catalog, now)?;
         self.act()?;
         match next {
@@ -222,6 +223,13 @@ impl<'a> Drive<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// How the spool gets on, as a cycle must know.
+    fn see_intake(&mut self, now: Instant) {
+        let is_silent = self.control.is_source_silent(now);
+        self.session
+            .see_intake(self.control.is_spool_full(), is_silent);
     }
 
     /// An error if all that has come is done, and nothing more will come.

@@ -338,7 +338,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 27] = [
+const IMPLIED: [(Cause, Cause); 28] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
@@ -347,6 +347,7 @@ const IMPLIED: [(Cause, Cause); 27] = [
     (Cause::RoleRefused, Cause::NotStreaming),
     (Cause::NoFreeWalsender, Cause::NotStreaming),
     (Cause::RestoreSlow, Cause::NotStreaming),
+    (Cause::RestoreSlow, Cause::ReplayAtCoreLimit),
     (Cause::SubscriptionSlotMissing, Cause::SubscriptionRefused),
     (Cause::SubscriptionSlotMissing, Cause::ApplyStopped),
     (Cause::SlotLost, Cause::SubscriptionRefused),

@@ -100,11 +100,17 @@ impl Costs {
             }
             (Some(budget), None, Some(data)) => {
                 let tables = whole((budget - self.data(data)) / self.per_table)?;
-                Ok(Plan::new(self, budget, tables, data))
+                Ok(fitting(Plan::new(self, budget, tables, data), |plan| {
+                    Plan::new(self, budget, plan.tables.saturating_sub(1), data)
+                }))
             }
             (Some(budget), Some(tables), None) => {
                 let data = whole((budget - self.tables(tables)) * self.rate)?;
-                Ok(Plan::new(self, budget, tables, data))
+                // Bytes of a few microseconds at most are left out.
+                let step = 1 + data / 1_000_000_000;
+                Ok(fitting(Plan::new(self, budget, tables, data), |plan| {
+                    Plan::new(self, budget, tables, plan.data.saturating_sub(step))
+                }))
             }
             _ => Err(NoPlan::TooFew),
         }
@@ -125,6 +131,14 @@ fn whole(number: f64) -> Result<u64, NoPlan> {
         _ if !number.is_finite() => Err(NoPlan::Unlimited),
         // What is a hair under a whole number by rounding is that number.
         _ => Ok((number * (1.0 + 1e-12)).floor() as u64),
+    }
+}
+
+/// A solution that rounding has put over its budget by a hair, and one less that fits.
+fn fitting(plan: Plan, less: impl Fn(&Plan) -> Plan) -> Plan {
+    match plan.fits() {
+        true => plan,
+        false => less(&plan),
     }
 }
 
@@ -272,6 +286,26 @@ mod tests {
             costs.rate.is_infinite() && costs.per_table > 0.9,
             "{costs:?}"
         );
+    }
+
+    /// Rounding gave a byte too much, for 100 tables in an hour for example.
+    #[test]
+    fn what_is_solved_for_fits() {
+        for tables in [0, 1, 3, 7, 100, 999, 6757] {
+            for budget in [1800, 3600, 7 * 3600] {
+                let wanted = |tables, data| Wanted {
+                    budget: seconds(budget),
+                    tables,
+                    data,
+                };
+                let plan = REFERENCE.solve(wanted(Some(tables), None)).unwrap();
+                assert!(plan.fits(), "{plan:?}");
+                assert!(plan.takes() > plan.budget - 1e-3, "{plan:?}");
+                let data = tables * 1_000_000_007;
+                let plan = REFERENCE.solve(wanted(None, Some(data)));
+                assert!(plan.is_err() || plan.unwrap().fits(), "{plan:?}");
+            }
+        }
     }
 
     #[test]

@@ -57,8 +57,8 @@ pub struct Standing {
     pub durable: Lsn,
     /// See [`Log::open_unit`].
     pub open_unit: bool,
-    /// The disk had no room for the last write, and the oldest segment ends with the beginning of the unit that is
-    /// arriving: without that it could be removed.
+    /// The disk had no room for the last write, and the oldest segment ends with the beginning of the unit
+    /// that is arriving: without that it could be removed.
     pub cut_makes_room: bool,
     /// Frames are appended in parts of this size, in bytes: see [`parts`].
     pub most_append: usize,

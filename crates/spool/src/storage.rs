@@ -29,8 +29,8 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes durable which names there are.
     fn sync(&self) -> io::Result<()>;
-    /// Bytes that can still be written, what a new file takes beside its content left out; `u64::MAX` if that is
-    /// not known. A write may find no room all the same.
+    /// Bytes that can still be written, what a new file takes beside its content left out; `u64::MAX` if
+    /// that is not known. A write may find no room all the same.
     fn free(&self) -> u64 {
         u64::MAX
     }
@@ -59,7 +59,8 @@ pub trait SpoolFile: Send + Sync + 'static {
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Bytes that a new file takes beside its content, at most: the rest of its last block, its entry in the folder.
+/// Bytes that a new file takes beside its content, at most: the rest of its last block, its entry in the
+/// folder.
 const FILE_OVERHEAD: u64 = 64 * 1024;
 
 /// A folder of a real file system.

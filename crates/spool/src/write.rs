@@ -3,8 +3,9 @@
 //! A full spool gets room again once all in it is confirmed: a write is refused unless what begins
 //! the next segment still fits behind it, and another segment follows a full one, which can then be
 //! removed. On a disk that is full before the limit is reached, a segment is followed by another however
-//! small it is. If a unit has begun in the full segment, this one is needed until the unit has ended, for which
-//! there is no room: [`Standing::cut_makes_room`]. The unit is cut then, and the next segment begins where it began.
+//! small it is. If a unit has begun in the full segment, this one is needed until the unit has ended, for
+//! which there is no room: [`Standing::cut_makes_room`]. The unit is cut then, and the next segment begins
+//! where it began.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -382,9 +383,9 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// After a failed write: takes away what was written of it. On a full disk another segment follows the newest
-    /// one, which can then be removed once it is confirmed, however small it is. The next attempt goes to the new
-    /// segment. What remains to be said is returned.
+    /// After a failed write: takes away what was written of it. On a full disk another segment follows the
+    /// newest one, which can then be removed once it is confirmed, however small it is. The next attempt
+    /// goes to the new segment. What remains to be said is returned.
     fn take_back_or_rotate(
         &self,
         writer: &mut Writer<S::File>,

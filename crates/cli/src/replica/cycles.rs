@@ -356,6 +356,10 @@ fn ended(
         if let Forced::Ended(cycle) = state.forced(name, request)? {
             return Ok(cycle);
         }
+        // It may be paused, or have no cycles any more, by now.
+        if let Some(replica) = state.replica(name)? {
+            may_be_forced(&replica)?;
+        }
         let (holder, applied) = (state.holder(name)?, state.applied(name)?);
         let because = applied
             .error

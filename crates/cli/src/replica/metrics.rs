@@ -282,25 +282,49 @@ fn render(replicas: &[(Following, Stats)]) -> String {
     text.into_text()
 }
 
-/// True if every replica applies or is paused and lacks no table, and JSON for people who ask why not.
+/// Time by which a target may be later than its cycles let expect, before it counts as not well.
+const LATE_GRACE: Duration = Duration::from_secs(10);
+
+/// Why a replica's target is later than its cycles let expect; None if it is not.
+fn late(stats: &Stats) -> Option<String> {
+    let late = stats.cycles?.late?.elapsed();
+    let full = stats.spool.as_ref().and_then(|spool| spool.full.clone());
+    (late >= LATE_GRACE).then(|| {
+        let why = full.map_or_else(String::new, |full| format!(": its spool is full: {full}"));
+        format!(
+            "the target is {} s later than its frequency lets expect{why}",
+            late.as_secs()
+        )
+    })
+}
+
+/// True if every replica applies or is paused, lacks no table and is not later than its cycles let expect;
+/// and JSON for people who ask why not.
 fn health(replicas: &[(Following, Stats)]) -> (bool, String) {
     let well = |stats: &Stats| matches!(stats.phase, Phase::Applying | Phase::Paused);
     let lacks = |stats: &Stats| stats.unreplicated.clone().and_then(|it| it.words);
     let reasons: Vec<_> = replicas
         .iter()
-        .filter(|(_, stats)| !well(stats) || lacks(stats).is_some())
+        .filter(|(_, stats)| !well(stats) || lacks(stats).is_some() || late(stats).is_some())
         .map(|(what, stats)| {
             json!({
                 "replica": what.name,
                 "target": target(what),
                 "state": stats.phase.name(),
-                "reason": stats.error.clone().or(lacks(stats)),
+                "reason": stats.error.clone().or(lacks(stats)).or(late(stats)),
             })
         })
         .collect();
     let healthy = reasons.is_empty();
     let status = match healthy {
         true => "ok",
+        false
+            if replicas
+                .iter()
+                .all(|(_, stats)| well(stats) && lacks(stats).is_none()) =>
+        {
+            "late"
+        }
         false if replicas.iter().all(|(_, stats)| well(stats)) => "not complete",
         false => "not applying",
     };

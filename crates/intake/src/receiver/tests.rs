@@ -200,8 +200,8 @@ fn a_write_that_finds_no_room_is_tried_until_there_is_some() {
     scene.is_to(Action::Wait(Duration::from_secs(1)));
 }
 
-/// A unit that has begun in a segment that is confirmed otherwise keeps it on a full disk for ever. It is cut, and
-/// comes again.
+/// A unit that has begun in a segment that is confirmed otherwise keeps it on a full disk for ever. It is
+/// cut, and comes again.
 #[test]
 fn a_unit_that_keeps_the_disk_full_is_cut_and_asked_for_again() {
     let mut scene = Scene::connected();

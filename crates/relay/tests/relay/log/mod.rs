@@ -3,6 +3,7 @@
 
 mod cases;
 mod damage;
+mod full_disk;
 mod harness;
 mod stream;
 mod threads;
