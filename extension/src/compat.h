@@ -32,8 +32,8 @@
 #endif
 
 /*
- * 18, commit 9324c8c580 "Introduce PG_MODULE_MAGIC_EXT macro": pg_get_loaded_modules() shows a library's name and
- * version.
+ * 18, commit 9324c8c580 "Introduce PG_MODULE_MAGIC_EXT macro": pg_get_loaded_modules() shows a library's
+ * name and version.
  */
 #if PG_VERSION_NUM >= 180000
 #define LS_MODULE_MAGIC PG_MODULE_MAGIC_EXT(.name = "lockstep", .version = LS_VERSION)

@@ -1,12 +1,12 @@
 /*
  * self_check.c - is the server what parallel replay was written for?
  *
- * PG_MODULE_MAGIC compares the major version and a few sizes. A server that somebody has patched may have the same
- * and another XLogReaderState, and another library may have put its functions into the table of resource managers.
- * Parallel replay writes into the one and calls the other in several processes, so pipeline.c asks both before it
- * begins, and stays off if the answer is not what PostgreSQL itself would give.
+ * PG_MODULE_MAGIC compares the major version and a few sizes. A patched server may have the same and another
+ * XLogReaderState, and another library may have put its functions into the table of resource managers.
+ * Parallel replay writes into the reader, and helpers call these functions. So pipeline.c asks before it begins,
+ * and replay stays in one process if something is not PostgreSQL's own.
  *
- * Decided without I/O; extension/test/unit/self_check_test.c has the table. The texts say what is not as expected.
+ * Decided without I/O; extension/test/unit/self_check_test.c has the table. The texts name what differs.
  */
 #include "postgres.h"
 
@@ -24,8 +24,8 @@ static const char *const self_check_names[] = {
 #undef PG_RMGR
 
 /*
- * What is not as it should be in the reader of the record whose redo runs now; NULL: nothing. segment_size: of a WAL
- * segment, in bytes.
+ * What differs in the reader of the record whose redo runs now; NULL: nothing. segment_size: of a WAL segment, in
+ * bytes.
  */
 const char *
 ls_reader_difference(const XLogReaderState *reader, int segment_size)
@@ -54,8 +54,8 @@ ls_reader_difference(const XLogReaderState *reader, int segment_size)
 }
 
 /*
- * What is not as it should be in the table of resource managers, in which all of PostgreSQL's have our function for
- * redo; NULL: nothing. stock: the functions that were there before.
+ * What differs in the table of resource managers, where our function must be the redo of all of PostgreSQL's;
+ * NULL: nothing. stock: the functions that were there before.
  */
 const char *
 ls_redo_difference(const RmgrData *table, void (*ours) (XLogReaderState *record),
