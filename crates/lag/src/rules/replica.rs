@@ -199,6 +199,45 @@ pub(super) fn silent(view: &View<'_>) -> Vec<Evidence> {
     doing(view, Doing::Silent).map(of_one).collect()
 }
 
+/// A replica whose process does not apply has a spool that fills up: what it does not do is the cause then.
+pub(super) fn spool_full(view: &View<'_>) -> Vec<Evidence> {
+    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
+        let replica = found.replica;
+        let applies = replica.doing(false) == Doing::Running;
+        let mut evidence = of(&found, if applies { share } else { 0.0 });
+        if !applies || replica.is_late_by_cycles() == Some(false) {
+            evidence = evidence.severity(Severity::Risk);
+        }
+        let limit = bytes(replica.spool_limit.unwrap_or(0) as f64);
+        let size = replica.spool_bytes.unwrap_or(0) as f64;
+        let why = replica.spool_full.as_deref().unwrap_or_default();
+        evidence = evidence.fact(
+            "spool_bytes",
+            size,
+            format!("its spool takes {} of at most {limit}: {why}", bytes(size)),
+        );
+        if replica.spool_from >= replica.spool_to {
+            let words = "nothing that it holds can be applied: no whole transaction is left in it";
+            evidence = evidence.fact("appliable", 0.0, words);
+        }
+        let gap = match replica.spool_full_by.as_deref() {
+            Some("transaction") => "huge",
+            Some("limit") => "limited",
+            Some("disk") => "crowded",
+            _ => "unsure",
+        };
+        evidence = evidence.name(gap, &replica.name).name("spool_limit", limit);
+        if let (Some(every), "limited") = (replica.cycle_every_ms(), gap) {
+            evidence = evidence
+                .name("often", &replica.name)
+                .name("every", seconds(every));
+        }
+        with_backlog(evidence, &found)
+    };
+    let is_full = |_: Doing, replica: &Replica| replica.spool_full.is_some();
+    mostly(view, is_full).map(of_one).collect()
+}
+
 pub(super) fn held(view: &View<'_>) -> Vec<Evidence> {
     let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
         let hold = found.replica.hold.clone().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_apply::target_state::ADD_MISSING;
-use lockstep_apply::{SpoolStats, Unreplicated};
+use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::SUPERUSER;
@@ -178,7 +178,10 @@ fn apply_is_asked_and_says_how_far_it_is() {
             limit: 9,
             from: Lsn::from(16),
             to: Lsn::from(20),
-            full: Some("so".to_owned()),
+            full: Some(SpoolFull {
+                by: Some(FullBy::Disk),
+                words: "so".to_owned(),
+            }),
         }),
         writers: Some((2, "tried".to_owned())),
         unreplicated: Some(Unreplicated {
