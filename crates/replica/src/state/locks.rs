@@ -88,8 +88,8 @@ impl ReplicaState {
     fn written(&mut self, name: &str) -> Result<Option<String>> {
         let sql = "SELECT applied_at FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
-        let written = rows.and_then(|rows| field(rows.first().map_or(&[][..], Vec::as_slice), 0));
-        written.map_err(ReplicaError::Target)
+        let written = rows.and_then(|rows| rows.first().map(|row| field(row, 0)).transpose());
+        written.map(Option::flatten).map_err(ReplicaError::Target)
     }
 
     pub(super) fn lock_for(&mut self, what: Lock, name: &str, patience: Duration) -> Result<bool> {
