@@ -34,8 +34,8 @@ pub enum Why {
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
 const LOST: &str = "
-WITH published AS (
-    SELECT p.schemaname, p.tablename FROM pg_publication_tables p
+WITH published AS MATERIALIZED (
+    SELECT DISTINCT p.schemaname, p.tablename FROM pg_publication_tables p
     WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
 ), asked AS (
     SELECT l ->> 0 AS schema_name, l ->> 1 AS table_name, (l ->> 2)::oid AS source_oid
@@ -45,14 +45,14 @@ WITH published AS (
         CASE WHEN m.oid IS NOT NULL AND m.oid IS DISTINCT FROM c.oid THEN 'renamed'
             WHEN c.oid IS NULL THEN 'gone'
             WHEN c.oid <> a.source_oid THEN 'replaced'
-            WHEN is_published THEN NULL ELSE 'unpublished' END AS why, is_published
+            WHEN p.tablename IS NOT NULL THEN NULL ELSE 'unpublished' END AS why,
+        p.tablename IS NOT NULL AS is_published
     FROM asked a LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
             ON n.nspname = a.schema_name AND c.relname = a.table_name AND c.relkind = 'r'
         LEFT JOIN (pg_class m JOIN pg_namespace mn ON mn.oid = m.relnamespace)
             ON m.oid = a.source_oid AND m.relkind = 'r'
-        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM published p
-            WHERE p.schemaname = coalesce(mn.nspname, a.schema_name)
-                AND p.tablename = coalesce(m.relname, a.table_name)) AS is_published) s
+        LEFT JOIN published p ON p.schemaname = coalesce(mn.nspname, a.schema_name)
+            AND p.tablename = coalesce(m.relname, a.table_name)
 )
 SELECT * FROM found WHERE why IS NOT NULL ORDER BY 1, 2";
 

@@ -137,7 +137,7 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
 
 /// Why a replica that works has not got further in the time that a user gives it.
 const SLOW: &str = "it works, and has finished nothing more within the time that --wait gives it: a large \
-    transaction, or the first changes of hundreds of tables, takes longer; try a longer --wait";
+    transaction, or the first changes of thousands of tables, takes longer; try a longer --wait";
 
 /// Waits until the replica is where the source was, as long as it gets on: changes are held back
 /// only for what is left then.
