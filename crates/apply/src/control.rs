@@ -48,11 +48,11 @@ impl Phase {
 /// What keeps a spool from taking more in. The names are those in the target's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FullBy {
-    /// Its limit, until the target has some of what it holds.
+    /// The spool's limit, until the target has some of what it holds.
     Limit,
-    /// Its limit, and one transaction of the source that takes most of it and has not ended.
+    /// The spool's limit, and one transaction of the source that takes most of it and has not ended.
     Transaction,
-    /// Its disk.
+    /// The spool's disk.
     Disk,
 }
 

@@ -74,7 +74,7 @@ pub struct Replica {
     pub cycle_late_ms: Option<f64>,
     pub spool_bytes: Option<u64>,
     pub spool_limit: Option<u64>,
-    /// Its spool holds changes after `spool_from` and up to `spool_to` that it has not on disk.
+    /// Changes after `spool_from` and up to `spool_to` are in the spool, and not on the target's disk.
     pub spool_from: Option<Lsn>,
     pub spool_to: Option<Lsn>,
     /// Why its spool takes nothing more in; None if it does.

@@ -50,6 +50,7 @@ mod replica_tests;
 pub(crate) mod scene;
 mod server;
 mod setting;
+mod spool_full;
 mod standing;
 mod synchronised;
 mod synchronous;

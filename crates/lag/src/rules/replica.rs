@@ -14,7 +14,7 @@ const MOSTLY: f64 = 0.5;
 
 /// Replicas that did what `is` says most of the time, as they were when they did so last, with that
 /// share.
-fn mostly<'v, 'a>(
+pub(super) fn mostly<'v, 'a>(
     view: &'v View<'a>,
     is: impl Fn(Doing, &Replica) -> bool + Copy + 'v,
 ) -> impl Iterator<Item = (ReplicaFound<'v, 'a>, f64)> {
@@ -46,7 +46,7 @@ fn doing<'v, 'a>(
 }
 
 /// Evidence that a replica does not apply. It lags if its source has WAL for it.
-fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
+pub(super) fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
     let behind = found.link.map_or(0, |link| link.last_bytes());
     let severity = match behind {
         0 => Severity::Risk,
@@ -72,7 +72,7 @@ fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
 }
 
 /// Adds how far it is behind, and what its slot keeps meanwhile.
-fn with_backlog(mut evidence: Evidence, found: &ReplicaFound<'_, '_>) -> Evidence {
+pub(super) fn with_backlog(mut evidence: Evidence, found: &ReplicaFound<'_, '_>) -> Evidence {
     let Some(link) = found.link else {
         return evidence;
     };
@@ -197,45 +197,6 @@ pub(super) fn silent(view: &View<'_>) -> Vec<Evidence> {
         with_backlog(evidence, &found)
     };
     doing(view, Doing::Silent).map(of_one).collect()
-}
-
-/// A replica whose process does not apply has a spool that fills up: what it does not do is the cause then.
-pub(super) fn spool_full(view: &View<'_>) -> Vec<Evidence> {
-    let of_one = |(found, share): (ReplicaFound<'_, '_>, f64)| {
-        let replica = found.replica;
-        let applies = replica.doing(false) == Doing::Running;
-        let mut evidence = of(&found, if applies { share } else { 0.0 });
-        if !applies || replica.is_late_by_cycles() == Some(false) {
-            evidence = evidence.severity(Severity::Risk);
-        }
-        let limit = bytes(replica.spool_limit.unwrap_or(0) as f64);
-        let size = replica.spool_bytes.unwrap_or(0) as f64;
-        let why = replica.spool_full.as_deref().unwrap_or_default();
-        evidence = evidence.fact(
-            "spool_bytes",
-            size,
-            format!("its spool takes {} of at most {limit}: {why}", bytes(size)),
-        );
-        if replica.spool_from >= replica.spool_to {
-            let words = "nothing that it holds can be applied: no whole transaction is left in it";
-            evidence = evidence.fact("appliable", 0.0, words);
-        }
-        let gap = match replica.spool_full_by.as_deref() {
-            Some("transaction") => "huge",
-            Some("limit") => "limited",
-            Some("disk") => "crowded",
-            _ => "unsure",
-        };
-        evidence = evidence.name(gap, &replica.name).name("spool_limit", limit);
-        if let (Some(every), "limited") = (replica.cycle_every_ms(), gap) {
-            evidence = evidence
-                .name("often", &replica.name)
-                .name("every", seconds(every));
-        }
-        with_backlog(evidence, &found)
-    };
-    let is_full = |_: Doing, replica: &Replica| replica.spool_full.is_some();
-    mostly(view, is_full).map(of_one).collect()
 }
 
 pub(super) fn held(view: &View<'_>) -> Vec<Evidence> {

@@ -117,7 +117,7 @@ fn between_cycles(replica: &mut Replica) {
     replica.cycle_late_ms = Some(0.0);
 }
 
-/// Its spool takes nothing more in, and the target has all of it.
+/// The spool takes nothing more in, and the target has all of it.
 fn spool_full(replica: &mut Replica, by: &str) {
     replica.spool_full = Some("so".to_owned());
     replica.spool_full_by = Some(by.to_owned());
@@ -159,7 +159,7 @@ fn a_full_spool_is_not_called_a_slow_consumer_unless_the_target_is_slow() {
     assert!(paused.contains(&Cause::ReplicaSpoolFull), "{paused:?}");
 }
 
-/// Its walsender waits for it to take data.
+/// The replica's walsender waits for it to take data.
 fn pushed(scene: &mut Scene) {
     for sample in &mut scene.primary.samples {
         let sender = &mut sample.senders[1];

@@ -2,8 +2,8 @@
 
 use super::{
     Cause, Rule, gone, halted, horizon, logical, machine, paused, primaries, published, receive,
-    refused, relay, replay, replica, server, standing, synchronised, synchronous, unconfirmed,
-    unfed,
+    refused, relay, replay, replica, server, spool_full, standing, synchronised, synchronous,
+    unconfirmed, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -627,21 +627,7 @@ pub const RULES: &[Rule] = &[
             "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
         ],
     },
-    Rule {
-        cause: Cause::ReplicaSpoolFull,
-        title: "the replica's spool is full: it takes nothing more from the source",
-        signal: replica::spool_full,
-        remedies: &[
-            "start lockstep replica run {huge} again with a --spool-limit that such a transaction fits into (now \
-             {spool_limit}); or raise spool_limit in its file and send its process SIGHUP",
-            "start lockstep replica run {limited} again with a --spool-limit of more than its target gets \
-             behind (now {spool_limit}); or raise spool_limit in its file and send its process SIGHUP",
-            "fewer changes for each cycle: lockstep replica alter {often} --frequency, with less than {every}, \
-             on the database of {node}",
-            "make room on the disk of the spool of replica {crowded}: it goes on by itself, within a second",
-            "do what is said here of the spool of replica {unsure}: raise spool_limit, or make room on its disk",
-        ],
-    },
+    spool_full::RULE,
     Rule {
         cause: Cause::ReplicaSilent,
         title: "the replica's process is connected and does nothing",

@@ -44,7 +44,7 @@ pub struct Cycle {
     pub state: String,
     /// Beginning by the target's clock, as ISO 8601 in UTC.
     pub start_time: String,
-    /// That, in milliseconds since 1970.
+    /// The beginning in milliseconds since 1970.
     pub start_ms: f64,
     pub end_time: String,
     pub elapsed_ms: u64,

@@ -86,7 +86,7 @@ impl ThroughState {
         }
     }
 
-    /// With what keeps the replica from getting there, if its process has said that.
+    /// The error of a moment that was not reached, with what the replica's process has said of it.
     fn not_reached(&mut self) -> VerifyError {
         let applied = self.state.applied(&self.name);
         match applied.ok().as_ref().and_then(hindrance) {
