@@ -1,5 +1,5 @@
-//! The signal of a replica whose spool takes nothing more in: its limit, its disk, or one transaction that it has
-//! no room for.
+//! The signal of a replica whose spool takes nothing more in: because of its limit, its disk, or one
+//! transaction that it has no room for.
 
 use lockstep_service::words::figures::{bytes, seconds};
 

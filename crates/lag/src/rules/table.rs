@@ -621,8 +621,7 @@ pub const RULES: &[Rule] = &[
         title: "no process works on the replica",
         signal: replica::not_running,
         remedies: &[
-            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it has \
-             ended",
+            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it ended",
             "run lockstep replica create {uncopied} again: it goes on where it was",
             "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
         ],
