@@ -73,10 +73,10 @@ pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
 const KEPT_CYCLES: u64 = 10_000;
 
 /// Adds to a cycle's figures, for the transaction whose changes they are of: `$1` is the replica, `$2` the
-/// cycle, `$3` the milliseconds since its beginning, `$4` and `$5` bytes received and sent to the target, `$6`
-/// to `$8` transactions, rows and tables, `$9` the position if the cycle ends with it, `$10` requests that it
-/// answers. A cycle that has failed before has a row. How many tables it has changed in all is not known then:
-/// no less than the most of one try.
+/// cycle, `$3` the milliseconds since its beginning, `$4` and `$5` bytes received and sent to the target,
+/// `$6` to `$8` transactions, rows and tables, `$9` the position if the cycle ends with it, `$10` requests
+/// that it answers. A cycle that has failed before has a row. How many tables it has changed in all is not
+/// known then: no less than the most of one try.
 const ADD_TO_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
         elapsed_ms, sent_bytes, write_bytes, bandwidth, transactions, rows, tables, lsn, forces) \
     SELECT $1, $2::pg_catalog.int8, CASE WHEN $9::pg_catalog.pg_lsn IS NULL THEN 'failed' ELSE 'done' END, \

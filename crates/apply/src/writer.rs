@@ -353,9 +353,9 @@ impl Writer {
         Ok(facts.eq(tables.iter().map(|table| Some(table.reach.facts.clone()))))
     }
 
-    /// Commits, with the source's position. `flush`: all commits so far are on disk when this
-    /// returns. A cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the rows of the transaction that were
-    /// to be changed and were not there, which the state counts as part of it.
+    /// Commits, with the source's position. `flush`: all commits so far are on disk when this returns. A
+    /// cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the rows
+    /// of the transaction that were to be changed and were not there, which the state counts as part of it.
     pub fn commit(&mut self, commit: CommitPoint, part: &Part, flush: bool) -> Result<Missing> {
         let cycle = part.cycle.as_deref();
         for (table, rows) in &self.missing {

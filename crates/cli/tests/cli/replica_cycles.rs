@@ -288,8 +288,8 @@ fn what_a_frequency_needs_is_said() {
     assert!(history.contains("has had no cycle"), "{history}");
 }
 
-/// A transaction that the spool has no room for: everybody who asks is told, nothing says that all is well, no
-/// cycle repeats the one before, and the remedy that doctor prints is right.
+/// A transaction that the spool has no room for: everybody who asks is told, nothing says that all is well,
+/// no cycle repeats the one before, and the remedy that doctor prints is right.
 #[test]
 fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
     let cycling = Cycling::new("1s");
