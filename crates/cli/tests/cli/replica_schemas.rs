@@ -53,7 +53,7 @@ impl Schemas {
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         pgbench(&lab, &source, &PGBENCH);
         on(&source, "CREATE TABLE marks (id int PRIMARY KEY)");
-        let [from, to] = [&source, &target].map(|server| in_app(server));
+        let [from, to] = [&source, &target].map(in_app);
         Self {
             source,
             target,
