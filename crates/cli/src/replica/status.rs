@@ -147,7 +147,7 @@ fn ask(
         // After the state: what it has applied was written before.
         let source = (replica.phase == Phase::Ready).then(|| {
             ask(&replica, &tables, &expected).and_then(|mut source| {
-                source.look_at_target(&mut state)?;
+                source.look_at_target(&mut state, &tables)?;
                 Ok(source)
             })
         });

@@ -31,6 +31,7 @@ mod publication;
 mod read_only;
 mod renamed;
 mod resume;
+mod schema_changes;
 mod spool;
 mod state;
 mod subsets;

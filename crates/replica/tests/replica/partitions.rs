@@ -55,7 +55,7 @@ fn a_later_partition_that_is_another_table_on_the_target_is_told_of() {
         let replica = state.replica("r").unwrap().unwrap();
         let tables = state.tables("r").unwrap();
         let mut found = Source::ask(&replica, None, Some(&tables), None).unwrap();
-        found.look_at_target(&mut state).unwrap();
+        found.look_at_target(&mut state, &tables).unwrap();
         (found.unreplicated(&replica).tables, found.lost)
     };
     assert_eq!(lost(), (0, Vec::new()), "the first row stops the replica");

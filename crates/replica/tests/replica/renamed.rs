@@ -7,9 +7,59 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::status::source::Source;
+use lockstep_replica::verify;
 
 use crate::apply_lab::{LONG, blocked, catch_up, while_following};
-use crate::{Told, conninfo, on, options, server, state_of, values};
+use crate::{Told, conninfo, copied, on, options, server, state_of, to_verify, values};
+
+/// Words for a table, among those that are not replicated, or not under their names; None if it is not.
+fn said_of(target: &Server, table: &str) -> Option<String> {
+    let mut state = state_of(target);
+    let replica = state.replica("r").unwrap().unwrap();
+    let tables = state.tables("r").unwrap();
+    let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
+    let lost = asked.lost.iter().find(|lost| lost.table.table == table);
+    lost.map(|lost| lost.words())
+}
+
+#[test]
+fn a_table_that_was_changed_on_the_target_only_is_told_until_it_is_the_copy_again() {
+    let rows = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
+                CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)";
+    let (_lab, source, target) = copied(rows);
+    let told = |table: &str| said_of(&target, table);
+    assert_eq!((told("t"), told("u")), (None, None));
+    for empty in [
+        "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t RENAME TO old; CREATE TABLE t (id int PRIMARY KEY)",
+    ] {
+        on(&target, empty);
+        let words = told("t").unwrap();
+        assert!(words.contains("in place of the one"), "{words}");
+        let compare = || verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+        assert!(!compare().is_equal());
+        assert!(told("t").is_some());
+        on(&target, "INSERT INTO t VALUES (1)");
+        assert!(compare().is_equal());
+        assert_eq!(told("t"), None, "verify has found it equal");
+    }
+    // Its changes go into the table that was adopted.
+    on(&source, "INSERT INTO t VALUES (2)");
+    let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+    assert!(report.is_equal(), "{report:?}");
+    assert_eq!(values(&target, "SELECT id FROM t ORDER BY id"), ["1", "2"]);
+
+    on(&target, "ALTER TABLE u RENAME TO v");
+    let words = told("u").unwrap();
+    assert!(
+        words.contains("called \"public.v\" on the target"),
+        "{words}"
+    );
+    let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+    assert!(!report.is_equal(), "{report:?}");
+    on(&target, "ALTER TABLE v RENAME TO u");
+    assert_eq!(told("u"), None);
+}
 
 /// Names of the tables that are not replicated, or not under their names.
 fn lost(target: &Server) -> Vec<String> {
@@ -89,7 +139,7 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE SCHEMA hidden; CREATE TABLE hidden.out (id int); CREATE UNLOGGED TABLE light (id int); \
-                  CREATE TABLE gone (id int); \
+                  CREATE TABLE gone (id int); CREATE TABLE kept (id int); \
                   CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)";
     on(&source, tables);
     let mut options = options(&source, &target);
@@ -108,13 +158,18 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
             control.stats().unreplicated.unwrap().words
         };
         assert_eq!(told(0), None);
+        // Nothing arrives meanwhile.
+        on(&target, "DROP TABLE kept");
+        let words = told(1).unwrap();
+        let part = "\"public.kept\" (the target no longer has such a table, nor its rows)";
+        assert!(words.contains(part), "{words}");
         let after = format!(
             "{partition}; INSERT INTO p VALUES (1); CREATE TABLE hidden.more (id int); \
              CREATE TABLE fresh (id int); ALTER TABLE light SET LOGGED; DROP TABLE gone; \
              ALTER TABLE hidden.out SET SCHEMA public"
         );
         on(&source, &after);
-        let words = told(4).unwrap();
+        let words = told(5).unwrap();
         for part in [
             "\"public.gone\" (the source no longer has such a table",
             "\"public.fresh\" (it was made, or became logged, after the copy)",
@@ -123,16 +178,16 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }
-        assert_eq!(lost(&target), ["gone", "fresh", "light", "out"]);
+        assert_eq!(lost(&target), ["gone", "kept", "fresh", "light", "out"]);
         // The state tells those who do not ask the source.
         let mut state = state_of(&target);
         let started = Instant::now();
-        while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 4) {
+        while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 5) {
             assert!(started.elapsed() < LONG, "the state does not say it");
         }
         // Mended on the target, where nothing tells the stream of it.
         on(&target, "DROP TABLE gone");
-        told(3);
+        told(4);
     });
     followed.unwrap();
     assert_eq!(values(&target, "SELECT id FROM p"), ["1"]);
