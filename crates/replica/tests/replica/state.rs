@@ -16,7 +16,7 @@ use lockstep_replica::state::{
 };
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::{conninfo, server, sql, state_of};
+use crate::{conninfo, on, server, sql, state_of};
 
 fn replica(name: &str) -> Replica {
     Replica {
@@ -291,9 +291,7 @@ fn an_older_states_version_is_upgraded() {
         .unwrap()
         .add(&replica("r"))
         .unwrap();
-    sql(&target)
-        .execute(
-            "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
+    on(&target, "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
                  DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
@@ -305,9 +303,7 @@ fn an_older_states_version_is_upgraded() {
                  lockstep.unmade, lockstep.cycle;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
-             CREATE ROLE reader LOGIN IN ROLE pg_monitor",
-        )
-        .unwrap();
+             CREATE ROLE reader LOGIN IN ROLE pg_monitor");
     let reader = conninfo(&target).with("user", "reader").unwrap();
     let error = ReplicaState::find(&reader).unwrap_err().to_string();
     assert!(error.contains("older version"), "{error}");
@@ -332,9 +328,7 @@ fn a_newer_states_version_is_refused() {
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
     drop(ReplicaState::open(&conninfo).unwrap());
-    sql(&target)
-        .execute("UPDATE lockstep.state_version SET version = 99")
-        .unwrap();
+    on(&target, "UPDATE lockstep.state_version SET version = 99");
     for error in [
         ReplicaState::open(&conninfo).unwrap_err(),
         ReplicaState::find(&conninfo).unwrap_err(),
