@@ -214,7 +214,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
     let failover = candidates(&view, &|at| {
         let findings = findings.iter();
         let found = findings.filter(|it| it.at == at && it.severity != Severity::Note);
-        found.map(|it| it.title.clone()).collect()
+        found.map(|it| (it.cause, it.title.clone())).collect()
     });
     let mut diagnosis = Diagnosis {
         healthy: false,

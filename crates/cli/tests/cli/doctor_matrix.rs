@@ -74,26 +74,13 @@ impl Matrix {
         rows.filter(|row| row["right"] == right).count()
     }
 
-    /// Causes that were named first at both strengths.
-    fn causes(&self) -> usize {
-        let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for row in self.rows.iter().filter(|row| row["right"] == 1) {
-            let strength = row["variant"].as_str().unwrap_or_default();
-            if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
-                right.entry(cause).or_default().insert(strength);
-            }
-        }
-        let both = Strength::ALL.len();
-        right.values().filter(|seen| seen.len() == both).count()
-    }
-
-    /// The results file, if one is asked for.
+    /// The results file, if one is asked for: rows of this run in the place of those that it has.
     fn save(&self, lab: &lockstep_lab::cluster::Lab) {
         let Some(path) = std::env::var_os("LOCKSTEP_MATRIX_RESULTS") else {
             return;
         };
         // Tests run in their package's folder.
-        let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
         let described = Command::new("git")
             .args([
                 "describe",
@@ -107,21 +94,78 @@ impl Matrix {
             |_| "unknown".to_owned(),
             |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
         );
+        let mut ran = self.rows.clone();
+        for row in &mut ran {
+            (row["commit"], row["date"]) = (json!(commit), json!(machine::date()));
+        }
+        let earlier = std::fs::read_to_string(&path).unwrap_or_default();
+        let earlier = serde_json::from_str(&earlier).unwrap_or(Value::Null);
+        let rows = merged(earlier["rows"].as_array().map_or(&[], Vec::as_slice), ran);
         let file = json!({
             "name": "doctor-matrix",
             "command": "make test-doctor-matrix",
             "commit": commit,
             "machine": machine::describe(lab.folder(), lab.pinning()),
             "date": machine::date(),
-            "rows": self.rows,
             "headline": {
                 "metric": "causes that doctor named first at both strengths",
-                "ours": self.causes(),
+                "ours": right_causes(&rows),
             },
+            "rows": rows,
         });
         let text = serde_json::to_string_pretty(&file).unwrap() + "\n";
-        std::fs::write(root.join(path), text).unwrap();
+        std::fs::write(path, text).unwrap();
     }
+}
+
+/// Causes that were named first at both strengths.
+fn right_causes(rows: &[Value]) -> usize {
+    let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row["right"] == 1) {
+        let strength = row["variant"].as_str().unwrap_or_default();
+        if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
+            right.entry(cause).or_default().insert(strength);
+        }
+    }
+    let both = Strength::ALL.len();
+    right.values().filter(|seen| seen.len() == both).count()
+}
+
+/// Recorded rows and those that ran, which replace recorded ones of the same trial, in the order of the
+/// faults; rows of other trials come last.
+fn merged(recorded: &[Value], ran: Vec<Value>) -> Vec<Value> {
+    let key = |row: &Value| ["case", "variant", "round"].map(|name| row[name].clone());
+    let mut rows = recorded.to_vec();
+    for row in ran {
+        match rows.iter().position(|old| key(old) == key(&row)) {
+            Some(place) => rows[place] = row,
+            None => rows.push(row),
+        }
+    }
+    let place = |row: &Value| FAULTS.iter().position(|fault| row["case"] == fault.name);
+    rows.sort_by_key(|row| place(row).unwrap_or(FAULTS.len()));
+    rows
+}
+
+#[test]
+fn a_run_of_some_faults_keeps_the_rows_of_the_others() {
+    let row = |case: &str, variant: &str, right: u32| json!({"case": case, "variant": variant, "round": 1, "right": right, "expected": case});
+    let [first, second] = [FAULTS[0].name, FAULTS[1].name];
+    let recorded = [
+        row(second, "mild", 1),
+        row(second, "strong", 0),
+        row("healthy", "idle", 1),
+    ];
+    let ran = vec![row(second, "strong", 1), row(first, "mild", 1)];
+    let rows = merged(&recorded, ran);
+    let expected = [
+        row(first, "mild", 1),
+        row(second, "mild", 1),
+        row(second, "strong", 1),
+        row("healthy", "idle", 1),
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!(right_causes(&rows), 1);
 }
 
 /// Faults chosen with `LOCKSTEP_FAULTS` (parts of their names, separated by commas), or all.
@@ -174,7 +218,10 @@ fn doctor_names_the_cause_of_every_fault() {
         }
     }
     matrix.save(&lab);
-    println!("{} causes named first at both strengths", matrix.causes());
+    println!(
+        "{} causes named first at both strengths",
+        right_causes(&matrix.rows)
+    );
     println!(
         "doctor matrix: {} right, {} wrong, {} skipped",
         matrix.count(1),

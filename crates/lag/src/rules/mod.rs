@@ -67,9 +67,12 @@ mod way_tests;
 
 pub use cause::Cause;
 pub use identifier::identifier;
+pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;
+pub(crate) use setting::shown;
 pub(crate) use synchronised::{Copying, copying, is_fresh};
 pub use table::RULES;
+pub(crate) use unfed::timeline;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

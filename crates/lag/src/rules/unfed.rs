@@ -120,8 +120,8 @@ pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(removed).collect()
 }
 
-/// The timeline that a server has come to.
-fn timeline(node: &NodeWindow) -> Option<Timeline> {
+/// The timeline that a server writes, or that a standby has come to.
+pub(crate) fn timeline(node: &NodeWindow) -> Option<Timeline> {
     let last = node.last()?;
     last.wal.timeline.or(last.background.timeline)
 }
