@@ -343,6 +343,12 @@ pub const FAULTS: &[Fault] = &[
     )),
 ];
 
+/// Number of causes that the faults have.
+pub fn causes() -> usize {
+    let has_fault = |cause: &&Cause| FAULTS.iter().any(|fault| fault.cause == **cause);
+    Cause::ALL.iter().filter(has_fault).count()
+}
+
 impl Fault {
     /// The fault of a name.
     pub fn named(name: &str) -> Option<&'static Self> {
@@ -729,6 +735,23 @@ mod tests {
         Cause::FeedbackBloat,
         Cause::ChecksumFailures,
     ];
+
+    #[test]
+    fn the_pages_say_how_many_faults_there_are() {
+        let (faults, causes) = (FAULTS.len(), causes());
+        for (page, words) in [
+            (
+                include_str!("../../../../docs/measurements.in.md"),
+                format!("{faults} faults with {causes} causes"),
+            ),
+            (
+                include_str!("../../../../docs/lag.md"),
+                format!("{faults} faults with {causes} of these causes"),
+            ),
+        ] {
+            assert!(page.contains(&words), "{words}");
+        }
+    }
 
     #[test]
     fn every_cause_has_a_fault_or_is_known_to_have_none() {

@@ -47,6 +47,8 @@ mod replica;
 #[cfg(test)]
 mod replica_tests;
 #[cfg(test)]
+mod reply_tests;
+#[cfg(test)]
 pub(crate) mod scene;
 mod server;
 mod setting;

@@ -1,11 +1,13 @@
 //! Standbys that get no WAL, and those that get it from an archive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Cause;
 use super::scene::{START, Scene, lsn, process, sender};
 use crate::diagnosis::checks::Answer;
 use crate::diagnosis::{Diagnosis, diagnose};
+use crate::process_cpu::Cpu;
 use crate::source::Source;
 use crate::states::{BackendType, ReceiverStatus, SenderState};
 use crate::views::{Receiver, Sender, WalFolder};
@@ -229,6 +231,35 @@ fn restoring_scene(wait_type: &str, wait: &str) -> Scene {
         sample.processes = vec![process(21, BackendType::Startup.name(), wait_type, wait)];
     }
     scene
+}
+
+/// As on a server whose `restore_command` takes 0.7 s: between two calls one segment is replayed, by a process
+/// that then runs all the time.
+#[test]
+fn a_slow_restore_command_is_no_slow_core() {
+    for with_cpu in [true, false] {
+        let mut scene = restoring_scene("IPC", "RestoreCommand");
+        for sample in &mut scene.primary.samples {
+            sample.archiver.archived_end = lsn(START + 9 * SEGMENT);
+        }
+        let mut ran = Duration::ZERO;
+        for (index, sample) in (0..).zip(&mut scene.standby.samples) {
+            let replays = (20..30).contains(&index);
+            let done = (index.clamp(20, 30) - 20) * SEGMENT / 10;
+            sample.wal.replay = lsn(START + done);
+            if replays {
+                ran += Duration::from_millis(100);
+                sample.processes = vec![process(21, BackendType::Startup.name(), "", "")];
+            }
+            sample.processes[0].cpu = with_cpu.then_some(Cpu {
+                ran,
+                queued: Duration::ZERO,
+                stopped: false,
+            });
+        }
+        let found = causes(&scene.diagnose());
+        assert_eq!(found, [Cause::RestoreSlow], "{with_cpu}");
+    }
 }
 
 /// pg_receivewal gives a segment its name when it is full; what nobody archives can be there up to that, too.

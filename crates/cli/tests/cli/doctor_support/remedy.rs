@@ -249,6 +249,8 @@ pub fn try_printed(
         stage.server(which).execute(sql).unwrap();
     }
     stage.heal(injected).unwrap();
+    // Healing writes rows until all subscribers have them, and the standby may not have the last.
+    stage.standby.catch_up(&stage.primary).unwrap();
     let lost = before.lost(&look(stage));
     (remedies.join("; then "), wrong.or(lost))
 }
