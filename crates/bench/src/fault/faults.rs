@@ -11,7 +11,7 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, Writer, behind, missing, paused, unseen};
+use super::{Hurry, Writer, behind, missing, paused, unseen, upstream};
 use crate::Result;
 use crate::slow_calls::SlowCalls;
 
@@ -291,12 +291,22 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "standby's slot not there",
         Cause::SlotMissing,
-        missing::standby_slot,
+        upstream::standby_slot,
     ),
     fault(
         "upstream at another port",
         Cause::UpstreamElsewhere,
-        missing::elsewhere,
+        upstream::elsewhere,
+    ),
+    fault(
+        "upstream of another cluster",
+        Cause::UpstreamElsewhere,
+        upstream::other_cluster,
+    ),
+    fault(
+        "WAL removed on the upstream",
+        Cause::WalRemoved,
+        upstream::removed,
     ),
     fault(
         "no walsender left",
@@ -713,7 +723,6 @@ mod tests {
         Cause::TwoPrimaries,
         Cause::NotStreaming,
         Cause::SlotTaken,
-        Cause::WalRemoved,
         Cause::TimelineDiverged,
         Cause::RestoreFails,
         Cause::RestoreSlow,

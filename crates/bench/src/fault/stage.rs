@@ -287,6 +287,11 @@ impl Stage {
     /// Waits until the standby and these subscribers have caught up.
     pub(super) fn calm_of(&mut self, subscribers: &[&str]) -> Result<()> {
         self.standby.catch_up(&self.primary)?;
+        self.calm_subscribers(subscribers)
+    }
+
+    /// Waits until these subscribers have caught up.
+    pub(super) fn calm_subscribers(&mut self, subscribers: &[&str]) -> Result<()> {
         let end = self.primary.flush_lsn()?;
         let sql = format!(
             "SELECT (count(*) = {} AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \

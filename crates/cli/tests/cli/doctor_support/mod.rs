@@ -193,6 +193,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         | Cause::SubscriptionRefused => Some(("subscription", "second")),
         Cause::SubscriptionSlotMissing => Some(("slot", "second")),
         Cause::SlotMissing => Some(("slot", "gone")),
+        Cause::WalRemoved => Some(("upstream", "primary")),
         Cause::ConfirmsNothing => Some(("slot", "etl")),
         Cause::ColumnsMissing => Some(("columns", "w of public.t")),
         Cause::RoleRefused => Some(("role", "streamer")),

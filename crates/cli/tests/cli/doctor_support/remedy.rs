@@ -167,7 +167,15 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (
         "upstream at another port",
-        Tried::Not("doctor does not know the right address"),
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "upstream of another cluster",
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "WAL removed on the upstream",
+        Tried::Done("restore_command", None),
     ),
     ("no walsender left", Tried::Done("max_wal_senders", None)),
     (
@@ -361,10 +369,12 @@ impl Pasted {
             primary.sockets().display(),
             primary.port()
         );
-        let filled = self.statements.iter();
-        let filled: Vec<String> = filled
-            .map(|sql| sql.replace("'...'", &connection))
-            .collect();
+        let restore = restore_command(primary);
+        let fill = |sql: &String| match sql.contains("restore_command") {
+            true => sql.replace("...", &restore),
+            false => sql.replace("'...'", &connection),
+        };
+        let filled: Vec<String> = self.statements.iter().map(fill).collect();
         self.execute(stage.server(which), &filled);
         if self.restart {
             stage.restart(which).unwrap();
@@ -397,6 +407,12 @@ impl Pasted {
             self.execute(stage.server(self.which()), &statements);
         }
     }
+}
+
+/// What gets back from an archive what a server's `archive_command` has put there.
+fn restore_command(server: &Server) -> String {
+    let archives = server.query_text("SHOW archive_command").unwrap().unwrap();
+    archives.replace("cp %p ", "cp ").replace("/%f", "/%f %p")
 }
 
 /// What each server is, and how many rows table `t` has there.
