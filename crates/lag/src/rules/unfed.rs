@@ -132,11 +132,13 @@ fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
 
 /// The standby's slot is not there on the server that it leads to.
 pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
-    let missing = |(link, _, source, evidence): (&Link<'_>, _, &Source, Evidence)| {
+    let missing = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let slot = source.slot.as_deref()?;
         let upstream = pointed_at(view, source).unwrap_or(link.upstream);
         let last = upstream.last().filter(|_| upstream.is_usable())?;
-        last.slot(slot).is_none().then(|| {
+        // A slot of another cluster would not help it.
+        let is_missing = last.slot(slot).is_none() && !is_other_cluster(node, upstream);
+        is_missing.then(|| {
             let words = format!(
                 "primary_slot_name is {slot}: {} has no such slot",
                 upstream.name
@@ -171,7 +173,7 @@ pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
         let upstream = pointed_at(view, source).unwrap_or(link.upstream);
         let oldest = upstream.last()?.wal_folder?.oldest?;
         let needed = node.last()?.end()?;
-        (needed < oldest).then(|| {
+        (needed < oldest && !is_other_cluster(node, upstream)).then(|| {
             let gap = oldest.bytes_since(needed) as f64;
             let words = format!(
                 "it needs WAL from {needed} on, and the oldest on {} begins at {oldest}: {} are missing",

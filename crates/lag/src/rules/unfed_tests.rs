@@ -87,7 +87,10 @@ fn why_a_standby_gets_no_wal_is_told() {
 /// What doctor says of a standby that is sent to a server with this system identifier, which answers or not.
 fn sent_to(system: &str, answers: bool) -> Diagnosis {
     let address = Some(("db9".to_owned(), "5432".to_owned()));
-    let scene = unfed(&source(|it| it.address.clone_from(&address)));
+    let scene = unfed(&source(|it| {
+        it.address.clone_from(&address);
+        it.slot = Some("standby".to_owned());
+    }));
     let healthy = Scene::healthy();
     let mut other = NodeWindow {
         name: "other".to_owned(),
@@ -114,6 +117,10 @@ fn a_standby_that_is_sent_to_another_cluster_or_a_dead_server_is_told_so() {
         ("1", true, None),
     ] {
         let diagnosis = sent_to(system, answers);
+        // A slot is not looked for on a server of another cluster.
+        let is_slot = |it: &Cause| *it == Cause::SlotMissing;
+        let no_slot = words.is_none();
+        assert_eq!(causes(&diagnosis).iter().any(is_slot), no_slot, "{system}");
         let found = diagnosis.findings.iter();
         let mut found = found.filter(|it| it.cause == Cause::UpstreamElsewhere);
         let said = found.next().map(|it| format!("{:?}", it.evidence));
