@@ -125,7 +125,7 @@ pub struct Forecaster {
     /// Sizes that `pg_wal` can have, by node.
     limits: BTreeMap<String, u64>,
     folders: BTreeMap<String, Series>,
-    /// By node and slot: bytes that are used of its room, as far as that is known.
+    /// Bytes that are used of a slot's room, by node and slot.
     slots: BTreeMap<(String, String), Series>,
 }
 

@@ -157,7 +157,19 @@ impl Stage {
             relay: None,
         };
         stage.calm()?;
+        for which in [Which::First, Which::Second] {
+            stage.await_copies(which)?;
+        }
         Ok(stage)
+    }
+
+    /// Waits until a subscriber has copied its tables.
+    pub fn await_copies(&mut self, which: Which) -> Result<()> {
+        let sql = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+        let server = self.server_mut(which);
+        Ok(server.await_event("copy its tables", PATIENCE, |server| {
+            Ok(server.query_text(sql)?.as_deref() == Some("true"))
+        })?)
     }
 
     pub fn server(&self, which: Which) -> &Server {

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::doctor_support::healthy::SITUATIONS;
 use crate::doctor_support::true_lag::Probing;
-use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, trial};
+use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, examine_with, trial};
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::machine;
@@ -37,16 +38,16 @@ const BEFORE_WATCH: Duration = Duration::from_secs(5);
 
 /// Nodes of which something is hidden: by its place among the conninfos, whether it does not
 /// answer at all, and doctor's exit code. Each is tried twice, idle and with some load.
-const HIDDEN: [(&str, usize, bool, i32); 5] = [
+const HIDDEN: [(&str, usize, bool, i32); 8] = [
     ("primary without rights", 0, false, 7),
     ("standby without rights", 1, false, 7),
     ("subscriber without rights", 2, false, 7),
+    ("other subscriber without rights", 3, false, 7),
+    ("primary down", 0, true, 3),
+    ("first subscriber down", 2, true, 4),
     ("standby down", 1, true, 4),
     ("subscriber down", 3, true, 4),
 ];
-
-/// Healthy runs in which nothing may be found.
-const HEALTHY_RUNS: u32 = 10;
 
 /// What has come of it so far.
 #[derive(Default)]
@@ -201,10 +202,10 @@ fn doctor_names_the_cause_of_every_fault() {
             matrix.add(&name, row);
         }
     }
-    for run in 1..=HEALTHY_RUNS {
-        let name = format!("healthy, run {run}");
+    for (index, (situation, _)) in SITUATIONS.iter().enumerate() {
+        let name = format!("healthy, {situation}");
         if is_chosen(&name) {
-            let row = healthy(&mut stage, run);
+            let row = healthy(&lab, &mut stage, index);
             matrix.add(&name, row);
         }
     }
@@ -264,16 +265,16 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
     })
 }
 
-/// Every other run has a little load.
-fn healthy(stage: &mut Stage, run: u32) -> Value {
+/// Nothing is wrong.
+fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) -> Value {
     stage.calm().unwrap();
-    let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
+    let (situation, begin) = SITUATIONS[index];
+    let lasting = begin(lab, stage);
     let mut probing = Probing::start(stage);
     probing.watched();
-    let (code, json) = examine(stage, 3);
+    let (code, json) = examine_with(stage, &lasting.others(), 3);
     let (lags, off) = probing.end().compare(&json, 3);
-    let variant = if load.is_some() { "some load" } else { "idle" };
-    drop(load);
+    lasting.end(stage);
     let findings = json["findings"].as_array().unwrap();
     let lag: Vec<&Value> = findings
         .iter()
@@ -286,8 +287,8 @@ fn healthy(stage: &mut Stage, run: u32) -> Value {
     let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
     json!({
         "case": "healthy",
-        "variant": variant,
-        "round": run,
+        "variant": situation,
+        "round": 1,
         "right": u32::from(wrong.is_none()),
         "expected": "",
         "found": found.join(", "),
@@ -311,7 +312,7 @@ fn not_known(
         true => format!("{} port=1", conninfos[place]),
         false => conninfos[place].replace("user=postgres", "user=poor"),
     };
-    for server in [&stage.primary, &stage.first] {
+    for server in [&stage.primary, &stage.first, &stage.second] {
         let sql = "SELECT 1 FROM pg_roles WHERE rolname = 'poor'";
         if server.query_text(sql).unwrap().is_none() {
             server.execute("CREATE ROLE poor LOGIN").unwrap();

@@ -104,8 +104,8 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(leads).collect()
 }
 
-/// The primary that a standby may be meant to follow, and its `primary_conninfo` with that one's address. None
-/// if that holds a secret, or if the address is one that only its own machine has.
+/// The primary that a standby may be meant to follow, and its `primary_conninfo` with that one's address.
+/// None if that holds a secret, or if the address is one that only its own machine has.
 fn corrected<'v>(
     view: &'v View<'_>,
     node: &NodeWindow,

@@ -240,8 +240,8 @@ fn restoring_scene(wait_type: &str, wait: &str) -> Scene {
     scene
 }
 
-/// As on a server whose `restore_command` takes 0.7 s: between two calls one segment is replayed, by a process
-/// that then runs all the time.
+/// A `restore_command` takes 0.7 s, and between two calls one segment is replayed by a process that then runs
+/// all the time.
 #[test]
 fn a_slow_restore_command_is_no_slow_core() {
     for with_cpu in [true, false] {

@@ -10,7 +10,7 @@ use lockstep_bench::fault::faults::{
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
-use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server};
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
 use serde_json::Value;
 
 use super::{brief, causes, examine};
@@ -238,7 +238,8 @@ pub fn try_printed(
         one.paste(stage);
     }
     injected.mended = true;
-    copied(stage);
+    // A subscription that was made again copies its tables.
+    stage.await_copies(Which::Second).unwrap();
     let mut wrong = lacks.then(|| format!("no remedy has all of {words:?}: {}", brief(json)));
     wrong = wrong.or_else(|| still_there(stage, fault));
     let restarted: BTreeSet<&str> = pasted
@@ -261,17 +262,6 @@ pub fn try_printed(
     stage.standby.catch_up(&stage.primary).unwrap();
     let lost = before.lost(&look(stage));
     (remedies.join("; then "), wrong.or(lost))
-}
-
-/// Waits until a subscription that was made again has copied its tables.
-fn copied(stage: &mut Stage) {
-    let sql = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
-    stage
-        .second
-        .await_event("copy its tables", PATIENCE, |second| {
-            Ok(second.query_text(sql)?.as_deref() == Some("true"))
-        })
-        .unwrap();
 }
 
 /// Remedies that have these words, of all findings of a cause if one is given, each once.
