@@ -1,5 +1,5 @@
-//! Faults of where a standby gets its WAL from: another address, another cluster, a slot that is not there, WAL
-//! that is removed.
+//! Faults of where a standby gets its WAL from: another address, another cluster, a slot that is not there,
+//! WAL that is removed.
 
 use lockstep_lab::cluster::Lab;
 
