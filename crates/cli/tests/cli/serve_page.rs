@@ -177,7 +177,7 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
         "Ready to fail over not ready",
         "standby",
         "replay is paused",
-        "has received all WAL",
+        "would be replayed first",
     ] {
         assert!(failover.contains(part), "{part}: {failover}");
     }
