@@ -281,7 +281,7 @@ fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) ->
         .filter(|finding| finding["severity"] != "note")
         .collect();
     let wrong = (code != 0 || !lag.is_empty())
-        .then(|| format!("exit code {code}"))
+        .then(|| format!("exit code {code}: {}", json["unknown"]))
         .or(off)
         .map(|wrong| format!("{wrong}: {}", brief(&json)));
     let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
