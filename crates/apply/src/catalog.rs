@@ -54,9 +54,12 @@ impl Default for Starts {
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
 ///
 /// A source may change thousands of tables in its first transaction, so each question is planned once, and
-/// reads nothing but the rows of its tables.
+/// reads nothing but the rows of its tables. Joins are made in the order in which they are written, which
+/// begins with these tables: a planner that knows nothing of how many there are may begin with all operator
+/// classes, and read the tables again for each.
 const SESSION: &str = "SET lock_timeout = 20000; SET plan_cache_mode = force_generic_plan; \
-    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+    SET join_collapse_limit = 1; SET from_collapse_limit = 1";
 
 /// Tables that may be those that are asked for ([`Copies::home`]): with this OID, or one of two names. `$1`
 /// is a JSON array of arrays with these five; the answer's first column says for which of them it is.
@@ -89,11 +92,11 @@ const NEXT: &str = "SELECT 1, c.oid, n.nspname, c.relname, false, \
         WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
       c.relnatts \
     FROM (SELECT t.oid, t.relname, t.relnamespace, t.relispartition, t.relpersistence, t.relnatts \
-        FROM pg_catalog.pg_class AS t \
+        FROM pg_catalog.pg_class AS t LEFT JOIN pg_catalog.pg_inherits AS i \
+          ON i.inhrelid = t.oid AND i.inhseqno = 1 \
         WHERE t.relkind = 'r' AND t.oid >= 16384 AND t.oid <> ALL ($3::pg_catalog.oid[]) \
-        ORDER BY (SELECT min(i.inhparent) FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = t.oid) \
-            IS DISTINCT FROM (SELECT min(i.inhparent) FROM pg_catalog.pg_inherits AS i \
-              WHERE i.inhrelid = $1::pg_catalog.oid), \
+        ORDER BY i.inhparent IS DISTINCT FROM (SELECT o.inhparent FROM pg_catalog.pg_inherits AS o \
+              WHERE o.inhrelid = $1::pg_catalog.oid AND o.inhseqno = 1), \
           t.oid < $1::pg_catalog.oid, t.oid \
         LIMIT $2::pg_catalog.int8) AS c \
       JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
@@ -13,10 +13,9 @@ use lockstep_serve::history::{HistorySettings, Keeper};
 use lockstep_serve::run::Serving;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
-use lockstep_service::http::door::{Doors, Keys};
-use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::amount;
 
+use crate::doors::DoorArgs;
 use crate::nodes::NodesArgs;
 
 const APPLICATION_NAME: &str = "lockstep serve";
@@ -55,21 +54,9 @@ pub struct ServeArgs {
     /// What is kept.
     #[command(flatten)]
     history: HistoryArgs,
-    /// Require a login: a file with lines user:password, which others must not be able to read
-    #[arg(long, value_name = "FILE")]
-    auth_file: Option<PathBuf>,
-    /// Certificate chain, PEM; turns TLS on
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Format of the log on standard error: text or json
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
-    log_format: LogFormat,
-    /// What is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
-    log_level: LogLevel,
+    /// Who may ask, TLS, and the log.
+    #[command(flatten)]
+    doors: DoorArgs,
 }
 
 /// What is kept.
@@ -147,13 +134,9 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     }
     let nodes = args.nodes.nodes()?;
     let limits = limits(&args.wal_disk, &nodes)?;
-    let keys = Keys {
-        auth_file: args.auth_file.clone(),
-        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
-    };
-    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
+    let doors = args.doors.open()?;
     let keeper = args.history.keeper()?;
-    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
+    args.doors.start_log()?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
         every: Duration::from_secs(args.interval.into()),

@@ -347,6 +347,15 @@ impl Server {
         }
     }
 
+    /// Runs SQL of a test, which fails with the server's words if that does.
+    #[track_caller]
+    #[allow(clippy::panic)]
+    pub fn run(&self, sql: &str) {
+        if let Err(error) = self.execute(sql) {
+            panic!("{error}: {sql}");
+        }
+    }
+
     /// Runs SQL as superuser, without results. What it sets for its session goes no further.
     pub fn execute(&self, sql: &str) -> Result<()> {
         self.ask(DATABASE, "refused a statement", |session| {

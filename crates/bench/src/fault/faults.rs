@@ -737,6 +737,7 @@ mod tests {
         Cause::ReplicaPaused,
         Cause::ReplicaNotRunning,
         Cause::ReplicaSilent,
+        Cause::ReplicaSpoolFull,
         Cause::ReplicaHeld,
         Cause::ReplicaRowsMissing,
         Cause::ReplicaIncomplete,

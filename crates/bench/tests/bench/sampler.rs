@@ -25,7 +25,7 @@ fn lag_is_seen_when_replay_is_paused_and_gone_when_it_goes_on() {
     let mut load = lab
         .start_load(&primary, Side::Primary, Workload::TpcB, 2, 1)
         .unwrap();
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     let lag = || watch.newest().map_or(0.0, |point| point.ms);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(240);
     while lag() < 500.0 || load.newest_tps().is_none() {
@@ -35,7 +35,7 @@ fn lag_is_seen_when_replay_is_paused_and_gone_when_it_goes_on() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     drop(load);
-    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+    standby.run("SELECT pg_wal_replay_resume()");
     standby.catch_up(&primary).unwrap();
     while lag() > 0.0 {
         assert!(std::time::Instant::now() < deadline, "lag {}", lag());

@@ -77,7 +77,7 @@ fn start(
     let before = state.applied(name)?.lsn;
     let tables = state.tables(name)?;
     let mut asked = Source::ask(&replica, source, Some(&tables), None)?;
-    asked.look_at_target(&mut state)?;
+    asked.look_at_target(&mut state, &tables)?;
     state.set_paused(name, false)?;
     let deadline = Instant::now() + wait;
     loop {

@@ -119,9 +119,7 @@ fn load_run_and_check_from_the_command_line() {
     let (code, said, line) = parts(&output(&["check", &here]));
     assert_eq!((code, said.lines().count()), (0, 12), "{line}");
     assert!(said.lines().all(|line| line.ends_with(": holds")), "{said}");
-    primary
-        .execute("UPDATE tpcc.customer SET c_delivery_cnt = 9 WHERE c_id = 1")
-        .unwrap();
+    primary.run("UPDATE tpcc.customer SET c_delivery_cnt = 9 WHERE c_id = 1");
     let (code, said, line) = parts(&output(&["check", "--output", "json", &here]));
     assert_eq!(code, 5, "{line}");
     assert!(line.contains("1 of 12"), "{line}");

@@ -30,9 +30,7 @@ fn standbys_are_compared_from_the_command_line() {
     let primary = lab.primary("primary", None, &settings).unwrap();
     let mut one = lab.standby(&primary, "one", &Settings::new()).unwrap();
     let mut two = lab.standby(&primary, "two", &Settings::new()).unwrap();
-    primary
-        .execute("CREATE TABLE t AS SELECT generate_series(1, 3000) AS i")
-        .unwrap();
+    primary.run("CREATE TABLE t AS SELECT generate_series(1, 3000) AS i");
     let path = primary
         .query_text("SELECT pg_relation_filepath('t')")
         .unwrap()

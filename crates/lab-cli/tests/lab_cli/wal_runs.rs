@@ -76,15 +76,13 @@ fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
         "the base backup is complete",
     );
     for n in 0..20 {
-        primary
-            .execute(&format!(
-                "CREATE TABLE t{n} AS SELECT generate_series(1, 9) g"
-            ))
-            .unwrap();
+        primary.run(&format!(
+            "CREATE TABLE t{n} AS SELECT generate_series(1, 9) g"
+        ));
     }
     // The source need not keep what was received.
-    primary.execute("SELECT pg_switch_wal()").unwrap();
-    primary.execute("CREATE TABLE later ()").unwrap();
+    primary.run("SELECT pg_switch_wal()");
+    primary.run("CREATE TABLE later ()");
     let written = primary.flush_lsn().unwrap();
     let segment = u64::from(written) & !0xFF_FFFF;
     let slot = "SELECT restart_lsn::text FROM pg_replication_slots";

@@ -643,7 +643,9 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         let unasked = unasked.max(unapplied.unwrap_or(0.0));
         let share = busy.map_or(unasked, |busy| busy.min(link.stage_share(Stage::Flush)));
         let stopped = match link.replica_state() {
-            Some(replica) => replica.doing(true) != Doing::CatchingUp,
+            Some(replica) => {
+                replica.doing(true) != Doing::CatchingUp || replica.is_full_by_itself()
+            }
             None => link.replica.is_some_and(|replica| {
                 let away = |sample: &_| link.subscribed(sample).is_none_or(|row| row.pid.is_none());
                 replica.share(away) > 0.5

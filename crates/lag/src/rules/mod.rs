@@ -52,6 +52,7 @@ mod reply_tests;
 pub(crate) mod scene;
 mod server;
 mod setting;
+mod spool_full;
 mod standing;
 mod synchronised;
 mod synchronous;

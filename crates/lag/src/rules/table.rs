@@ -2,8 +2,8 @@
 
 use super::{
     Cause, Rule, gone, halted, horizon, logical, machine, paused, primaries, published, receive,
-    refused, relay, replay, replica, server, standing, synchronised, synchronous, unconfirmed,
-    unfed,
+    refused, relay, replay, replica, server, spool_full, standing, synchronised, synchronous,
+    unconfirmed, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -594,12 +594,12 @@ pub const RULES: &[Rule] = &[
         title: "no process works on the replica",
         signal: replica::not_running,
         remedies: &[
-            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it has \
-             ended",
+            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it ended",
             "run lockstep replica create {uncopied} again: it goes on where it was",
             "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
         ],
     },
+    spool_full::RULE,
     Rule {
         cause: Cause::ReplicaSilent,
         title: "the replica's process is connected and does nothing",

@@ -16,7 +16,9 @@ use tracing::warn;
 use crate::error::{ReplicaError, Result};
 use crate::publication::Expected;
 use crate::state::failpoint;
-use crate::state::{Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableState};
+use crate::state::{
+    Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy, TableState,
+};
 use crate::status::source::{Source, source_of};
 use lockstep_apply::cycle::Running;
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
@@ -31,8 +33,8 @@ use lockstep_apply::{
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
-/// Interval of looks at the source's publication and tables while something is applied. Each takes a short
-/// session on both sides.
+/// Interval of looks at the tables of both sides and at the source's publication. Each takes a short session
+/// on the target, and one on the source unless nothing was applied and the target's tables are as before.
 const LOOK_AT_SOURCE_EVERY: Duration = Duration::from_secs(10);
 
 /// A replica that is to be followed.
@@ -60,11 +62,22 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
 pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
     control.begin();
     let alive = Arc::new(());
-    let spool = what.spool.as_ref().map(Spool::open).transpose();
+    let taken = take(&what.name, &what.target);
+    // Who is refused leaves no folder behind.
+    let may_fill = match &taken {
+        Ok(_) => true,
+        Err(ReplicaError::Target(error)) if error.may_pass() => what
+            .spool
+            .as_ref()
+            .is_some_and(|spool| spool.folder.exists()),
+        Err(_) => false,
+    };
+    let spool = what.spool.as_ref().filter(|_| may_fill);
+    let spool = spool.map(Spool::open).transpose();
     let spool = spool.map_err(ReplicaError::Apply)?;
     thread::scope(|scope| {
         let _ends = Ends(spool.as_ref(), control);
-        let (away, taken) = match (take(&what.name, &what.target), &spool) {
+        let (away, taken) = match (taken, &spool) {
             (Err(ReplicaError::Target(error)), Some(spool)) if error.may_pass() => {
                 let Some(settings) = while_away(what, spool)? else {
                     return Err(ReplicaError::Target(error));
@@ -210,13 +223,18 @@ impl Look {
             }
             // What is missing may be mended on the target, too.
             let unmade = self.control.stats().unmade;
-            if before == Some(applied) && said.is_none() && unmade == Some(0) {
-                continue;
-            }
-            let Some((found, unmade)) = self.ask(&expected) else {
+            let Some((mut state, tables)) = self.tables() else {
                 continue;
             };
-            before = Some(applied);
+            let is_idle =
+                (before.as_ref()).is_some_and(|(at, had)| *at == applied && *had == tables);
+            if is_idle && said.is_none() && unmade == Some(0) {
+                continue;
+            }
+            let Some((found, unmade)) = self.ask(&mut state, &tables, &expected) else {
+                continue;
+            };
+            before = Some((applied, tables));
             // Another may have begun with the control meanwhile.
             if self.alive.strong_count() == 0 {
                 return;
@@ -240,19 +258,29 @@ impl Look {
         }
     }
 
-    /// What the source says, and the number of objects that the target lacks since the copy.
-    fn ask(&self, expected: &Expected) -> Option<(Source, usize)> {
+    /// The replica's tables, as the target has them.
+    fn tables(&self) -> Option<(ReplicaState, Vec<TableCopy>)> {
         let mut state = ReplicaState::find(&self.target).ok()??;
         let tables = state.tables(&self.replica.name).ok()?;
+        Some((state, tables))
+    }
+
+    /// What the source says, and the number of objects that the target lacks since the copy.
+    fn ask(
+        &self,
+        state: &mut ReplicaState,
+        tables: &[TableCopy],
+        expected: &Expected,
+    ) -> Option<(Source, usize)> {
         let unmade = state.forget_made(&self.replica.name).ok()?.len();
         let found = Source::ask(
             &self.replica,
             Some(&self.source),
-            Some(&tables),
+            Some(tables),
             Some(expected),
         );
         let mut found = found.ok()?;
-        found.look_at_target(&mut state).ok()?;
+        found.look_at_target(state, tables).ok()?;
         Some((found, unmade))
     }
 }

@@ -46,7 +46,7 @@ pub struct TableCopy {
     pub target_oid: Option<u32>,
     /// What that table is called on the target now, or another that has its name; None if there is none.
     pub there: Option<TableName>,
-    /// The target has another table of that name now, in place of the one that was copied into.
+    /// The target has another table of the name at the copy now, in place of the one that was copied into.
     pub replaced: bool,
 }
 
@@ -83,19 +83,34 @@ impl ReplicaState {
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
         let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
                        missing_rows, source_oid, \
-                       target_oid, there.nspname, there.relname, there.oid <> target_oid \
+                       target_oid, there.nspname, there.relname, named.oid <> target_oid \
                    FROM lockstep.table_copy LEFT JOIN LATERAL ( \
-                       SELECT c.oid, n.nspname, c.relname \
+                       SELECT x.oid FROM pg_class x JOIN pg_namespace s ON s.oid = x.relnamespace \
+                       WHERE s.nspname = schema_name AND x.relname = table_name \
+                           AND x.relkind IN ('r', 'p', 'f')) named ON true \
+                   LEFT JOIN LATERAL ( \
+                       SELECT n.nspname, c.relname \
                        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                       WHERE c.relkind IN ('r', 'p', 'f') AND (c.oid = target_oid \
-                           OR c.oid = (SELECT x.oid FROM pg_class x \
-                               JOIN pg_namespace s ON s.oid = x.relnamespace \
-                               WHERE s.nspname = schema_name AND x.relname = table_name)) \
+                       WHERE c.relkind IN ('r', 'p', 'f') AND c.oid IN (target_oid, named.oid) \
                        ORDER BY c.oid = target_oid DESC LIMIT 1) there ON true \
                    WHERE replica = $1 ORDER BY 1, 2";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         rows.iter().map(|row| table_copy(row)).collect()
+    }
+
+    /// Takes the target's tables of these names for those that were copied into: they have the source's rows.
+    pub fn adopt(&mut self, name: &str, tables: &[&TableName]) -> Result<()> {
+        let names: Vec<_> = (tables.iter())
+            .map(|table| (&table.schema, &table.table))
+            .collect();
+        let sql = "UPDATE lockstep.table_copy SET target_oid = c.oid \
+                   FROM json_array_elements($2::json) l JOIN pg_namespace n ON n.nspname = l ->> 0 \
+                       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = l ->> 1 \
+                   WHERE replica = $1 AND schema_name = n.nspname AND table_name = c.relname";
+        let names = serde_json::json!(names).to_string();
+        let adopted = self.connection.query_with(sql, &[&name, &names]);
+        adopted.map(drop).map_err(ReplicaError::Target)
     }
 }
 

@@ -1,11 +1,14 @@
 //! Tables of the source that are not replicated, or not under their names. One that was copied was dropped
 //! there, renamed, replaced by another table of its name, or taken out of the publication; another came
-//! after the copy. Nothing of that is in the stream, so `run`, `status`, `start` and `verify` ask for it.
+//! after the copy. Or the target's table is not the one that was copied into, or lacks columns. Nothing of
+//! that is in the stream, so `run`, `status`, `start` and `verify` ask for it.
+
+use std::collections::{BTreeSet, HashMap};
 
 use lockstep_client::{ClientError, Connection, field};
 
-use crate::names::{Excluded, TableName, tables_of, with_namespaces};
-use crate::state::{TableCopy, json_array};
+use crate::names::{Excluded, TableName, quoted, tables_of, with_namespaces};
+use crate::state::{TableCopy, TableState, json_array};
 
 /// A table that is not replicated, or not under its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,12 @@ pub enum Why {
     Renamed(TableName),
     /// The source has another table of this name.
     Replaced,
+    /// The target has no such table any more, nor another of its name.
+    Missing,
+    /// The target has it under this name, and the source under its own.
+    RenamedHere(TableName),
+    /// The target has another table of its name than the one that was copied into.
+    ReplacedHere,
     /// The source has it, its publication has not.
     Unpublished,
     /// The source has made it after the copy, or has made it a logged one, or has moved it out of an
@@ -30,12 +39,21 @@ pub enum Why {
     /// The source has made it as a partition after the copy, and the target has no such partition under its
     /// name, but another table.
     NoPartition,
+    /// The source sends these columns, and the target's table has none of their names.
+    NoColumns(Vec<String>),
+}
+
+/// A table of a publication with the columns that are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    pub table: TableName,
+    columns: Vec<String>,
 }
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
 const LOST: &str = "
-WITH published AS (
-    SELECT p.schemaname, p.tablename FROM pg_publication_tables p
+WITH published AS MATERIALIZED (
+    SELECT DISTINCT p.schemaname, p.tablename FROM pg_publication_tables p
     WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
 ), asked AS (
     SELECT l ->> 0 AS schema_name, l ->> 1 AS table_name, (l ->> 2)::oid AS source_oid
@@ -45,14 +63,14 @@ WITH published AS (
         CASE WHEN m.oid IS NOT NULL AND m.oid IS DISTINCT FROM c.oid THEN 'renamed'
             WHEN c.oid IS NULL THEN 'gone'
             WHEN c.oid <> a.source_oid THEN 'replaced'
-            WHEN is_published THEN NULL ELSE 'unpublished' END AS why, is_published
+            WHEN p.tablename IS NOT NULL THEN NULL ELSE 'unpublished' END AS why,
+        p.tablename IS NOT NULL AS is_published
     FROM asked a LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
             ON n.nspname = a.schema_name AND c.relname = a.table_name AND c.relkind = 'r'
         LEFT JOIN (pg_class m JOIN pg_namespace mn ON mn.oid = m.relnamespace)
             ON m.oid = a.source_oid AND m.relkind = 'r'
-        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM published p
-            WHERE p.schemaname = coalesce(mn.nspname, a.schema_name)
-                AND p.tablename = coalesce(m.relname, a.table_name)) AS is_published) s
+        LEFT JOIN published p ON p.schemaname = coalesce(mn.nspname, a.schema_name)
+            AND p.tablename = coalesce(m.relname, a.table_name)
 )
 SELECT * FROM found WHERE why IS NOT NULL ORDER BY 1, 2";
 
@@ -71,12 +89,13 @@ pub fn lost(
     publications: &[String],
     tables: &[TableCopy],
 ) -> Result<Vec<Lost>, ClientError> {
-    let mut lost = Vec::new();
+    let (mut lost, mut found) = (Vec::new(), BTreeSet::new());
     for row in source.query_with(LOST, &[&json_array(publications), &asked(tables)])? {
         let table = TableName {
             schema: field(&row, 0)?,
             table: field(&row, 1)?,
         };
+        found.insert(table.clone());
         let listed = tables.iter().find(|one| one.name == table);
         let there = listed.and_then(|listed| listed.there.as_ref());
         let why: String = field(&row, 4)?;
@@ -87,10 +106,11 @@ pub fn lost(
                     schema: field(&row, 2)?,
                     table: field(&row, 3)?,
                 };
-                match (there == Some(&now), field(&row, 5)?) {
-                    (true, true) => continue,
-                    (true, false) => Why::Unpublished,
-                    (false, _) => Why::Renamed(now),
+                match (there, field(&row, 5)?) {
+                    (None, _) => Why::Missing,
+                    (Some(there), true) if *there == now => continue,
+                    (Some(there), false) if *there == now => Why::Unpublished,
+                    (Some(_), _) => Why::Renamed(now),
                 }
             }
             // Both sides have replaced it, and the publication has the new one.
@@ -103,6 +123,18 @@ pub fn lost(
         if why != Why::Gone || there.is_some() {
             lost.push(Lost { table, why });
         }
+    }
+    let is_as_before =
+        |table: &&TableCopy| table.state == TableState::Copied && !found.contains(&table.name);
+    for table in tables.iter().filter(is_as_before) {
+        let why = match (&table.there, table.replaced) {
+            (None, _) => Why::Missing,
+            (Some(_), true) => Why::ReplacedHere,
+            (Some(there), false) if *there != table.name => Why::RenamedHere(there.clone()),
+            (Some(_), false) => continue,
+        };
+        let table = table.name.clone();
+        lost.push(Lost { table, why });
     }
     Ok(lost)
 }
@@ -183,6 +215,71 @@ pub fn no_partitions(
     Ok(lost_for(found?, &Why::NoPartition))
 }
 
+/// `$1` is the list of publications as JSON.
+const SENT: &str = "
+SELECT p.schemaname, p.tablename, (SELECT json_agg(a.attname) FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+        AND a.attname = ANY (p.attnames))::text
+FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'r'
+WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
+ORDER BY 1, 2";
+
+/// Columns that publications send.
+pub fn sent(source: &mut Connection, publications: &[String]) -> Result<Vec<Sent>, ClientError> {
+    let read = |row: &Vec<Option<String>>| {
+        Ok(Sent {
+            table: name_of(row)?,
+            columns: names_of(row, 2)?,
+        })
+    };
+    let rows = source.query_with(SENT, &[&json_array(publications)])?;
+    rows.iter().map(read).collect()
+}
+
+/// Columns of the tables of `$1`, with the place of each table there.
+const COLUMNS: &str = "
+SELECT s.place, json_agg(a.attname)::text
+FROM json_array_elements($1::json) WITH ORDINALITY s(of, place)
+    JOIN pg_namespace n ON n.nspname = s.of ->> 0
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.of ->> 1 AND c.relkind IN ('r', 'p')
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+GROUP BY 1";
+
+/// Tables of which the source sends a column that the target's table has not: the next change of one stops
+/// the replica, and what a new column holds already is not in the stream. One that the target has not is
+/// none of these.
+pub fn without_columns(
+    target: &mut Connection,
+    sent: &[Sent],
+    tables: &[TableCopy],
+) -> Result<Vec<Lost>, ClientError> {
+    let copied: HashMap<_, _> = tables.iter().map(|one| (&one.name, one)).collect();
+    let asked = sent.iter().map(|one| {
+        let there = copied
+            .get(&one.table)
+            .and_then(|copied| copied.there.as_ref());
+        let there = there.unwrap_or(&one.table);
+        (&there.schema, &there.table)
+    });
+    let asked = serde_json::json!(asked.collect::<Vec<_>>()).to_string();
+    let mut lost = Vec::new();
+    for row in target.query_with(COLUMNS, &[&asked])? {
+        let place: usize = field(&row, 0)?;
+        let there = names_of(&row, 1)?;
+        if let Some(sent) = sent.get(place.saturating_sub(1)) {
+            let columns = sent.columns.iter().filter(|name| !there.contains(name));
+            let columns: Vec<_> = columns.cloned().collect();
+            lost.extend((!columns.is_empty()).then(|| Lost {
+                table: sent.table.clone(),
+                why: Why::NoColumns(columns),
+            }));
+        }
+    }
+    lost.sort_by(|one, other| one.table.cmp(&other.table));
+    Ok(lost)
+}
+
 fn lost_for(tables: Vec<TableName>, why: &Why) -> Vec<Lost> {
     let lost = |table| Lost {
         table,
@@ -222,6 +319,15 @@ fn after_the_copy(
     Ok(found)
 }
 
+/// A list of names, as JSON.
+pub(crate) fn names_of(row: &[Option<String>], place: usize) -> Result<Vec<String>, ClientError> {
+    let json: Option<String> = field(row, place)?;
+    let Some(json) = json else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(&json).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
 impl Lost {
     /// What has become of it on the source, and what mends that, in words.
     pub fn words(&self) -> String {
@@ -233,12 +339,27 @@ impl Lost {
                 format!("it is called {name} on the source now: rename it on the target as well")
             }
             Why::Replaced => "another table has its name on the source now".to_owned(),
+            Why::Missing => "the target no longer has such a table, nor its rows".to_owned(),
+            Why::RenamedHere(name) => {
+                format!("it is called {name} on the target: rename it there, or on the source")
+            }
+            Why::ReplacedHere => "the target has another table in place of the one that was copied into, \
+                                  perhaps without its rows: lockstep replica verify compares them, and if they \
+                                  are equal it takes that table for the copy"
+                .to_owned(),
             Why::Unpublished => "the publication does not have it any more".to_owned(),
             Why::Uncopied => "it was made, or became logged, after the copy".to_owned(),
             Why::NoPartition => "the source has made this partition after the copy, and on the target the \
                                  table is no partition, so its changes are skipped: make it a partition there \
                                  before the first row comes"
                 .to_owned(),
+            Why::NoColumns(columns) => {
+                let columns: Vec<_> = columns.iter().map(|name| quoted(name)).collect();
+                format!(
+                    "the target's table has no column {}, which the source sends: give it the source's columns",
+                    columns.join(", ")
+                )
+            }
         }
     }
 }

@@ -9,7 +9,9 @@ use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
 use crate::state::{APPLICATION, Replica, ReplicaState, TableCopy, system_id};
-use crate::status::lost::{Lost, later_partitions, lost, no_partitions, sequences, uncopied};
+use crate::status::lost::{
+    Lost, Sent, later_partitions, lost, no_partitions, sent, sequences, uncopied, without_columns,
+};
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
 use lockstep_apply::sessions;
@@ -59,6 +61,8 @@ pub struct Source {
     pub lost: Vec<Lost>,
     /// Partitions that were made after the copy.
     pub later: Vec<TableName>,
+    /// What the publication sends of its tables.
+    pub sent: Vec<Sent>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
     /// Number of its sequences, which are not replicated.
@@ -126,10 +130,15 @@ impl Source {
         }
     }
 
-    /// Adds what the target has in place of later partitions.
-    pub fn look_at_target(&mut self, state: &mut ReplicaState) -> Result<()> {
+    /// Adds what the target has in place of later partitions, and tables that lack columns there. `tables`
+    /// are those of the replica.
+    pub fn look_at_target(&mut self, state: &mut ReplicaState, tables: &[TableCopy]) -> Result<()> {
         let found = no_partitions(state.connection(), &self.later);
         self.lost.extend(found.map_err(ReplicaError::Target)?);
+        let mut found = without_columns(state.connection(), &self.sent, tables)
+            .map_err(ReplicaError::Target)?;
+        found.retain(|found| !self.lost.iter().any(|lost| lost.table == found.table));
+        self.lost.extend(found);
         Ok(())
     }
 
@@ -155,7 +164,7 @@ impl Source {
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
             let mut unpublished = unpublished(&mut session, replica)?;
-            let (mut lost, mut later) = (Vec::new(), Vec::new());
+            let (mut lost, mut later, mut sent) = (Vec::new(), Vec::new(), Vec::new());
             if let Some(tables) = tables {
                 let publications = std::slice::from_ref(&replica.publication);
                 lost = self::lost(&mut session, publications, tables)?;
@@ -165,6 +174,7 @@ impl Source {
                 uncopied.retain(|lost| !unpublished.contains(&lost.table));
                 lost.extend(uncopied);
                 later = later_partitions(&mut session, publications, tables, &excluded)?;
+                sent = self::sent(&mut session, publications)?;
             }
             let sequences = sequences(&mut session, &replica.excluded())?;
             let altered = match expected {
@@ -177,6 +187,7 @@ impl Source {
                 unpublished,
                 lost,
                 later,
+                sent,
                 altered,
                 sequences,
             };

@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::compare::names_of;
 use super::locked;
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
 use crate::names::{Excluded, TableName, tables_of};
-use crate::status::lost::{Lost, Why, later_partitions, lost, no_partitions, uncopied};
+use crate::status::lost::{Lost, Why, later_partitions, lost, names_of, no_partitions, uncopied};
 use lockstep_apply::Others;
 
 /// Tables below others, with all of those, the columns of the primary key, and the columns.
@@ -124,6 +123,10 @@ fn report(lost: Lost) -> TableReport {
             (DifferenceKind::Renamed, name)
         }
         Why::Replaced => (DifferenceKind::Replaced, String::new()),
+        Why::Missing | Why::RenamedHere(_) | Why::NoColumns(_) => {
+            (DifferenceKind::NoTable, String::new())
+        }
+        Why::ReplacedHere => (DifferenceKind::NotCompared, String::new()),
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
         Why::NoPartition => (DifferenceKind::NoPartition, String::new()),

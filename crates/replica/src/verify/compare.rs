@@ -15,7 +15,7 @@ use super::{
 };
 use crate::names::{Excluded, TableName, quoted};
 use crate::state::json_array;
-use crate::status::lost::sequences;
+use crate::status::lost::{names_of, sequences};
 use lockstep_apply::{Catalog, Others};
 
 /// What is compared at once.
@@ -163,18 +163,6 @@ fn common_hash(source: &mut Connection, target: &mut Connection) -> Result<Hash>
         true => Hash::OfServer,
         false => Hash::OfUtf8,
     })
-}
-
-/// A list of names, as JSON.
-pub(super) fn names_of(
-    row: &[Option<String>],
-    place: usize,
-) -> lockstep_client::Result<Vec<String>> {
-    let json: Option<String> = field(row, place)?;
-    let Some(json) = json else {
-        return Ok(Vec::new());
-    };
-    serde_json::from_str(&json).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
 /// Cuts large tables into ranges, and puts small ones together, so that there are several pieces for each

@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_apply::Writers;
-use lockstep_client::Conninfo;
+use lockstep_client::{Connection, Conninfo};
 use lockstep_wire::Lsn;
 
 use super::hold::ThroughState;
@@ -15,8 +15,11 @@ use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
+use crate::names::TableName;
 use crate::state::{Holder, Replica, ReplicaState};
+use crate::status::lost::{Why, lost};
 use crate::status::source::{Source, source_of};
+use crate::status::standing::hindrance;
 use lockstep_apply::{Control, MEMORY};
 
 /// Interval of questions to the state how far apply is.
@@ -116,7 +119,33 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     let differences = expected.differences(&mut session);
     report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
     report.unmade = state.forget_made(name)?;
+    if report.publication.is_none() {
+        adopt((&mut session, &mut state), name, &options, &report)?;
+    }
     Ok(report)
+}
+
+/// Tables that somebody has put in place of those that were copied into are the copy if they are equal.
+fn adopt(
+    (source, state): (&mut Connection, &mut ReplicaState),
+    name: &str,
+    options: &Options,
+    report: &Report,
+) -> Result<()> {
+    let is_equal = |name: &TableName| {
+        let mut compared = report.tables.iter().filter(|one| one.table == *name);
+        compared
+            .next()
+            .is_some_and(|one| one.differences.is_empty())
+    };
+    let lost = lost(source, &options.publications, &options.listed);
+    let lost = lost.map_err(ReplicaError::Source)?;
+    let equal = (lost.iter()).filter(|lost| lost.why == Why::ReplacedHere && is_equal(&lost.table));
+    let equal: Vec<_> = equal.map(|lost| &lost.table).collect();
+    match equal.is_empty() {
+        true => Ok(()),
+        false => state.adopt(name, &equal),
+    }
 }
 
 fn unknown(name: &str) -> ReplicaError {
@@ -137,7 +166,7 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
 
 /// Why a replica that works has not got further in the time that a user gives it.
 const SLOW: &str = "it works, and has finished nothing more within the time that --wait gives it: a large \
-    transaction, or the first changes of hundreds of tables, takes longer; try a longer --wait";
+    transaction, or the first changes of thousands of tables, takes longer; try a longer --wait";
 
 /// Waits until the replica is where the source was, as long as it gets on: changes are held back
 /// only for what is left then.
@@ -159,7 +188,9 @@ fn wait_near(
         }
         let holder = state.holder(name)?;
         let applied = state.applied(name)?;
-        let error = applied.error.as_deref();
+        // A process that begins has not heard of the source yet, and is given its time.
+        let hindrance = hindrance(&applied).filter(|_| holder == Holder::Apply);
+        let error = hindrance.as_ref().or(applied.error.as_ref());
         let of_error = || error.map_or_else(String::new, |error| format!(": {error}"));
         let refused = match holder {
             Holder::Nobody if own.is_none() => Some("the process that applied has ended"),

@@ -2,15 +2,64 @@
 
 use std::time::Instant;
 
-use lockstep_apply::{Control, Phase, Stats};
+use lockstep_apply::Stats;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
-use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::status::source::Source;
+use lockstep_replica::verify;
 
-use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, state_of, values};
+use crate::apply_lab::{LONG, blocked, catch_up, while_following};
+use crate::{Told, conninfo, copied, on, options, server, state_of, to_verify, values};
+
+/// Words for a table, among those that are not replicated, or not under their names; None if it is not.
+fn said_of(target: &Server, table: &str) -> Option<String> {
+    let mut state = state_of(target);
+    let replica = state.replica("r").unwrap().unwrap();
+    let tables = state.tables("r").unwrap();
+    let asked = Source::ask(&replica, None, Some(&tables), None).unwrap();
+    let lost = asked.lost.iter().find(|lost| lost.table.table == table);
+    lost.map(|lost| lost.words())
+}
+
+#[test]
+fn a_table_that_was_changed_on_the_target_only_is_told_until_it_is_the_copy_again() {
+    let rows = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
+                CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)";
+    let (_lab, source, target) = copied(rows);
+    let told = |table: &str| said_of(&target, table);
+    assert_eq!((told("t"), told("u")), (None, None));
+    for empty in [
+        "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t RENAME TO old; CREATE TABLE t (id int PRIMARY KEY)",
+    ] {
+        on(&target, empty);
+        let words = told("t").unwrap();
+        assert!(words.contains("in place of the one"), "{words}");
+        let compare = || verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+        assert!(!compare().is_equal());
+        assert!(told("t").is_some());
+        on(&target, "INSERT INTO t VALUES (1)");
+        assert!(compare().is_equal());
+        assert_eq!(told("t"), None, "verify has found it equal");
+    }
+    // Its changes go into the table that was adopted.
+    on(&source, "INSERT INTO t VALUES (2)");
+    let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+    assert!(report.is_equal(), "{report:?}");
+    assert_eq!(values(&target, "SELECT id FROM t ORDER BY id"), ["1", "2"]);
+
+    on(&target, "ALTER TABLE u RENAME TO v");
+    let words = told("u").unwrap();
+    assert!(
+        words.contains("called \"public.v\" on the target"),
+        "{words}"
+    );
+    let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+    assert!(!report.is_equal(), "{report:?}");
+    on(&target, "ALTER TABLE v RENAME TO u");
+    assert_eq!(told("u"), None);
+}
 
 /// Names of the tables that are not replicated, or not under their names.
 fn lost(target: &Server) -> Vec<String> {
@@ -30,34 +79,27 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
                   PRIMARY KEY); CREATE TABLE ahead (id int PRIMARY KEY); CREATE TABLE moved (id int PRIMARY \
                   KEY); CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY); \
                   CREATE TABLE again (id int); INSERT INTO pair VALUES (1); INSERT INTO again VALUES (1)";
-    sql(&source).execute(tables).unwrap();
+    on(&source, tables);
     create(&options(&source, &target), &mut Told::default()).unwrap();
     // While nothing follows: what committed before the renames arrives under the old names.
-    sql(&source)
-        .execute("INSERT INTO ahead VALUES (1); INSERT INTO pair VALUES (2)")
-        .unwrap();
+    on(
+        &source,
+        "INSERT INTO ahead VALUES (1); INSERT INTO pair VALUES (2)",
+    );
     let of_both = "ALTER TABLE pair RENAME TO pair2; ALTER TABLE moved SET SCHEMA s; \
                    ALTER TABLE ahead RENAME TO ahead2";
-    sql(&target).execute(of_both).unwrap();
-    sql(&source).execute(of_both).unwrap();
+    on(&target, of_both);
+    on(&source, of_both);
     let of_source = "ALTER TABLE one RENAME TO one2; ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; \
                      ALTER TABLE z RENAME TO y";
-    sql(&source).execute(of_source).unwrap();
+    on(&source, of_source);
     let changes = "INSERT INTO pair2 VALUES (3); DELETE FROM pair2 WHERE id = 1; INSERT INTO one2 VALUES (1); \
                    INSERT INTO s.moved VALUES (1); INSERT INTO ahead2 VALUES (2); \
                    INSERT INTO y VALUES (10); INSERT INTO x VALUES (20)";
-    sql(&source).execute(changes).unwrap();
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow(&crate::following(&to), &given));
-        let caught_up = || {
-            let end = source.flush_lsn().unwrap();
-            let reached = control.wait_for(LONG, |stats| stats.applied >= end);
-            assert!(reached, "{:?}", control.stats());
-        };
-        caught_up();
+    on(&source, changes);
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
+        catch_up(&source, control);
         for (table, ids) in [
             ("pair2", "2 3"),
             ("one", "1"),
@@ -79,22 +121,17 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
             "DROP TABLE again; CREATE TABLE again (id int); ALTER PUBLICATION {publication} ADD TABLE again; \
              INSERT INTO again VALUES (2)"
         );
-        sql(&source).execute(&anew).unwrap();
-        let blocked = control.wait_for(LONG, |stats| stats.phase == Phase::Blocked);
-        assert!(blocked, "{:?}", control.stats());
-        let words = control.stats().error.unwrap();
+        on(&source, &anew);
+        let words = blocked(control);
         assert!(words.contains("is the copy of another table"), "{words}");
         assert_eq!(lost(&target), ["again", "one", "x", "y"]);
-        sql(&target)
-            .execute("DROP TABLE again; CREATE TABLE again (id int)")
-            .unwrap();
+        on(&target, "DROP TABLE again; CREATE TABLE again (id int)");
         control.resume();
-        caught_up();
+        catch_up(&source, control);
         assert_eq!(values(&target, "SELECT id FROM again"), ["2"]);
         assert_eq!(lost(&target), ["one", "x", "y"]);
-        control.stop();
-        following.join().unwrap().unwrap();
     });
+    followed.unwrap();
 }
 
 #[test]
@@ -102,19 +139,16 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE SCHEMA hidden; CREATE TABLE hidden.out (id int); CREATE UNLOGGED TABLE light (id int); \
-                  CREATE TABLE gone (id int); \
+                  CREATE TABLE gone (id int); CREATE TABLE kept (id int); \
                   CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)";
-    sql(&source).execute(tables).unwrap();
+    on(&source, tables);
     let mut options = options(&source, &target);
     options.excluded.schemas = vec!["hidden".to_owned()];
     create(&options, &mut Told::default()).unwrap();
     let partition = "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
-    sql(&target).execute(partition).unwrap();
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow(&crate::following(&to), &given));
+    on(&target, partition);
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
         let told = |count| {
             let is_told = |stats: &Stats| {
                 let told = stats.unreplicated.as_ref();
@@ -124,13 +158,18 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
             control.stats().unreplicated.unwrap().words
         };
         assert_eq!(told(0), None);
+        // Nothing arrives meanwhile.
+        on(&target, "DROP TABLE kept");
+        let words = told(1).unwrap();
+        let part = "\"public.kept\" (the target no longer has such a table, nor its rows)";
+        assert!(words.contains(part), "{words}");
         let after = format!(
             "{partition}; INSERT INTO p VALUES (1); CREATE TABLE hidden.more (id int); \
              CREATE TABLE fresh (id int); ALTER TABLE light SET LOGGED; DROP TABLE gone; \
              ALTER TABLE hidden.out SET SCHEMA public"
         );
-        sql(&source).execute(&after).unwrap();
-        let words = told(4).unwrap();
+        on(&source, &after);
+        let words = told(5).unwrap();
         for part in [
             "\"public.gone\" (the source no longer has such a table",
             "\"public.fresh\" (it was made, or became logged, after the copy)",
@@ -139,18 +178,17 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }
-        assert_eq!(lost(&target), ["gone", "fresh", "light", "out"]);
+        assert_eq!(lost(&target), ["gone", "kept", "fresh", "light", "out"]);
         // The state tells those who do not ask the source.
         let mut state = state_of(&target);
         let started = Instant::now();
-        while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 4) {
+        while (state.applied("r").unwrap().unreplicated).is_none_or(|it| it.tables != 5) {
             assert!(started.elapsed() < LONG, "the state does not say it");
         }
         // Mended on the target, where nothing tells the stream of it.
-        sql(&target).execute("DROP TABLE gone").unwrap();
-        told(3);
-        control.stop();
-        following.join().unwrap().unwrap();
+        on(&target, "DROP TABLE gone");
+        told(4);
     });
+    followed.unwrap();
     assert_eq!(values(&target, "SELECT id FROM p"), ["1"]);
 }

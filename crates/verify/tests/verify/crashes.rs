@@ -40,9 +40,7 @@ fn rows(server: &Server) -> String {
 }
 
 fn insert(primary: &Server) {
-    primary
-        .execute("INSERT INTO t SELECT generate_series(1, 1000)")
-        .unwrap();
+    primary.run("INSERT INTO t SELECT generate_series(1, 1000)");
 }
 
 fn caught_up(primary: &Server, standby: &mut Server) {
@@ -59,7 +57,7 @@ fn a_standby_comes_back_from_the_end_of_any_process() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &small()).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     for victim in [
         Victim::Server,
         Victim::Recovery,
@@ -93,7 +91,7 @@ fn a_primary_loses_any_process_as_well() {
     let primary_settings = small();
     let mut primary = lab.primary("primary", None, &primary_settings).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     for victim in [
         Victim::Process(Process::WalWriter),
         Victim::Process(Process::ClientBackend),
@@ -139,7 +137,7 @@ fn named_moments_are_met() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &small()).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     insert(&primary);
 
     let (_, log) = killed_at(Moment::Restartpoint, &primary, &mut standby);
@@ -193,7 +191,7 @@ fn a_power_cut_takes_what_was_not_synced() {
     let primary = lab.primary("primary", None, &small()).unwrap();
     let (mut standby, disk) =
         standby_on_disk(&lab, &primary, "standby", &Settings::new(), DISK_MB).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     insert(&primary);
     caught_up(&primary, &mut standby);
     let file = |name: &str| disk.folder().join(name);
@@ -235,7 +233,7 @@ fn another_mount_namespace_does_not_keep_the_dead_disk() {
     let primary = lab.primary("primary", None, &small()).unwrap();
     let (mut standby, disk) =
         standby_on_disk(&lab, &primary, "standby", &Settings::new(), DISK_MB).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     // As a container that starts meanwhile: it has a copy of every mount.
     let mut other = Command::new("/usr/bin/unshare")
         .args(["--mount", "--", "/bin/sh", "-c", "echo; exec cat"])

@@ -159,8 +159,11 @@ fn every_kind() -> Vec<(String, String)> {
     for manager in managers {
         for operation in 0..16_u8 {
             let kind = (manager, (operation << 4) | (operation % 4));
-            for main in &mains {
-                add_kind(kind, main, &sets, &mut all);
+            for (number, main) in mains.iter().enumerate() {
+                // Single bits of main data meet no blocks, one block and blocks of two forks.
+                let few = [sets[0], sets[1], sets[8]];
+                let is_bit = (1..=12 * 8).contains(&number);
+                add_kind(kind, main, if is_bit { &few } else { &sets }, &mut all);
             }
         }
     }
@@ -207,7 +210,7 @@ fn assert_same(cases: &[(String, String)]) {
 #[test]
 fn every_kind_of_record_has_the_extensions_class() {
     let mut cases = every_kind();
-    assert!(cases.len() > 500_000, "{}", cases.len());
+    assert!(cases.len() > 400_000, "{}", cases.len());
     for block in (0..40_000_u32).step_by(7).chain([u32::MAX - 1, 16_556_760]) {
         let answer = format!(
             "{} {}",

@@ -131,7 +131,7 @@ fn readers_and_pauses_make_no_difference() {
     // Nothing that has the function: the library was never loaded, nor the extension made.
     assert!(refused(&read, &idle).contains("CREATE EXTENSION lockstep"));
     for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+        standby.run("SELECT pg_wal_replay_resume()");
     }
     play(
         &primary,
@@ -177,7 +177,7 @@ fn readers_and_pauses_make_no_difference() {
 
     // Stopped, the first restartpoint is long ago: pages are in memory only, or were.
     for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+        standby.run("SELECT pg_wal_replay_resume()");
     }
     play(
         &primary,
@@ -229,14 +229,14 @@ fn pause_together(primary: &Server, standbys: [&mut Server; 2]) {
         }
         assert!(began.elapsed().as_secs() < 120, "{at_a} and {at_b}");
         for standby in [&*a, &*b] {
-            standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+            standby.run("SELECT pg_wal_replay_resume()");
         }
     }
 }
 
 /// Pauses replay; where it stands then.
 fn pause(standby: &Server) -> String {
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     let began = std::time::Instant::now();
     let sql =
         "SELECT pg_last_wal_replay_lsn()::text WHERE pg_get_wal_replay_pause_state() = 'paused'";
