@@ -73,6 +73,7 @@ pub use identifier::identifier;
 pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;
 pub(crate) use setting::shown;
+pub(crate) use standing::is_copied_by;
 pub(crate) use synchronised::{Copying, copying, is_fresh};
 pub use table::RULES;
 pub(crate) use unfed::timeline;
