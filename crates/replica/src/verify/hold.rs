@@ -7,6 +7,7 @@ use lockstep_wire::Lsn;
 
 use super::{Result, VerifyError};
 use crate::state::{Held, ReplicaState};
+use crate::status::standing::hindrance;
 use lockstep_apply::Control;
 use lockstep_apply::control::before_all;
 
@@ -79,9 +80,21 @@ impl ThroughState {
         loop {
             match self.held()? {
                 Held::At(at) if at == lsn => return Ok(()),
-                _ if Instant::now() >= deadline => return Err(not_reached()),
+                _ if Instant::now() >= deadline => return Err(self.not_reached()),
                 _ => thread::sleep(ASK_EVERY),
             }
+        }
+    }
+
+    /// The error of a moment that was not reached, with what the replica's process has said of it.
+    fn not_reached(&mut self) -> VerifyError {
+        let applied = self.state.applied(&self.name);
+        match applied.ok().as_ref().and_then(hindrance) {
+            Some(words) => VerifyError::NoMoment(format!(
+                "replica \"{}\" did not come to stand at one position in time: {words}",
+                self.name
+            )),
+            None => not_reached(),
         }
     }
 
@@ -113,7 +126,7 @@ impl Hold for ThroughState {
     fn check(&mut self, lsn: Lsn) -> Result<()> {
         match self.held()? {
             Held::At(at) if at == lsn => Ok(()),
-            _ => Err(not_reached()),
+            _ => Err(self.not_reached()),
         }
     }
 

@@ -171,7 +171,7 @@ fn full(control: &Control) -> String {
         "{:?}",
         control.stats()
     );
-    full(&control.stats()).unwrap()
+    full(&control.stats()).unwrap().words
 }
 
 fn held(control: &Control) -> SpoolStats {
@@ -415,7 +415,11 @@ fn a_transaction_larger_than_the_spool_is_said_and_a_larger_spool_takes_it() {
         let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
-            spool.is_some_and(|spool| spool.full.is_some_and(|full| full.contains("spool_limit")))
+            spool.is_some_and(|spool| {
+                spool
+                    .full
+                    .is_some_and(|full| full.words.contains("spool_limit"))
+            })
         });
     });
     ended.unwrap();

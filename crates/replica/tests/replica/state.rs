@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_apply::target_state::ADD_MISSING;
-use lockstep_apply::{SpoolStats, Unreplicated};
+use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::SUPERUSER;
@@ -178,7 +178,10 @@ fn apply_is_asked_and_says_how_far_it_is() {
             limit: 9,
             from: Lsn::from(16),
             to: Lsn::from(20),
-            full: Some("so".to_owned()),
+            full: Some(SpoolFull {
+                by: Some(FullBy::Disk),
+                words: "so".to_owned(),
+            }),
         }),
         writers: Some((2, "tried".to_owned())),
         unreplicated: Some(Unreplicated {
@@ -293,7 +296,7 @@ fn an_older_states_version_is_upgraded() {
                  DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
                  DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
-                 DROP cycle_late_ms, DROP writers, DROP writers_why;
+                 DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
