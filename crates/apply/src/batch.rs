@@ -113,7 +113,7 @@ impl Counts {
     }
 }
 
-/// What a cycle leaves in the target, in its own commit.
+/// What a cycle leaves in the target, in its own commit, or in each of several that it is applied in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closing {
     pub number: u64,
@@ -143,6 +143,8 @@ pub struct Part {
     pub memory: usize,
     /// The cycle that ends with it, if one does.
     pub cycle: Option<Box<Closing>>,
+    /// What it adds to the figures of a cycle that has failed, and is applied in several commits.
+    pub share: Option<Box<Closing>>,
 }
 
 #[derive(Debug)]
@@ -428,6 +430,7 @@ impl Batch {
             lsn: commit.map_or(Lsn::INVALID, |commit| commit.end),
             counts: std::mem::take(&mut self.counts),
             cycle: None,
+            share: None,
         }
     }
 }

@@ -45,6 +45,41 @@ impl Phase {
     }
 }
 
+/// What keeps a spool from taking more in. The names are those in the target's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FullBy {
+    /// The spool's limit, until the target has some of what it holds.
+    Limit,
+    /// The spool's limit, and one transaction of the source that takes most of it and has not ended.
+    Transaction,
+    /// The spool's disk.
+    Disk,
+}
+
+impl FullBy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Transaction => "transaction",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// What has this name; a newer lockstep may know others.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = [Self::Limit, Self::Transaction, Self::Disk].into_iter();
+        all.find(|it| it.name() == name)
+    }
+}
+
+/// Why a spool takes nothing more in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolFull {
+    /// None if a newer lockstep says what this one does not know.
+    pub by: Option<FullBy>,
+    pub words: String,
+}
+
 /// What a spool holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpoolStats {
@@ -55,7 +90,7 @@ pub struct SpoolStats {
     pub from: Lsn,
     pub to: Lsn,
     /// Why nothing more is taken in.
-    pub full: Option<String>,
+    pub full: Option<SpoolFull>,
 }
 
 /// Tables of the source that are not replicated as they should be.

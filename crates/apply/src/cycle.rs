@@ -55,11 +55,25 @@ pub struct Running {
     pub sent_bytes: u64,
     /// Everything before is made in the open transaction.
     pub made: Lsn,
+    /// Changes and bytes that no commit has left in the target.
     counts: Counts,
+    unshared: u64,
     is_closing: bool,
 }
 
 impl Running {
+    /// What the next commit leaves in the target.
+    fn share(&mut self, tables: u64) -> Closing {
+        Closing {
+            number: self.number,
+            began: self.began,
+            forces: self.forces,
+            counts: std::mem::take(&mut self.counts),
+            sent_bytes: std::mem::take(&mut self.unshared),
+            tables,
+        }
+    }
+
     /// Time until its end, as far as it went so far. None before a part of it is made.
     pub fn remaining(&self, now: Instant) -> Option<Duration> {
         let all = self.end.bytes_since(self.from) as f64;
@@ -149,10 +163,11 @@ impl Cycles {
     /// Begins a cycle that ends at what the spool has. False if it is not due any more, or if that is
     /// nothing new: the cycle would only repeat the one before, unless it is due by its frequency or a
     /// request. A cycle with nothing new says that the source has nothing new, which is not known of a
-    /// source that says nothing.
+    /// source that says nothing, or of which nothing more is taken.
     pub fn begin(&mut self, stands: Lsn, received: Lsn, asked: Asked, now: Instant) -> bool {
         let is_forced = asked.forces > self.forces;
-        let is_due = is_forced || self.until_next(now).is_zero() && !asked.is_silent;
+        let is_due = is_forced || self.until_next(now).is_zero();
+        let is_due = is_due && !asked.is_silent && !asked.is_full;
         let is_repeated = received <= stands && (!is_due || asked.hold.is_some());
         if is_repeated || self.rest(asked, now) != Some(Duration::ZERO) {
             return false;
@@ -166,6 +181,7 @@ impl Cycles {
             sent_bytes: 0,
             made: stands,
             counts: Counts::default(),
+            unshared: 0,
             is_closing: false,
         });
         true
@@ -180,6 +196,7 @@ impl Cycles {
     pub fn took(&mut self, bytes: u64) {
         if let Some(running) = &mut self.running {
             running.sent_bytes += bytes;
+            running.unshared += bytes;
         }
     }
 
@@ -197,18 +214,17 @@ impl Cycles {
         }
     }
 
+    /// A transaction of a cycle that has failed is about to be handed to a writer, for a commit of its own:
+    /// what it leaves in the target.
+    pub fn share(&mut self, tables: u64) -> Option<Closing> {
+        Some(self.running.as_mut()?.share(tables))
+    }
+
     /// The last part is about to be handed to a writer: what it leaves in the target.
     pub fn close(&mut self, tables: u64) -> Option<Closing> {
         let running = self.running.as_mut()?;
         running.is_closing = true;
-        Some(Closing {
-            number: running.number,
-            began: running.began,
-            forces: running.forces,
-            counts: running.counts,
-            sent_bytes: running.sent_bytes,
-            tables,
-        })
+        Some(running.share(tables))
     }
 
     /// The cycle is committed.
@@ -340,12 +356,20 @@ mod tests {
         assert!(!after(past(100), now).begin(10.into(), 10.into(), silent, now));
         assert!(after(past(100), now).begin(10.into(), 11.into(), silent, now));
         assert!(after(past(100), now).begin(10.into(), 10.into(), calm(), now));
-        // Somebody who asks is answered.
-        let asked = Asked {
-            forces: 3,
-            ..silent
+        // Somebody who asks has no answer either, and would ask again and again.
+        let full = Asked {
+            is_full: true,
+            ..calm()
         };
-        assert!(after(past(0), now).begin(10.into(), 10.into(), asked, now));
+        assert!(!after(past(100), now).begin(10.into(), 10.into(), full, now));
+        for unknown in [silent, full] {
+            let asked = Asked {
+                forces: 3,
+                ..unknown
+            };
+            assert!(!after(past(0), now).begin(10.into(), 10.into(), asked, now));
+            assert!(after(past(0), now).begin(10.into(), 11.into(), asked, now));
+        }
     }
 
     #[test]
@@ -395,7 +419,13 @@ mod tests {
             ..Counts::default()
         };
         cycles.handed(&counts);
+        // One that is applied in several commits leaves each figure once.
+        let share = cycles.share(1).unwrap();
+        assert_eq!((share.sent_bytes, share.counts.inserts), (12, 3));
+        cycles.took(12);
         cycles.handed(&counts);
+        cycles.handed(&counts);
+        assert_eq!(cycles.running().unwrap().sent_bytes, 24);
         let closing = cycles.close(2).unwrap();
         assert!(cycles.is_closing());
         assert_eq!(

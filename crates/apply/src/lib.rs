@@ -116,7 +116,7 @@ pub mod work;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
-pub use control::{Control, Phase, SpoolStats, Stats, Unreplicated};
+pub use control::{Control, FullBy, Phase, SpoolFull, SpoolStats, Stats, Unreplicated};
 pub use copies::{Copied, Copies};
 pub use crew::Writers;
 pub use error::{ApplyError, Conflict};

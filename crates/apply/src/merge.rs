@@ -179,6 +179,11 @@ impl Merger {
         self.cycle = Some(Gathering::default());
     }
 
+    /// Tables of the source that the cycle has changed so far.
+    pub fn cycle_tables(&self) -> u64 {
+        (self.cycle.as_ref()).map_or(0, |cycle| cycle.tables.len() as u64)
+    }
+
     /// Ends the cycle at `end`, which is no earlier than any transaction of it, and hands over its last
     /// part. Returns that with the number of tables of the source that the cycle changes.
     pub fn end_cycle(&mut self, end: Lsn) -> (Part, u64) {

@@ -303,7 +303,7 @@ impl<E: From<News>> Worker<E> {
             Todo::AtOnce(commit) => self.at_once(number, part, commit),
             Todo::Commit(commit) => {
                 let flushed = self.turn.is_to_flush(number);
-                let missing = self.writer.commit(commit, part.cycle.as_deref(), flushed)?;
+                let missing = self.writer.commit(commit, part, flushed)?;
                 failpoint::APPLY_COMMITTED.reach();
                 Ok(Answer::Committed { flushed, missing })
             }

@@ -645,9 +645,13 @@ impl<M: AsRef<[u8]>> Session<M> {
                 self.positions.received(commit.end);
                 self.is_news = true;
             }
-            Handed::Part(part) => {
+            Handed::Part(mut part) => {
                 if let Some(cycles) = &mut self.cycles {
                     cycles.handed(&part.counts);
+                    // Only what is applied with care is committed within a cycle.
+                    let tables = self.merger.cycle_tables();
+                    let share = (part.commit).and_then(|_| cycles.share(tables));
+                    part.share = share.map(Box::new);
                 }
                 self.hand_part(self.planted(part));
             }

@@ -72,48 +72,50 @@ pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
 /// Cycles whose figures are kept for each replica: a week of one every minute.
 const KEPT_CYCLES: u64 = 10_000;
 
-/// Leaves a cycle's figures, for the transaction that commits it: `$1` is the replica, `$2` the cycle, `$3`
-/// the milliseconds since its beginning, `$4` and `$5` bytes received and sent to the target, `$6` to `$8`
-/// transactions, rows and tables, `$9` the position, `$10` requests that it answers. A cycle that has failed
-/// before has a row.
-const END_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
+/// Adds to a cycle's figures, for the transaction whose changes they are of: `$1` is the replica, `$2` the
+/// cycle, `$3` the milliseconds since its beginning, `$4` and `$5` bytes received and sent to the target,
+/// `$6` to `$8` transactions, rows and tables, `$9` the position if the cycle ends with it, `$10` requests
+/// that it answers. A cycle that has failed before has a row. How many tables it has changed in all is not
+/// known then: no less than the most of one try.
+const ADD_TO_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
         elapsed_ms, sent_bytes, write_bytes, bandwidth, transactions, rows, tables, lsn, forces) \
-    SELECT $1, $2::pg_catalog.int8, 'done', \
+    SELECT $1, $2::pg_catalog.int8, CASE WHEN $9::pg_catalog.pg_lsn IS NULL THEN 'failed' ELSE 'done' END, \
         pg_catalog.clock_timestamp() - $3::pg_catalog.int8 * '1 millisecond'::pg_catalog.interval, \
         pg_catalog.clock_timestamp(), $3::pg_catalog.int8, $4::pg_catalog.int8, $5::pg_catalog.int8, \
         $4::pg_catalog.int8 * 1000 / greatest($3::pg_catalog.int8, 1), $6::pg_catalog.int8, \
         $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.pg_lsn, $10::pg_catalog.int8 \
     ON CONFLICT (replica, cycle) DO UPDATE SET state = excluded.state, \
         start_time = excluded.start_time, end_time = excluded.end_time, \
-        elapsed_ms = excluded.elapsed_ms, sent_bytes = excluded.sent_bytes, \
-        write_bytes = excluded.write_bytes, bandwidth = excluded.bandwidth, \
-        transactions = excluded.transactions, rows = excluded.rows, tables = excluded.tables, \
-        lsn = excluded.lsn, forces = excluded.forces, error = NULL";
+        elapsed_ms = excluded.elapsed_ms, bandwidth = excluded.bandwidth, \
+        sent_bytes = c.sent_bytes OPERATOR(pg_catalog.+) excluded.sent_bytes, \
+        write_bytes = c.write_bytes OPERATOR(pg_catalog.+) excluded.write_bytes, \
+        transactions = c.transactions OPERATOR(pg_catalog.+) excluded.transactions, \
+        rows = c.rows OPERATOR(pg_catalog.+) excluded.rows, \
+        tables = greatest(c.tables, excluded.tables), lsn = excluded.lsn, forces = excluded.forces, \
+        error = CASE WHEN excluded.lsn IS NULL THEN c.error END";
 
-/// Leaves that a cycle has failed: `$1` to `$3` as there, `$4` bytes received, `$5` requests, `$6` why.
+/// Leaves that a cycle has failed: `$1` to `$3` as there, `$4` requests, `$5` why. Its figures stay those of
+/// what is committed of it.
 const FAIL_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state, start_time, end_time, \
         elapsed_ms, sent_bytes, forces, failures, error) \
     SELECT $1, $2::pg_catalog.int8, 'failed', \
         pg_catalog.clock_timestamp() - $3::pg_catalog.int8 * '1 millisecond'::pg_catalog.interval, \
-        pg_catalog.clock_timestamp(), $3::pg_catalog.int8, $4::pg_catalog.int8, \
-        $5::pg_catalog.int8, 1, $6 \
+        pg_catalog.clock_timestamp(), $3::pg_catalog.int8, 0, $4::pg_catalog.int8, 1, $5 \
     ON CONFLICT (replica, cycle) DO UPDATE SET start_time = excluded.start_time, \
         end_time = excluded.end_time, elapsed_ms = excluded.elapsed_ms, \
-        sent_bytes = excluded.sent_bytes, forces = excluded.forces, failures = c.failures + 1, \
+        forces = excluded.forces, failures = c.failures + 1, \
         error = excluded.error WHERE c.state = 'failed'";
 
-/// Runs the statement that leaves a cycle's figures, and forgets cycles that are long past. `end` is the
-/// position of the commit, `write_bytes` what the transaction has sent to the target.
-pub fn end_cycle(
+fn add(
     connection: &mut Connection,
     replica: &str,
     cycle: &Closing,
-    end: Lsn,
+    end: Option<Lsn>,
     write_bytes: u64,
 ) -> Result<(), ClientError> {
     let elapsed_ms = whole_ms(cycle.began.elapsed());
-    connection.query_with(
-        END_CYCLE,
+    let added = connection.query_with(
+        ADD_TO_CYCLE,
         &[
             &replica,
             &cycle.number,
@@ -126,7 +128,30 @@ pub fn end_cycle(
             &end,
             &cycle.forces,
         ],
-    )?;
+    );
+    added.map(drop)
+}
+
+/// Adds to the figures of a cycle that has failed, for a transaction of it that has a commit of its own.
+pub fn add_to_cycle(
+    connection: &mut Connection,
+    replica: &str,
+    share: &Closing,
+    write_bytes: u64,
+) -> Result<(), ClientError> {
+    add(connection, replica, share, None, write_bytes)
+}
+
+/// Leaves the figures of a cycle that ends, and forgets cycles that are long past. `end` is the position of
+/// the commit, `write_bytes` what the transaction has sent to the target.
+pub fn end_cycle(
+    connection: &mut Connection,
+    replica: &str,
+    cycle: &Closing,
+    end: Lsn,
+    write_bytes: u64,
+) -> Result<(), ClientError> {
+    add(connection, replica, cycle, Some(end), write_bytes)?;
     let forget = "DELETE FROM lockstep.cycle WHERE replica OPERATOR(pg_catalog.=) $1 \
                   AND cycle OPERATOR(pg_catalog.<=) $2::pg_catalog.int8";
     match cycle.number.checked_sub(KEPT_CYCLES) {
@@ -149,7 +174,6 @@ pub fn fail_cycle(
             &replica,
             &failed.number,
             &elapsed_ms,
-            &failed.sent_bytes,
             &failed.forces,
             &words,
         ],

@@ -24,7 +24,7 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
-use crate::batch::{Closing, CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
@@ -353,28 +353,24 @@ impl Writer {
         Ok(facts.eq(tables.iter().map(|table| Some(table.reach.facts.clone()))))
     }
 
-    /// Commits, with the source's position. `flush`: all commits so far are on disk when this
-    /// returns. A cycle that ends with it leaves its figures. Returns the rows of the transaction that were
-    /// to be changed and were not there, which the state counts as part of it.
-    pub fn commit(
-        &mut self,
-        commit: CommitPoint,
-        cycle: Option<&Closing>,
-        flush: bool,
-    ) -> Result<Missing> {
+    /// Commits, with the source's position. `flush`: all commits so far are on disk when this returns. A
+    /// cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the rows
+    /// of the transaction that were to be changed and were not there, which the state counts as part of it.
+    pub fn commit(&mut self, commit: CommitPoint, part: &Part, flush: bool) -> Result<Missing> {
+        let cycle = part.cycle.as_deref();
         for (table, rows) in &self.missing {
             let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
             let added = self.connection.query_with(target_state::ADD_MISSING, &of);
             added.map_err(ApplyError::Target)?;
         }
+        let (session, replica) = (&mut self.connection, &self.replica);
+        if let Some(share) = &part.share {
+            let added = target_state::add_to_cycle(session, replica, share, self.sent_bytes);
+            added.map_err(ApplyError::Target)?;
+        }
         if let Some(cycle) = cycle {
-            let ended = target_state::end_cycle(
-                &mut self.connection,
-                &self.replica,
-                cycle,
-                commit.end,
-                self.sent_bytes,
-            );
+            let ended =
+                target_state::end_cycle(session, replica, cycle, commit.end, self.sent_bytes);
             ended.map_err(ApplyError::Target)?;
             failpoint::CYCLE_KEPT.reach();
         }

@@ -7,6 +7,7 @@
 //! | `name` | the program's name |
 //! | `exit` | which exit code an error gives |
 //! | `nodes` | the servers that are named on the command line or in a file |
+//! | `doors` | options of what answers HTTP: logins, TLS, the log |
 //! | `doctor` | `lockstep doctor` |
 //! | `top` | `lockstep top` |
 //! | `serve` | `lockstep serve` |
@@ -28,6 +29,7 @@
 
 mod args;
 mod doctor;
+mod doors;
 mod exit;
 mod name;
 mod nodes;

@@ -7,7 +7,7 @@ use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_replica::budget::{
     Costs, FEWEST, Measured, NoPlan, Plan, REFERENCE, REFERENCE_GB, REFERENCE_ODD,
-    REFERENCE_TABLES, Wanted, fit,
+    REFERENCE_TABLES, Schedule, Wanted, fit,
 };
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::names::check_replica_name;
@@ -142,13 +142,18 @@ fn ask(name: &str, target: &str) -> Result<History> {
     let found = asked().map_err(|error| Failure::NoTarget(error.to_string()))?;
     let (frequency, cycles) =
         found.ok_or_else(|| Failure::Usage(format!("the target has no replica \"{name}\"")))?;
-    let measured = |it: &Cycle| Measured {
-        seconds: it.elapsed_ms as f64 / 1000.0,
-        tables: it.tables,
-        bytes: it.sent_bytes,
+    let done: Vec<_> = cycles.iter().filter(|it| it.state == "done").collect();
+    let measured = |(place, it): (usize, &&Cycle)| {
+        // The newest comes first.
+        let before = done.get(place + 1).map(|before| before.start_ms);
+        Measured {
+            seconds: it.elapsed_ms as f64 / 1000.0,
+            tables: it.tables,
+            bytes: it.sent_bytes,
+            after: before.map(|before| (it.start_ms - before) / 1000.0),
+        }
     };
-    let done = cycles.iter().filter(|it| it.state == "done");
-    let cycles: Vec<_> = done.map(measured).collect();
+    let cycles: Vec<_> = done.iter().enumerate().map(measured).collect();
     Ok(History {
         frequency,
         costs: fit(&cycles),
@@ -164,7 +169,7 @@ fn bytes(count: f64) -> String {
 }
 
 fn time(seconds: f64) -> String {
-    figures::seconds(seconds * 1000.0)
+    figures::short(seconds)
 }
 
 fn costs_words(costs: Costs, args: &PlanArgs, is_measured: bool) -> String {
@@ -198,33 +203,39 @@ fn plan_words(plan: &Plan) -> String {
     )
 }
 
-/// Most tables of a cycle, and bytes that the source makes each second.
-fn load(history: &History) -> Option<(u64, f64)> {
+/// How the replica's cycles get on with its frequency; None if it has none.
+fn schedule(costs: Costs, history: &History) -> Option<Schedule> {
     let every = history.frequency.as_secs_f64();
-    let most = history.cycles.iter().map(|it| it.tables).max()?;
-    let bytes: u64 = history.cycles.iter().map(|it| it.bytes).sum();
-    let per_cycle = bytes as f64 / history.cycles.len() as f64;
-    (every > 0.0).then_some((most, per_cycle / every))
+    (every > 0.0).then(|| Schedule::of(costs, every, &history.cycles))?
 }
 
 /// Which schedule the replica can hold.
 fn schedule_words(costs: Costs, history: &History) -> Option<String> {
-    let (tables, made) = load(history)?;
+    let found = schedule(costs, history)?;
     let every = span::show(history.frequency);
     let what = format!(
-        "its cycles (every {every}) change at most {} and {}/s",
-        figures::counted(tables, "table"),
-        bytes(made)
+        "its cycles (every {every}) change at most {} and {}/s; the longest of {} took {}",
+        figures::counted(found.tables, "table"),
+        bytes(found.made_per_s),
+        history.cycles.len(),
+        time(found.longest)
     );
-    Some(match costs.shortest(tables, made) {
+    let overran = match found.overruns {
+        0 => String::new(),
+        overruns => format!(
+            ", since {} took longer than that",
+            figures::counted(overruns as u64, "cycle")
+        ),
+    };
+    Some(match found.shortest {
         Some(shortest) => {
-            let holds = match shortest <= history.frequency.as_secs_f64() {
+            let holds = match found.holds {
                 true => "it holds",
                 false => "it does not hold",
             };
             let least = shortest.max(1.0);
             format!(
-                "{what}: {holds} its frequency; the shortest that it can hold is {}",
+                "{what}: {holds} its frequency{overran}; the shortest that it can hold is {}",
                 time(least)
             )
         }
@@ -321,13 +332,16 @@ fn as_json(costs: Costs, plan: Option<&Plan>, history: Option<&History>) -> Valu
         .collect();
     let (budget, tables, published) = REFERENCE_ODD;
     let schedule = history.and_then(|history| {
-        let (tables, made) = load(history)?;
+        let found = schedule(costs, history)?;
         Some(json!({
             "frequency_s": history.frequency.as_secs_f64(),
             "cycles": history.cycles.len(),
-            "tables": tables,
-            "made_bytes_per_s": made,
-            "shortest_s": costs.shortest(tables, made).map(|it| it.max(1.0)),
+            "tables": found.tables,
+            "made_bytes_per_s": found.made_per_s,
+            "longest_s": found.longest,
+            "overruns": found.overruns,
+            "holds": found.holds,
+            "shortest_s": found.shortest.map(|it| it.max(1.0)),
         }))
     });
     json!({
@@ -371,8 +385,9 @@ mod tests {
             seconds: tables as f64 * 0.5 + bytes as f64 / 100.0,
             tables,
             bytes,
+            after: None,
         };
-        let cycles = vec![cycle(1, 900), cycle(10, 20), cycle(3, 280)];
+        let cycles = vec![cycle(1, 300), cycle(10, 20), cycle(3, 280)];
         let history = |frequency| History {
             frequency: Duration::from_secs(frequency),
             costs: fit(&cycles),
@@ -382,22 +397,18 @@ mod tests {
             let history = history(frequency);
             schedule_words(history.costs.unwrap(), &history)
         };
-        // 10 tables take 5 s, 400 bytes a cycle.
-        assert!(
-            words(60).unwrap().contains("it holds its frequency"),
-            "{:?}",
-            words(60)
+        // 10 tables take 5.2 s, at most 300 bytes a cycle.
+        let is = |frequency, wanted: &str| {
+            let words = words(frequency).unwrap();
+            assert!(words.contains(wanted), "{words}");
+        };
+        is(60, "it holds its frequency; the shortest");
+        is(60, "the longest of 3 took 5.2 s");
+        is(
+            5,
+            "it does not hold its frequency, since 1 cycle took longer than that; the shortest",
         );
-        assert!(
-            words(5).unwrap().contains("it does not hold"),
-            "{:?}",
-            words(5)
-        );
-        assert!(
-            words(4).unwrap().contains("no frequency holds"),
-            "{:?}",
-            words(4)
-        );
+        is(3, "no frequency holds");
         assert_eq!(words(0), None);
     }
 }

@@ -1,18 +1,21 @@
 //! `lockstep serve`: its arguments.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, value_parser};
+use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
+use lockstep_serve::forecast::Forecaster;
 use lockstep_serve::history::{HistorySettings, Keeper};
 use lockstep_serve::run::Serving;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
-use lockstep_service::http::door::{Doors, Keys};
-use lockstep_service::logging::{self, LogFormat, LogLevel};
+use lockstep_service::words::amount;
 
+use crate::doors::DoorArgs;
 use crate::nodes::NodesArgs;
 
 const APPLICATION_NAME: &str = "lockstep serve";
@@ -44,24 +47,16 @@ pub struct ServeArgs {
     /// Writes: commits a small logical message on the primary each interval.
     #[arg(long)]
     heartbeat: bool,
+    /// Largest size of pg_wal of a node, such as primary=100GB: serve then says when it is reached; may be
+    /// repeated
+    #[arg(long, value_name = "NODE=SIZE", value_parser = wal_disk)]
+    wal_disk: Vec<(String, u64)>,
     /// What is kept.
     #[command(flatten)]
     history: HistoryArgs,
-    /// Require a login: a file with lines user:password, which others must not be able to read
-    #[arg(long, value_name = "FILE")]
-    auth_file: Option<PathBuf>,
-    /// Certificate chain, PEM; turns TLS on
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Format of the log on standard error: text or json
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
-    log_format: LogFormat,
-    /// What is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
-    log_level: LogLevel,
+    /// Who may ask, TLS, and the log.
+    #[command(flatten)]
+    doors: DoorArgs,
 }
 
 /// What is kept.
@@ -106,6 +101,30 @@ impl HistoryArgs {
     }
 }
 
+/// Reads `NODE=SIZE`.
+fn wal_disk(text: &str) -> Result<(String, u64), String> {
+    let pair = text.rsplit_once('=').filter(|(node, _)| !node.is_empty());
+    let (node, size) = pair.ok_or("it must be NODE=SIZE, such as primary=100GB")?;
+    match amount::parse(size)? {
+        0 => Err("the size must be more than 0".to_owned()),
+        bytes => Ok((node.to_owned(), bytes)),
+    }
+}
+
+/// Sizes by node. An error if no node has such a name.
+fn limits(sizes: &[(String, u64)], nodes: &[Node]) -> Result<BTreeMap<String, u64>, Failure> {
+    let unknown = sizes
+        .iter()
+        .find(|(name, _)| nodes.iter().all(|node| node.name != *name));
+    if let Some((name, _)) = unknown {
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        let names = names.join(", ");
+        let words = format!("--wal-disk: no node is called {name}; there are {names}");
+        return Err(Failure::Usage(words));
+    }
+    Ok(sizes.iter().cloned().collect())
+}
+
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
     if args.window < LEAST_SAMPLES * args.interval {
@@ -114,13 +133,10 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         return Err(Failure::Usage(words).into());
     }
     let nodes = args.nodes.nodes()?;
-    let keys = Keys {
-        auth_file: args.auth_file.clone(),
-        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
-    };
-    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
+    let limits = limits(&args.wal_disk, &nodes)?;
+    let doors = args.doors.open()?;
     let keeper = args.history.keeper()?;
-    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
+    args.doors.start_log()?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
         every: Duration::from_secs(args.interval.into()),
@@ -132,8 +148,38 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         allowed_hosts: args.allow_host.clone(),
         doors,
         keeper,
+        forecaster: Forecaster::new(limits),
         nodes,
         settings,
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_client::Conninfo;
+    use lockstep_lag::Role;
+
+    #[test]
+    fn sizes_of_disks_are_read_or_refused() {
+        let read = wal_disk("db=1=100GB").unwrap();
+        assert_eq!(read, ("db=1".to_owned(), 100 << 30));
+        for wrong in ["db1", "=1GB", "db1=", "db1=0", "db1=1G"] {
+            assert!(wal_disk(wrong).is_err(), "{wrong}");
+        }
+        let node = Node {
+            name: "db=1".to_owned(),
+            role: Role::Primary,
+            conninfo: Conninfo::parse("").unwrap(),
+        };
+        let nodes = [node];
+        assert_eq!(limits(&[read], &nodes).unwrap()["db=1"], 100 << 30);
+        let error = limits(&[("other".to_owned(), 1)], &nodes).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("no node is called other; there are db=1")
+        );
+    }
 }

@@ -6,10 +6,10 @@
 //! `LOCKSTEP_SOURCE_PG` names one; `make test-majors` does.
 //!
 //! Their servers have fsync off unless a test turns it on, and jit off, since LLVM would
-//! compile queries that run once. They do not fill new WAL segments with zeros (wal_init_zero). Their data folders are copies of templates: initdb
-//! runs once, and once more for each further cluster that some lab has. The templates are in the folder
-//! `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes of a run, or in a folder of this
-//! process alone.
+//! compile queries that run once. They do not fill new WAL segments with zeros (wal_init_zero). Their data
+//! folders are copies of templates: initdb runs once, and once more for each further cluster that some lab
+//! has. The templates are in the folder `LOCKSTEP_TEMPLATES`, which scripts/test-rust makes for all processes
+//! of a run, or in a folder of this process alone.
 
 use std::fmt::Debug;
 use std::fs::{self, File};

@@ -31,6 +31,7 @@
 //! | [`busy`] | processes that use all the CPU that they get |
 //! | [`machine`] | what a result says of the machine |
 //! | [`for_tests`], [`test_program`] | clusters and programs in tests |
+//! | [`seeds`] | seeds of a simulation |
 #![cfg_attr(
     test,
     allow(
@@ -57,6 +58,7 @@ pub mod pinning;
 pub mod port;
 pub mod progress;
 pub mod run_folder;
+pub mod seeds;
 pub mod server;
 pub mod server_log;
 pub mod standby;

@@ -35,6 +35,13 @@ const SETTINGS_FILE: &str = "lab.conf";
 /// Settings by name; values are quoted when written.
 pub type Settings = BTreeMap<String, String>;
 
+/// Settings from pairs of name and value.
+pub fn settings_of<const N: usize>(pairs: [(&str, &str); N]) -> Settings {
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
 /// How to stop a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -344,6 +351,15 @@ impl Server {
             server: self.id.clone(),
             what: what.to_owned(),
             reason: one_line(&error.words()),
+        }
+    }
+
+    /// Runs SQL of a test, which fails with the server's words if that does.
+    #[track_caller]
+    #[allow(clippy::panic)]
+    pub fn run(&self, sql: &str) {
+        if let Err(error) = self.execute(sql) {
+            panic!("{error}: {sql}");
         }
     }
 

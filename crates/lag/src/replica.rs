@@ -72,6 +72,15 @@ pub struct Replica {
     pub frequency_ms: Option<f64>,
     /// Time by which it is later than its frequency and a cycle as long as the last let expect.
     pub cycle_late_ms: Option<f64>,
+    pub spool_bytes: Option<u64>,
+    pub spool_limit: Option<u64>,
+    /// Changes after `spool_from` and up to `spool_to` are in the spool, and not on the target's disk.
+    pub spool_from: Option<Lsn>,
+    pub spool_to: Option<Lsn>,
+    /// Why its spool takes nothing more in; None if it does.
+    pub spool_full: Option<String>,
+    /// `limit`, `transaction` or `disk`; None if a process of an older version writes the state.
+    pub spool_full_by: Option<String>,
 }
 
 /// Who holds a replica still: a `lockstep replica verify` that somebody waits for.
@@ -152,9 +161,21 @@ impl Replica {
 
     /// Whether it is late, if it has cycles and its process has just said so: between them it stands still.
     pub fn is_late_by_cycles(&self) -> Option<bool> {
-        let has_cycles = self.frequency_ms.is_some_and(|every| every > 0.0);
         let runs = self.doing(false) == Doing::Running;
-        (has_cycles && runs).then(|| self.cycle_late_ms.is_some_and(|late| late >= LATE_MS))
+        (self.cycle_every_ms().is_some() && runs)
+            .then(|| self.cycle_late_ms.is_some_and(|late| late >= LATE_MS))
+    }
+
+    /// Time from the beginning of one cycle to that of the next, in milliseconds.
+    pub fn cycle_every_ms(&self) -> Option<f64> {
+        self.frequency_ms.filter(|every| *every > 0.0)
+    }
+
+    /// Whether its spool is full for another reason than that the target is slow: it holds nothing that the
+    /// target could apply, or the target applies in cycles.
+    pub fn is_full_by_itself(&self) -> bool {
+        let has_nothing = self.spool_from >= self.spool_to;
+        self.spool_full.is_some() && (has_nothing || self.cycle_every_ms().is_some())
     }
 
     /// Verify lets it stand still.
@@ -334,6 +355,11 @@ pub fn question() -> String {
            left(to_jsonb(r) ->> 'unmade', {MOST_ERROR}) AS unmade, \
            (to_jsonb(r) ->> 'frequency_ms')::float8 AS frequency_ms, \
            (to_jsonb(r) ->> 'cycle_late_ms')::float8 AS cycle_late_ms, \
+           (to_jsonb(r) ->> 'spool_bytes')::bigint AS spool_bytes, \
+           (to_jsonb(r) ->> 'spool_limit')::bigint AS spool_limit, \
+           to_jsonb(r) ->> 'spool_from' AS spool_from, to_jsonb(r) ->> 'spool_to' AS spool_to, \
+           left(to_jsonb(r) ->> 'spool_full', {MOST_ERROR}) AS spool_full, \
+           to_jsonb(r) ->> 'spool_full_by' AS spool_full_by, \
            (SELECT to_json(h) FROM (SELECT w.pid, a.usename AS user, \
                 host(a.client_addr) AS client, w.held IS NOT NULL AS held, \
                 1000 * extract(epoch FROM clock_timestamp() - a.backend_start) AS age_ms \

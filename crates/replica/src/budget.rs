@@ -148,6 +148,8 @@ pub struct Measured {
     pub seconds: f64,
     pub tables: u64,
     pub bytes: u64,
+    /// Seconds from the beginning of the cycle before, whose end its data follows; None if that is not known.
+    pub after: Option<f64>,
 }
 
 /// Fewest cycles with changes from which costs follow.
@@ -187,6 +189,47 @@ pub fn fit(cycles: &[Measured]) -> Option<Costs> {
         per_table,
         rate: 1.0 / per_byte,
     })
+}
+
+/// How a replica's measured cycles get on with its frequency.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// Most tables that a cycle changed.
+    pub tables: u64,
+    /// Most bytes a second that the source made, over a period or longer.
+    pub made_per_s: f64,
+    /// Seconds that the longest cycle took.
+    pub longest: f64,
+    /// Cycles that took longer than the frequency.
+    pub overruns: usize,
+    /// Shortest frequency in seconds that holds by the costs, and that no cycle overran. None if the data
+    /// comes as fast as it is applied, or faster.
+    pub shortest: Option<f64>,
+    /// The frequency holds: by the costs, and each cycle has.
+    pub holds: bool,
+}
+
+impl Schedule {
+    /// What cycles of a replica with so many seconds between their beginnings tell; None if there are none.
+    pub fn of(costs: Costs, every: f64, cycles: &[Measured]) -> Option<Self> {
+        let longest = cycles.iter().map(|it| it.seconds).reduce(f64::max)?;
+        // A cycle that somebody asked for early has less than a period's data.
+        let made =
+            |it: &Measured| it.bytes as f64 / it.after.map_or(every, |after| after.max(every));
+        let made_per_s = cycles.iter().map(made).fold(0.0, f64::max);
+        let tables = cycles.iter().map(|it| it.tables).max()?;
+        let overruns = cycles.iter().filter(|it| it.seconds > every).count();
+        let shortest = costs.shortest(tables, made_per_s);
+        let shortest = shortest.map(|shortest| shortest.max(longest));
+        Some(Self {
+            tables,
+            made_per_s,
+            longest,
+            overruns,
+            shortest,
+            holds: shortest.is_some_and(|shortest| shortest <= every),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -263,6 +306,7 @@ mod tests {
             seconds: tables as f64 * 0.5 + bytes as f64 / 100.0,
             tables,
             bytes,
+            after: None,
         };
         let cycles = [cycle(1, 900), cycle(10, 20), cycle(3, 300), cycle(0, 0)];
         let costs = fit(&cycles).unwrap();
@@ -280,6 +324,7 @@ mod tests {
             seconds,
             tables,
             bytes,
+            after: None,
         };
         let costs = fit(&[odd(4, 1, 4.0), odd(4, 100, 3.9), odd(1, 50, 1.0)]).unwrap();
         assert!(
@@ -318,5 +363,41 @@ mod tests {
         });
         assert!(at_four.unwrap().fits());
         assert_eq!(ROUND.shortest(4, 100.0), None);
+    }
+
+    /// The mean of the cycles said that a schedule holds which one in three had overrun.
+    #[test]
+    fn a_schedule_is_judged_by_its_worst_cycles() {
+        let cycle = |seconds: f64, bytes: u64, after: f64| Measured {
+            seconds,
+            tables: 2,
+            bytes,
+            after: Some(after),
+        };
+        let calm = [cycle(3.0, 200, 10.0), cycle(3.0, 200, 10.0)];
+        let found = Schedule::of(ROUND, 10.0, &calm).unwrap();
+        assert!(found.holds && found.overruns == 0, "{found:?}");
+        assert_eq!(
+            (found.tables, found.made_per_s, found.longest),
+            (2, 20.0, 3.0)
+        );
+        assert_eq!(found.shortest, Some(3.0));
+        // One waited for a lock.
+        let overrun = [calm[0], calm[1], cycle(12.0, 200, 10.0)];
+        let found = Schedule::of(ROUND, 10.0, &overrun).unwrap();
+        assert!(!found.holds, "{found:?}");
+        assert_eq!((found.overruns, found.shortest), (1, Some(12.0)));
+        // One had much more data than the others, as fast as it can be applied.
+        let burst = [calm[0], calm[1], cycle(9.0, 990, 10.0)];
+        let found = Schedule::of(ROUND, 10.0, &burst).unwrap();
+        assert!(!found.holds && found.overruns == 0, "{found:?}");
+        // What came while no process ran came in a longer time.
+        let outage = [calm[0], calm[1], cycle(9.0, 990, 100.0)];
+        let found = Schedule::of(ROUND, 10.0, &outage).unwrap();
+        assert!(found.holds && found.made_per_s == 20.0, "{found:?}");
+        // A cycle right after another has not a period's data.
+        let forced = [calm[0], calm[1], cycle(1.0, 50, 0.1)];
+        assert_eq!(Schedule::of(ROUND, 10.0, &forced).unwrap().made_per_s, 20.0);
+        assert_eq!(Schedule::of(ROUND, 10.0, &[]), None);
     }
 }

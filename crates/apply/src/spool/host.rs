@@ -29,7 +29,7 @@ use tracing::{error, info, warn};
 
 use super::{Identity, Spool, SpoolState};
 use crate::continuity::{Holder, differs, gap};
-use crate::control::{Control, SpoolStats};
+use crate::control::{Control, FullBy, SpoolFull, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::fault::Fault;
@@ -233,7 +233,7 @@ pub struct SpoolHost<S: Storage, W> {
     /// Why the last write found no room.
     no_room: Option<LogError>,
     /// Why nothing more is taken in, once that was said.
-    full: Option<String>,
+    full: Option<SpoolFull>,
     fault: Option<Fault>,
 }
 
@@ -283,23 +283,30 @@ impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
         };
         let most = self.spool.0.config.limit / 2;
         let is_huge = self.log.as_ref().is_some_and(|log| log.open_bytes() > most);
-        let why = match (is_huge, error) {
-            (true, LogError::SpoolFull { .. }) => format!(
+        let by = match error {
+            LogError::SpoolFull { .. } if is_huge => FullBy::Transaction,
+            LogError::SpoolFull { .. } => FullBy::Limit,
+            _ => FullBy::Disk,
+        };
+        let words = match by {
+            FullBy::Transaction => format!(
                 "{error}: most of it is a transaction of the source that has not ended, which must fit \
                  as a whole; raise spool_limit"
             ),
-            (_, LogError::SpoolFull { .. }) => format!(
+            FullBy::Limit => format!(
                 "{error}: nothing more is taken from the source, which keeps WAL until the target has \
                  applied some of it"
             ),
-            _ => format!(
+            FullBy::Disk => format!(
                 "{error} before its limit is reached: nothing more is taken from the source, which keeps WAL \
                  until the target has applied what is in the spool, or somebody makes room on the disk"
             ),
         };
-        if self.full.as_ref() != Some(&why) {
-            warn!("the spool is full: {why}");
-            self.full = Some(why);
+        let by = Some(by);
+        let full = SpoolFull { by, words };
+        if self.full.as_ref() != Some(&full) {
+            warn!("the spool is full: {}", full.words);
+            self.full = Some(full);
             self.show();
         }
     }

@@ -158,7 +158,7 @@ fn send(
 
 /// The part's changes by statements, if one statement each is enough and none needs care.
 fn small(part: &Part) -> Option<Vec<Changes<'_>>> {
-    if part.steps.len() > MOST_STEPS || part.cycle.is_some() {
+    if part.steps.len() > MOST_STEPS || part.cycle.is_some() || part.share.is_some() {
         return None;
     }
     let changes = part.steps.iter().map(plain).collect::<Option<Vec<_>>>()?;

@@ -38,13 +38,11 @@ fn a_sink_gets_everything_and_goes_on_where_it_stopped() {
     let transactions = publisher::run_transactions(&lab, &primary, 2, 101).unwrap();
     assert_eq!(transactions, 102);
     // Longer than a read, and a row longer than the buffer.
-    primary
-        .execute(
-            "INSERT INTO large SELECT n, 1, repeat('x', 500) FROM generate_series(1, 5000) AS n; \
+    primary.run(
+        "INSERT INTO large SELECT n, 1, repeat('x', 500) FROM generate_series(1, 5000) AS n; \
              ALTER TABLE large ALTER v SET STORAGE EXTERNAL; \
              INSERT INTO large VALUES (0, 1, repeat('x', 3000000))",
-        )
-        .unwrap();
+    );
     sink.set_goal(publisher::mark(&primary).unwrap());
     sink.await_goal(LONG).unwrap();
     let delays = sink.delays();
@@ -59,9 +57,7 @@ fn a_sink_gets_everything_and_goes_on_where_it_stopped() {
     assert!(counts.bytes > 5_500_000);
 
     // A backlog while it is stopped.
-    primary
-        .execute("INSERT INTO large SELECT n, 1, 'x' FROM generate_series(10001, 10100) AS n")
-        .unwrap();
+    primary.run("INSERT INTO large SELECT n, 1, 'x' FROM generate_series(10001, 10100) AS n");
     let goal = publisher::mark(&primary).unwrap();
     let sink = start("a", Some(goal)).unwrap();
     sink.await_goal(LONG).unwrap();

@@ -3,13 +3,11 @@
 use lockstep_bench::sampler::LagWatch;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::Settings;
+use lockstep_lab::server::{Settings, settings_of};
 use lockstep_lab::workload::Workload;
 
 fn small() -> Settings {
-    [("shared_buffers", "16MB"), ("max_connections", "20")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+    settings_of([("shared_buffers", "16MB"), ("max_connections", "20")])
 }
 
 #[test]
@@ -25,7 +23,7 @@ fn lag_is_seen_when_replay_is_paused_and_gone_when_it_goes_on() {
     let mut load = lab
         .start_load(&primary, Side::Primary, Workload::TpcB, 2, 1)
         .unwrap();
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     let lag = || watch.newest().map_or(0.0, |point| point.ms);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(240);
     while lag() < 500.0 || load.newest_tps().is_none() {
@@ -35,7 +33,7 @@ fn lag_is_seen_when_replay_is_paused_and_gone_when_it_goes_on() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     drop(load);
-    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+    standby.run("SELECT pg_wal_replay_resume()");
     standby.catch_up(&primary).unwrap();
     while lag() > 0.0 {
         assert!(std::time::Instant::now() < deadline, "lag {}", lag());

@@ -6,18 +6,16 @@ use lockstep_bench::tpcc::{
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::workload::APP_ROLE;
 
 fn settings() -> Settings {
-    [
+    settings_of([
         ("shared_buffers", "256MB"),
         ("max_connections", "40"),
         ("max_wal_size", "4GB"),
         ("hot_standby_feedback", "on"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 fn load(tools: &Tools, conninfo: &str, warehouses: u32, replace: bool) -> Result<(), BenchError> {
@@ -250,13 +248,13 @@ fn conditions_hold_under_load_on_both_ends_and_each_can_fail() {
 
     for (number, (expected, plant, mend)) in (1..).zip(PLANTS) {
         assert!(expected.contains(&number));
-        primary.execute(plant).unwrap();
+        primary.run(plant);
         assert_eq!(violated(&tools, &here), expected, "{plant}");
         if number == 12 {
             standby.catch_up(&primary).unwrap();
             assert_eq!(violated(&tools, &there), expected, "{plant}");
         }
-        primary.execute(mend).unwrap();
+        primary.run(mend);
     }
     assert_eq!(violated(&tools, &here), [0; 0]);
 }
@@ -286,10 +284,7 @@ fn two_warehouses_run_as_a_load_and_replace_what_was_there() {
     }
     // What a load that was interrupted leaves, and something that is not ours.
     primary
-        .execute(
-            "CREATE SCHEMA tpcc; CREATE TABLE tpcc.item (x int); CREATE TABLE tpcc.mine (x int)",
-        )
-        .unwrap();
+        .run("CREATE SCHEMA tpcc; CREATE TABLE tpcc.item (x int); CREATE TABLE tpcc.mine (x int)");
     assert_tpcc(tpcc::check(&tools, &here).unwrap_err(), |error| {
         matches!(error, TpccError::NotLoaded)
     });

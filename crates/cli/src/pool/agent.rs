@@ -1,6 +1,5 @@
 //! `lockstep pool agent`: its arguments.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,9 +12,9 @@ use lockstep_pool::run::Agency;
 use lockstep_pool::state::Door;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
-use lockstep_service::http::door::{Doors, Keys};
-use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::span;
+
+use crate::doors::DoorArgs;
 
 /// Intervals in a bound, unless the interval is given: a current node is then always within half of it.
 const INTERVALS: u32 = 6;
@@ -45,8 +44,16 @@ impl DoorArg {
     }
 }
 
+/// Help of `--auth-file`: state and lag are told without a login.
+const LOGINS: &str = "Logins for what is more than state and lag: a file with lines user:password, which others \
+                      must not be able to read";
+
 /// `lockstep pool agent`
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("auth_file", |arg| arg.help(LOGINS)),
+    mut_arg("tls_cert", |arg| arg.help("Certificate chain, PEM; turns TLS on for HTTP"))
+)]
 pub struct AgentArgs {
     /// The node beside which this runs, as a conninfo string or URI; .pgpass, service files and PG*
     /// variables work
@@ -81,22 +88,9 @@ pub struct AgentArgs {
     /// repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Logins for what is more than state and lag: a file with lines user:password, which others must not
-    /// be able to read
-    #[arg(long, value_name = "FILE")]
-    auth_file: Option<PathBuf>,
-    /// Certificate chain, PEM; turns TLS on for HTTP
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Format of the log on standard error: text or json
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
-    log_format: LogFormat,
-    /// What is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
-    log_level: LogLevel,
+    /// Who may ask, TLS, and the log.
+    #[command(flatten)]
+    doors: DoorArgs,
 }
 
 impl AgentArgs {
@@ -144,12 +138,8 @@ impl AgentArgs {
 pub fn run(args: &AgentArgs) -> Result<()> {
     let rules = args.rules()?;
     let servers = args.servers()?;
-    let keys = Keys {
-        auth_file: args.auth_file.clone(),
-        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
-    };
-    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
-    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
+    let doors = args.doors.open()?;
+    args.doors.start_log()?;
     lockstep_pool::run::run(Agency {
         listen: args.listen.clone(),
         agent_check: args.agent_check.clone(),

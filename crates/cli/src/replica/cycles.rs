@@ -8,11 +8,9 @@ use clap::Args;
 use lockstep_apply::cycle::{LEAST_FREQUENCY, MOST_FREQUENCY};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{
-    Applied, Cycle, Forced, Holder, Phase, Replica, ReplicaState, RunningCycle,
-};
+use lockstep_replica::state::{Applied, Cycle, Forced, Phase, Replica, ReplicaState, RunningCycle};
 use lockstep_replica::status::source::Source;
-use lockstep_replica::status::standing::{Standing, standing};
+use lockstep_replica::status::standing::{Standing, hindrance, standing};
 use lockstep_service::exit::Failure;
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::output::{self, Output};
@@ -125,11 +123,12 @@ pub fn history(args: &HistoryArgs) -> Result<()> {
         let Some(replica) = state.replica(&args.name)? else {
             return Ok(None);
         };
-        // First what runs: if it has ended since, it is among the others.
-        let (holder, applied) = (state.holder(&args.name)?, state.applied(&args.name)?);
-        let cycles = state.cycles(&args.name, args.limit)?;
-        let running = running(holder, &applied, &cycles);
-        Ok(Some((replica, running, cycles)))
+        state.at_one_moment(|state| {
+            let (holder, applied) = (state.holder(&args.name)?, state.applied(&args.name)?);
+            let cycles = state.cycles(&args.name, args.limit)?;
+            let running = running(standing(holder, &applied), &applied, cycles.first());
+            Ok(Some((replica, running, cycles)))
+        })
     };
     let Some((replica, running, cycles)) = asked().map_err(failed)? else {
         return Err(no_replica(&args.name));
@@ -159,15 +158,14 @@ pub fn history(args: &HistoryArgs) -> Result<()> {
     Ok(())
 }
 
-/// The cycle that runs, unless it has ended since, or nobody knows.
-fn running(holder: Holder, applied: &Applied, cycles: &[Cycle]) -> Option<RunningCycle> {
-    let is_done = |number| {
-        cycles
-            .iter()
-            .any(|it| it.number == number && it.state == "done")
-    };
-    match standing(holder, applied) {
-        Standing::Apply("applying") => applied.running_cycle().filter(|it| !is_done(it.number)),
+/// The cycle that runs; None if its process does not apply.
+fn running(
+    standing: Standing<'_>,
+    applied: &Applied,
+    newest: Option<&Cycle>,
+) -> Option<RunningCycle> {
+    match standing {
+        Standing::Apply("applying") => applied.running_cycle(newest),
         _ => None,
     }
 }
@@ -361,18 +359,17 @@ fn ended(
             may_be_forced(&replica)?;
         }
         let (holder, applied) = (state.holder(name)?, state.applied(name)?);
-        let because = applied
-            .error
-            .as_deref()
-            .map_or_else(String::new, |it| format!(": {it}"));
+        let because = |why: Option<String>| why.map_or_else(String::new, |it| format!(": {it}"));
         let refused = match standing(holder, &applied) {
             Standing::NotRunning => Some(format!(
                 "no process applies to replica \"{name}\", so nothing begins the cycle: start lockstep \
-                 replica run{because}"
+                 replica run{}",
+                because(applied.error)
             )),
             _ if Instant::now() >= deadline => Some(format!(
-                "the cycle of replica \"{name}\" has not ended within {} s, and goes on{because}",
-                wait.as_secs()
+                "the cycle of replica \"{name}\" has not ended within {} s, and goes on{}",
+                wait.as_secs(),
+                because(hindrance(&applied))
             )),
             _ => None,
         };
@@ -395,7 +392,7 @@ pub fn notes(
     }
     let time = |time: Duration| figures::seconds(time.as_secs_f64() * 1000.0);
     let every = span::show(replica.frequency);
-    let last = match last {
+    let ended = match last {
         None => "none has ended yet".to_owned(),
         Some(last) => format!(
             "cycle {} ({}) began {} and took {}",
@@ -405,24 +402,28 @@ pub fn notes(
             figures::seconds(last.elapsed_ms as f64)
         ),
     };
-    let now = match (standing, applied.cycles) {
-        (Standing::Apply("applying"), Some(cycles)) => match cycles.running {
-            Some(running) => {
-                let left = running.remaining;
-                let left =
-                    left.map_or_else(String::new, |left| format!(", about {} left", time(left)));
-                let (number, since) = (running.number, time(running.elapsed));
-                format!("; cycle {number} runs for {since}{left}")
-            }
-            None => format!("; the next begins in {}", time(cycles.next)),
-        },
+    let now = match (running(standing, applied, last), standing, applied.cycles) {
+        (Some(running), ..) => {
+            let left = running.remaining;
+            let left = left.map_or_else(String::new, |left| format!(", about {} left", time(left)));
+            let (number, since) = (running.number, time(running.elapsed));
+            format!("; cycle {number} runs for {since}{left}")
+        }
+        (None, Standing::Apply("applying"), Some(cycles)) if cycles.running.is_none() => {
+            format!("; the next begins in {}", time(cycles.next))
+        }
         _ => String::new(),
     };
-    vec![format!("it has a cycle every {every}: {last}{now}")]
+    vec![format!("it has a cycle every {every}: {ended}{now}")]
 }
 
 /// A replica's cycles in the JSON of its status; null if it has none.
-pub fn json(replica: &Replica, applied: &Applied, last: Option<&Cycle>) -> Value {
+pub fn json(
+    replica: &Replica,
+    standing: Standing<'_>,
+    applied: &Applied,
+    last: Option<&Cycle>,
+) -> Value {
     if replica.frequency.is_zero() {
         return Value::Null;
     }
@@ -431,7 +432,7 @@ pub fn json(replica: &Replica, applied: &Applied, last: Option<&Cycle>) -> Value
     json!({
         "frequency_s": replica.frequency.as_secs_f64(),
         "last": last.map(cycle_json),
-        "running": applied.running_cycle().as_ref().map(running_json),
+        "running": running(standing, applied, last).as_ref().map(running_json),
         "next_s": next,
         "late_s": late,
     })

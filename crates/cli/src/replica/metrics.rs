@@ -290,7 +290,9 @@ fn late(stats: &Stats) -> Option<String> {
     let late = stats.cycles?.late?.elapsed();
     let full = stats.spool.as_ref().and_then(|spool| spool.full.clone());
     (late >= LATE_GRACE).then(|| {
-        let why = full.map_or_else(String::new, |full| format!(": its spool is full: {full}"));
+        let why = full.map_or_else(String::new, |full| {
+            format!(": its spool is full: {}", full.words)
+        });
         format!(
             "the target is {} s later than its frequency lets expect{why}",
             late.as_secs()

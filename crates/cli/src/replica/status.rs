@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_apply::control::before_all;
-use lockstep_apply::{SpoolStats, Unreplicated};
+use lockstep_apply::{FullBy, SpoolStats, Unreplicated};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
@@ -139,11 +139,14 @@ fn ask(
         }
         let tables = state.tables(&replica.name)?;
         let expected = state.expected(&replica)?;
-        let holder = state.holder(&replica.name)?;
-        let (progress, applied) = (
-            state.progress(&replica.name)?,
-            state.applied(&replica.name)?,
-        );
+        let (holder, progress, applied, last_cycle) = state.at_one_moment(|state| {
+            let (holder, progress) = (state.holder(&replica.name)?, state.progress(&replica.name)?);
+            let (applied, mut cycles) = (
+                state.applied(&replica.name)?,
+                state.cycles(&replica.name, 1)?,
+            );
+            Ok((holder, progress, applied, cycles.pop()))
+        })?;
         // After the state: what it has applied was written before.
         let source = (replica.phase == Phase::Ready).then(|| {
             ask(&replica, &tables, &expected).and_then(|mut source| {
@@ -163,7 +166,7 @@ fn ask(
             source,
             tables,
             unmade: state.unmade(&replica.name)?,
-            last_cycle: state.cycles(&replica.name, 1)?.pop(),
+            last_cycle,
             replica,
         });
     }
@@ -261,20 +264,7 @@ impl Known {
         let Some(spool) = self.spool() else {
             return Vec::new();
         };
-        let size = |bytes: u64| brief::bytes(bytes as f64);
-        let (bytes, limit) = (size(spool.bytes), size(spool.limit));
-        let holds = match spool.from < spool.to {
-            true => format!(
-                "its spool takes {bytes} of at most {limit} and holds changes from {} to {} that \
-                 the target does not have yet",
-                spool.from, spool.to
-            ),
-            false => format!(
-                "its spool takes {bytes} of at most {limit}; the target has all that is in it"
-            ),
-        };
-        let full = (spool.full.as_ref()).map(|full| format!("its spool is full: {full}"));
-        std::iter::once(holds).chain(full).collect()
+        spool_words(spool)
     }
 
     /// What a user must know beside the figures.
@@ -422,7 +412,12 @@ impl Known {
             "publication_altered": self.source().and_then(|source| source.altered.clone()),
             "error": self.errors_of_source().into_iter().next().or(self.applied.error.clone()),
             "spool": self.spool().map(spool_json),
-            "cycles": cycles::json(&self.replica, &self.applied, self.last_cycle.as_ref()),
+            "cycles": cycles::json(
+                &self.replica,
+                standing(self.holder, &self.applied),
+                &self.applied,
+                self.last_cycle.as_ref(),
+            ),
             "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
@@ -440,13 +435,31 @@ impl Known {
     }
 }
 
+/// What a spool holds, in words. A transaction whose end it does not have may be in it, too, so the target
+/// never has all of it for sure.
+fn spool_words(spool: &SpoolStats) -> Vec<String> {
+    let size = |bytes: u64| brief::bytes(bytes as f64);
+    let (bytes, limit) = (size(spool.bytes), size(spool.limit));
+    let has = match spool.from < spool.to {
+        true => format!(
+            "holds changes from {} to {} that the target does not have yet",
+            spool.from, spool.to
+        ),
+        false => "holds no whole transaction that the target lacks".to_owned(),
+    };
+    let holds = format!("its spool takes {bytes} of at most {limit} and {has}");
+    let full = (spool.full.as_ref()).map(|full| format!("its spool is full: {}", full.words));
+    std::iter::once(holds).chain(full).collect()
+}
+
 fn spool_json(spool: &SpoolStats) -> Value {
     json!({
         "bytes": spool.bytes,
         "limit_bytes": spool.limit,
         "from_lsn": spool.from.to_string(),
         "to_lsn": spool.to.to_string(),
-        "full": spool.full,
+        "full": spool.full.as_ref().map(|full| &full.words),
+        "full_by": spool.full.as_ref().and_then(|full| full.by).map(FullBy::name),
     })
 }
 

@@ -109,7 +109,7 @@ fn an_answer_that_is_broken_off_is_asked_for_again() {
     let lab = TestLab::stock().start().unwrap();
     let primary = lab.primary("primary", None, &Settings::new()).unwrap();
     primary
-        .execute(
+        .run(
             // Locks of a session are counters that an error does not set back.
             "CREATE FUNCTION breaks_off() RETURNS boolean LANGUAGE plpgsql AS $$ DECLARE
                  n int := count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
@@ -123,8 +123,7 @@ fn an_answer_that_is_broken_off_is_asked_for_again() {
              SET allow_system_table_mods = on;
              CREATE OR REPLACE VIEW pg_catalog.pg_stat_archiver AS
                  SELECT * FROM pg_stat_get_archiver() WHERE public.breaks_off()",
-        )
-        .unwrap();
+        );
     let server = primary.conninfo(SUPERUSER);
     let seen = primary.log_length();
     let said = doctor(&["--primary", &server, "--seconds", "4", "--output", "json"]);
@@ -205,8 +204,7 @@ fn bad_nodes(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     // A role that may see little cannot know. One in pg_monitor sees everything.
     stage
         .primary
-        .execute("CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
-        .unwrap();
+        .run("CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher");
     let as_role = |role: &str| primary.replace("user=postgres", &format!("user={role}"));
     let (code, json) = ask(&["--primary", &as_role("poor")]);
     assert_eq!((code, json["healthy"].as_bool()), (7, Some(false)));
@@ -226,14 +224,8 @@ fn bad_nodes(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
 /// 80 columns, and plain words; addresses apart, which are as long as they are.
 fn text_fits(stage: &Stage) {
     let [primary, standby, ..] = stage.conninfos();
-    stage
-        .standby
-        .execute("SELECT pg_wal_replay_pause()")
-        .unwrap();
-    stage
-        .primary
-        .execute("INSERT INTO t (v) VALUES ('x')")
-        .unwrap();
+    stage.standby.run("SELECT pg_wal_replay_pause()");
+    stage.primary.run("INSERT INTO t (v) VALUES ('x')");
     let said = doctor(&[
         "--primary",
         &primary,
@@ -242,10 +234,7 @@ fn text_fits(stage: &Stage) {
         "--seconds",
         "2",
     ]);
-    stage
-        .standby
-        .execute("SELECT pg_wal_replay_resume()")
-        .unwrap();
+    stage.standby.run("SELECT pg_wal_replay_resume()");
     assert_eq!(said.code, 6, "{}", said.text);
     assert!(
         said.error

@@ -1,6 +1,6 @@
 //! States that doctor once called healthy, on real servers: it finds each, or says that it does not know.
 
-use crate::doctor_support::{brief, causes, doctor};
+use crate::doctor_support::{Said, brief, causes, doctor};
 use crate::relay_support::until_answer;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -31,15 +31,13 @@ impl Servers {
             ("autovacuum", "off"),
         ]);
         let primary = lab.primary("primary", None, &primary).unwrap();
-        primary
-            .execute(
-                "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (LIKE t INCLUDING ALL); \
+        primary.run(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (LIKE t INCLUDING ALL); \
                  ALTER TABLE t ADD COLUMN length int GENERATED ALWAYS AS (length(v)) STORED; \
                  INSERT INTO t VALUES (1, 'x'); INSERT INTO u VALUES (1, 'x'); \
                  CREATE TABLE log (v text); CREATE TABLE victim (id int, v text); \
                  CREATE PUBLICATION p FOR TABLE t",
-            )
-            .unwrap();
+        );
         let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
         let retry = settings(&[("wal_retrieve_retry_interval", "1s")]);
         let subscriber = lab.primary("subscriber", None, &retry).unwrap();
@@ -51,7 +49,7 @@ impl Servers {
             primary.port()
         );
         for sql in subscribe.split("\n;") {
-            subscriber.execute(sql).unwrap();
+            subscriber.run(sql);
         }
         let servers = Self {
             primary,
@@ -83,6 +81,13 @@ impl Servers {
             "3",
         ];
         examine(&args)
+    }
+
+    /// What doctor says of primary and standby, with another option.
+    fn ask(&self, option: &str) -> Said {
+        let [primary, standby] = [&self.primary, &self.standby].map(|it| it.conninfo(SUPERUSER));
+        let nodes = ["--primary", &primary, "--standby", &standby];
+        doctor(&[&nodes[..], &["--seconds", "1", option]].concat())
     }
 
     /// Nothing is wrong, and all is known.
@@ -141,7 +146,7 @@ fn what_was_called_healthy_is_found_or_not_known() {
 /// Nobody commits, so the WAL writer flushes whole pages only, and the last record goes on behind them.
 fn quiet(servers: &Servers) {
     let emit = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 20000))";
-    servers.primary.execute(emit).unwrap();
+    servers.primary.run(emit);
     let within = "(pg_current_wal_flush_lsn() - '0/0')::bigint % 8192 = 0 \
                   AND pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
     until_answer(
@@ -154,18 +159,7 @@ fn quiet(servers: &Servers) {
 
 /// Each check is explained, with what has come of it.
 fn explained(servers: &Servers) {
-    let (primary, standby) = (&servers.primary, &servers.standby);
-    let [primary, standby] = [primary, standby].map(|it| it.conninfo(SUPERUSER));
-    let args = [
-        "--primary",
-        &primary,
-        "--standby",
-        &standby,
-        "--seconds",
-        "1",
-        "--explain",
-    ];
-    let said = doctor(&args);
+    let said = servers.ask("--explain");
     assert_eq!(said.code, 0, "{}", said.error);
     for line in [
         "one_primary: ",
@@ -178,17 +172,7 @@ fn explained(servers: &Servers) {
 
 /// Which standby would be promoted, what it lacks, and what would be missing on it.
 fn ready(servers: &mut Servers) {
-    let [primary, standby] = [&servers.primary, &servers.standby].map(|it| it.conninfo(SUPERUSER));
-    let args = [
-        "--primary",
-        &primary,
-        "--standby",
-        &standby,
-        "--seconds",
-        "1",
-        "--ready-to-fail-over",
-    ];
-    let said = doctor(&args).text;
+    let said = servers.ask("--ready-to-fail-over").text;
     for line in [
         "Ready to fail over: standby is the first choice.",
         "1. standby: has received all WAL; sync_state is async; timeline 1",
@@ -197,26 +181,19 @@ fn ready(servers: &mut Servers) {
         assert!(said.contains(line), "{line}: {said}");
     }
     // WAL that it has received is replayed before it is promoted.
-    servers
-        .standby
-        .execute("SELECT pg_wal_replay_pause()")
-        .unwrap();
+    servers.standby.run("SELECT pg_wal_replay_pause()");
     let paused = "SELECT pg_get_wal_replay_pause_state()";
     until_answer(&servers.standby, paused, "paused");
     servers
         .primary
-        .execute("INSERT INTO victim VALUES (-1, 'late')")
-        .unwrap();
+        .run("INSERT INTO victim VALUES (-1, 'late')");
     let received = format!(
         "SELECT (pg_last_wal_receive_lsn() >= '{}')::text",
         servers.primary.flush_lsn().unwrap()
     );
     until_answer(&servers.standby, &received, "true");
-    let said = doctor(&args).text;
-    servers
-        .standby
-        .execute("SELECT pg_wal_replay_resume()")
-        .unwrap();
+    let said = servers.ask("--ready-to-fail-over").text;
+    servers.standby.run("SELECT pg_wal_replay_resume()");
     for piece in [
         "Not ready to fail over",
         "against it: replay is paused",
@@ -225,7 +202,7 @@ fn ready(servers: &mut Servers) {
         assert!(said.contains(piece), "{piece}: {said}");
     }
     servers.standby.catch_up(&servers.primary).unwrap();
-    servers.primary.execute("TRUNCATE victim").unwrap();
+    servers.primary.run("TRUNCATE victim");
     servers.standby.catch_up(&servers.primary).unwrap();
 }
 
@@ -233,16 +210,11 @@ fn ready(servers: &mut Servers) {
 fn copy_that_fails(servers: &Servers) {
     servers
         .subscriber
-        .execute("INSERT INTO u VALUES (1, 'in the way')")
-        .unwrap();
-    servers
-        .primary
-        .execute("ALTER PUBLICATION p ADD TABLE u")
-        .unwrap();
+        .run("INSERT INTO u VALUES (1, 'in the way')");
+    servers.primary.run("ALTER PUBLICATION p ADD TABLE u");
     servers
         .subscriber
-        .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
-        .unwrap();
+        .run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
     let failed = "SELECT (sync_error_count > 0)::text FROM pg_stat_subscription_stats";
     until_answer(&servers.subscriber, failed, "true");
     let json = servers.assert_found("initial_sync_fails", 6, "synchronised");
@@ -253,7 +225,7 @@ fn copy_that_fails(servers: &Servers) {
         brief(&json)
     );
     // As the remedy says: the copy begins anew by itself.
-    servers.subscriber.execute("DELETE FROM u").unwrap();
+    servers.subscriber.run("DELETE FROM u");
     servers.await_tables("0");
     servers.assert_well();
 }
@@ -264,12 +236,12 @@ fn strange_state(servers: &Servers) {
         let sql = format!(
             "UPDATE pg_subscription_rel SET srsubstate = '{state}' WHERE srrelid = 't'::regclass"
         );
-        servers.subscriber.execute(&sql).unwrap();
+        servers.subscriber.run(&sql);
     };
     // A worker that copies would take it for a table to copy.
     let workers = |change: &str| {
         let sql = format!("ALTER SYSTEM {change}");
-        servers.subscriber.execute(&sql).unwrap();
+        servers.subscriber.run(&sql);
         servers.subscriber.reload().unwrap();
     };
     workers("SET max_sync_workers_per_subscription = 0");
@@ -306,12 +278,12 @@ fn identity(servers: &Servers) {
         "CREATE PUBLICATION q FOR TABLE log, log_deferred, log_dropped, root \
          WITH (publish_via_partition_root = true)",
     ] {
-        primary.execute(sql).unwrap();
+        primary.run(sql);
     }
     let tables = ["log", "log_deferred", "log_dropped", "\"In\".leaf"];
     for table in tables {
         let insert = format!("INSERT INTO {table} VALUES ('x')");
-        primary.execute(&insert).unwrap();
+        primary.run(&insert);
         let update = primary.execute(&format!("UPDATE {table} SET v = 'y'"));
         assert!(update.is_err(), "{table}");
     }
@@ -325,9 +297,9 @@ fn identity(servers: &Servers) {
     // As the remedy says.
     for table in tables {
         let full = format!("ALTER TABLE {table} REPLICA IDENTITY FULL");
-        primary.execute(&full).unwrap();
+        primary.run(&full);
         let update = format!("UPDATE {table} SET v = 'y'");
-        primary.execute(&update).unwrap();
+        primary.run(&update);
     }
     servers.assert_well();
 }
@@ -336,15 +308,15 @@ fn identity(servers: &Servers) {
 fn archiver(servers: &Servers) {
     let set = |value: &str| {
         let sql = format!("ALTER SYSTEM SET archive_command = '{value}'");
-        servers.primary.execute(&sql).unwrap();
-        servers.primary.execute("SELECT pg_reload_conf()").unwrap();
+        servers.primary.run(&sql);
+        servers.primary.run("SELECT pg_reload_conf()");
     };
     let ready =
         "SELECT (count(*) >= 8)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
     set("sleep 600");
     for _ in 0..10 {
         let switch = "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()";
-        servers.primary.execute(switch).unwrap();
+        servers.primary.run(switch);
     }
     until_answer(&servers.primary, ready, "true");
     let json = servers.assert_found("archiver_failing", 0, "archiving");
@@ -366,8 +338,7 @@ fn archiver(servers: &Servers) {
         "SELECT (count(*) = 0)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
     servers
         .primary
-        .execute("SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
-        .unwrap();
+        .run("SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()");
     until_answer(&servers.primary, none, "true");
     servers.assert_well();
 }
@@ -375,7 +346,7 @@ fn archiver(servers: &Servers) {
 /// A slot that keeps no WAL to speak of, and the rows of many transactions.
 fn abandoned_slot(servers: &Servers) {
     let make = "SELECT pg_create_logical_replication_slot('abandoned', 'pgoutput')";
-    servers.primary.execute(make).unwrap();
+    servers.primary.run(make);
     let (code, json) = servers.examine();
     assert_eq!(code, 7, "{}", brief(&json));
     assert!(
@@ -384,7 +355,7 @@ fn abandoned_slot(servers: &Servers) {
             .contains("slot abandoned on primary")
     );
     let spend = "DO $$ BEGIN FOR i IN 1..100001 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
-    servers.primary.execute(spend).unwrap();
+    servers.primary.run(spend);
     let json = servers.assert_found("unused_slot", 0, "slot");
     let kept = json["findings"][0]["evidence"][0]["value"]
         .as_f64()
@@ -392,19 +363,18 @@ fn abandoned_slot(servers: &Servers) {
     assert!(kept < 64.0 * 1024.0 * 1024.0, "{}", brief(&json));
     servers
         .primary
-        .execute("SELECT pg_drop_replication_slot('abandoned')")
-        .unwrap();
+        .run("SELECT pg_drop_replication_slot('abandoned')");
 }
 
 /// One transaction deletes many rows, which a query of the standby keeps.
 fn dead_rows(servers: &Servers) {
     let fill = "INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 150000) i";
-    servers.primary.execute(fill).unwrap();
+    servers.primary.run(fill);
     let mut reader = servers.standby.connect(SUPERUSER, "reader").unwrap();
     reader
         .execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
         .unwrap();
-    servers.primary.execute("DELETE FROM victim").unwrap();
+    servers.primary.run("DELETE FROM victim");
     let old = "SELECT bool_or(now() - xact_start > '31s')::text FROM pg_stat_activity \
                WHERE application_name = 'reader'";
     until_answer(&servers.standby, old, "true");
@@ -412,7 +382,7 @@ fn dead_rows(servers: &Servers) {
     let said = json["findings"][0]["evidence"].to_string();
     assert!(said.contains("150000 dead rows"), "{said}");
     drop(reader);
-    servers.primary.execute("TRUNCATE victim").unwrap();
+    servers.primary.run("TRUNCATE victim");
 }
 
 /// A server that nobody replicates from, and none is named.

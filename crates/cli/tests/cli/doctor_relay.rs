@@ -31,18 +31,14 @@ impl Scene {
         let primary = publisher(&lab);
         let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
         for server in [&primary, &subscriber] {
-            server
-                .execute("CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
-                .unwrap();
+            server.run("CREATE TABLE t (id bigserial PRIMARY KEY, v text)");
         }
-        primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
+        primary.run("CREATE PUBLICATION p FOR TABLE t");
         let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), args);
-        subscriber
-            .execute(&format!(
-                "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-                relay.conninfo()
-            ))
-            .unwrap();
+        subscriber.run(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
+            relay.conninfo()
+        ));
         let mut scene = Self {
             lab,
             primary,
@@ -230,8 +226,7 @@ fn blocked(scene: &mut Scene) {
     // With names and words that a terminal would obey.
     scene
         .subscriber
-        .execute("CREATE ROLE \"evil\x1b[31m\" LOGIN SUPERUSER")
-        .unwrap();
+        .run("CREATE ROLE \"evil\x1b[31m\" LOGIN SUPERUSER");
     let conninfo = scene.subscriber.conninfo("'evil\x1b[31m'");
     let conninfo = Conninfo::parse(&conninfo).unwrap();
     let mut holder = Connection::connect(&conninfo, Purpose::Sql, "holder").unwrap();
@@ -281,12 +276,9 @@ fn blocked(scene: &mut Scene) {
 /// and with the remedy in force no more.
 fn late_flush(scene: &mut Scene) {
     for (commit, expected) in [("off", 1), ("on", 0)] {
-        scene
-            .subscriber
-            .execute(&format!(
-                "ALTER SUBSCRIPTION s SET (synchronous_commit = {commit})"
-            ))
-            .unwrap();
+        scene.subscriber.run(&format!(
+            "ALTER SUBSCRIPTION s SET (synchronous_commit = {commit})"
+        ));
         let worker = format!(
             "SELECT (subsynccommit = '{commit}')::text FROM pg_subscription s \
              JOIN pg_stat_subscription a ON a.subid = s.oid AND a.pid IS NOT NULL"
@@ -306,9 +298,8 @@ fn late_flush(scene: &mut Scene) {
 fn rights(scene: &Scene) {
     scene
         .primary
-        .execute("CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
-        .unwrap();
-    scene.subscriber.execute("CREATE ROLE poor LOGIN").unwrap();
+        .run("CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher");
+    scene.subscriber.run("CREATE ROLE poor LOGIN");
     let primary = scene.primary.conninfo(SUPERUSER);
     let poor = scene.subscriber.conninfo("poor");
     let (code, json) = ask(
@@ -345,7 +336,7 @@ fn wrong_roles(scene: &Scene) {
     // A server, without the console's database and with one of that name.
     for database in ["", "CREATE DATABASE lockstep"] {
         if !database.is_empty() {
-            scene.subscriber.execute(database).unwrap();
+            scene.subscriber.run(database);
         }
         let server = scene.subscriber.conninfo(SUPERUSER);
         let (code, json) = ask(&[("--primary", &primary), ("--relay", &server)], 1);
@@ -373,18 +364,15 @@ fn wrong_roles(scene: &Scene) {
 /// A group that cannot go on is named with its reason; a relay that has gone hides no other.
 fn away(scene: &mut Scene) {
     // The group's slot is taken away.
-    scene
-        .primary
-        .execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots; \
+    scene.primary.run(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots; \
              DO $$ BEGIN LOOP BEGIN \
                PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots; \
                EXIT WHEN NOT EXISTS (SELECT FROM pg_replication_slots); \
              EXCEPTION WHEN object_in_use THEN \
                PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots; \
              END; PERFORM pg_sleep(0.01); END LOOP; END $$",
-        )
-        .unwrap();
+    );
     until("the group has failed", || {
         let upstream = scene.relay.console(&scene.lab, "SHOW UPSTREAM");
         upstream.contains("|failed|").then_some(())
@@ -407,23 +395,17 @@ fn away(scene: &mut Scene) {
 #[test]
 fn a_spool_near_its_limit_is_found() {
     let mut scene = Scene::start(&["--spool-limit", "8MB", "--logical-wal-cache", "64kB"]);
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s DISABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     until("the slot is free", || {
         let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
         let pid = scene.relay.console(&scene.lab, pids);
         pid.is_empty().then_some(())
     });
-    scene
-        .primary
-        .execute(
-            "DO $$ BEGIN FOR i IN 1..24 LOOP \
+    scene.primary.run(
+        "DO $$ BEGIN FOR i IN 1..24 LOOP \
                INSERT INTO t (v) SELECT repeat('x', 1000) FROM generate_series(1, 950); COMMIT; \
              END LOOP; END $$",
-        )
-        .unwrap();
+    );
     until("the relay waits", || {
         let upstream = scene.relay.console(&scene.lab, "SHOW UPSTREAM");
         upstream.contains("|waiting|").then_some(())
@@ -444,9 +426,6 @@ fn a_spool_near_its_limit_is_found() {
         .unwrap();
     assert_eq!(spool["names"]["slot"], "s");
     assert_eq!(spool["names"]["spool_limit"], "8.0 MB");
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s ENABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     scene.stop_writing();
 }

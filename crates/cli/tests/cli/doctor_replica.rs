@@ -2,7 +2,6 @@
 
 use std::process::{Command, Stdio};
 
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,7 +10,7 @@ use serde_json::Value;
 use crate::browser::Browser;
 use crate::doctor_support::{brief, doctor};
 use crate::replica::{
-    Followed, Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+    Followed, Running, create_args, in_app, lockstep, on, output, pair, sql, text, until, value,
 };
 use crate::serve_support::{self, Serve};
 
@@ -27,7 +26,7 @@ fn ask(source: &str, target: Option<&str>) -> (i32, Value) {
 }
 
 fn examine(followed: &Followed) -> (i32, Value) {
-    let source = format!("{} dbname=app", conninfo(&followed.source));
+    let source = in_app(&followed.source);
     ask(&source, Some(&followed.to))
 }
 
@@ -82,7 +81,7 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
     assert_eq!(seen(&json)["doing"], "running", "{}", brief(&json));
 
     // Without its target it is known by its slot.
-    let source = format!("{} dbname=app", conninfo(&followed.source));
+    let source = in_app(&followed.source);
     let (code, json) = ask(&source, None);
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(json["links"][0]["replica"], "r", "{}", brief(&json));
@@ -91,7 +90,7 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
 
     // A member of pg_monitor sees the state, another does not and says so.
     let roles = "CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN IN ROLE pg_monitor";
-    followed.target.execute(roles).unwrap();
+    followed.target.run(roles);
     let as_role = |role: &str| {
         followed
             .to
@@ -145,7 +144,7 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
 fn serve_shows_a_replica_and_what_it_does() {
     let followed = Followed::with("");
     status_is(&followed, "lag_bytes", 0);
-    let source = format!("{} dbname=app", conninfo(&followed.source));
+    let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let serve = Serve::start(&[&nodes[..], &["--window", "5"]].concat());
     let doing = |doing: &str| {
@@ -320,16 +319,12 @@ fn a_replica_whose_slot_is_gone_is_quoted_and_not_called_well() {
 
 #[test]
 fn a_copy_is_no_lag_until_it_ends_too_early() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE big (id int PRIMARY KEY, v text);
+    let (lab, source, target) = pair(
+        "CREATE TABLE big (id int PRIMARY KEY, v text);
              INSERT INTO big SELECT n, repeat('x', 500) FROM generate_series(1, 60000) n",
-        )
-        .unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    );
+    let from = in_app(&source);
+    let to = in_app(&target);
     let mut args = create_args(&from, &to);
     // It is not done before doctor is.
     args.extend(["--jobs", "2", "--bandwidth", "200kB"]);
@@ -366,7 +361,7 @@ fn a_copy_is_no_lag_until_it_ends_too_early() {
     while value(&target, working) != "0" {
         pause();
     }
-    sql(&source).execute("INSERT INTO big VALUES (0)").unwrap();
+    on(&source, "INSERT INTO big VALUES (0)");
     let (code, json) = ask(&from, Some(&to));
     assert_eq!(code, 6, "{}", brief(&json));
     let found = &json["findings"][0];
@@ -379,7 +374,7 @@ fn a_copy_is_no_lag_until_it_ends_too_early() {
     );
 
     // A state of an older version cannot be read, and who may mend that is said.
-    sql(&target).execute("DROP TABLE lockstep.hold").unwrap();
+    on(&target, "DROP TABLE lockstep.hold");
     let (code, json) = ask(&from, Some(&to));
     assert_eq!(code, 7, "{}", brief(&json));
     let troubles = json["nodes"][1]["troubles"].to_string();

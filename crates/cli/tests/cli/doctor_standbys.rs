@@ -28,7 +28,7 @@ impl Cascade {
     fn start() -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let primary = lab.primary("primary", None, &Settings::new()).unwrap();
-        primary.execute("CREATE TABLE t (v text)").unwrap();
+        primary.run("CREATE TABLE t (v text)");
         let settings = [("wal_retrieve_retry_interval", "100ms")];
         let settings: Settings = settings
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -124,7 +124,7 @@ fn each_hop_of_a_cascade_has_its_own_lag() {
         };
         for name in paused {
             let sql = "SELECT pg_wal_replay_pause()";
-            server(name).execute(sql).unwrap();
+            server(name).run(sql);
             let state = "SELECT pg_get_wal_replay_pause_state()";
             // Only seen when there is something to replay.
             let _writer = cascade.write();
@@ -133,7 +133,7 @@ fn each_hop_of_a_cascade_has_its_own_lag() {
         let (code, json) = cascade.examine(3);
         for name in paused {
             let sql = "SELECT pg_wal_replay_resume()";
-            server(name).execute(sql).unwrap();
+            server(name).run(sql);
         }
         assert_eq!(code, 6, "{paused:?}: {}", brief(&json));
         assert_eq!(behind(&json), paused, "{}", brief(&json));
@@ -278,9 +278,7 @@ fn twins(cascade: &mut Cascade) {
 
 fn set_upstream(standby: &Server, conninfo: &str) {
     let quoted = conninfo.replace('\'', "''");
-    standby
-        .execute(&format!("ALTER SYSTEM SET primary_conninfo = '{quoted}'"))
-        .unwrap();
+    standby.run(&format!("ALTER SYSTEM SET primary_conninfo = '{quoted}'"));
     standby.reload().unwrap();
 }
 
@@ -288,9 +286,7 @@ fn set_upstream(standby: &Server, conninfo: &str) {
 fn the_extension_s_figures_are_used() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = lab.primary("primary", None, &Settings::new()).unwrap();
-    primary
-        .execute("CREATE EXTENSION lockstep; CREATE TABLE t (v text)")
-        .unwrap();
+    primary.run("CREATE EXTENSION lockstep; CREATE TABLE t (v text)");
     let preload = [("shared_preload_libraries", "lockstep")];
     let settings: Settings = preload
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -315,7 +311,7 @@ fn the_extension_s_figures_are_used() {
     assert!(state.concurrency_limit > 0 && limit != "0");
 
     // Lag is what the extension says as well.
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     let sql = "INSERT INTO t VALUES (repeat('x', 1000))";
     let writer = Writer::start(&primary, DATABASE, sql, Duration::from_millis(100)).unwrap();
     let state = "SELECT pg_get_wal_replay_pause_state()";
@@ -352,5 +348,5 @@ fn the_extension_s_figures_are_used() {
         let node = state.nodes.iter().find(|node| node.name == "standby")?;
         node.extension.as_ref()?.lag_ms.filter(|ms| *ms >= least)
     });
-    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+    standby.run("SELECT pg_wal_replay_resume()");
 }

@@ -32,8 +32,7 @@ impl Pair {
         ]);
         let primary = lab.primary("primary", None, &primary).unwrap();
         primary
-            .execute("CREATE TABLE t (id int, v text); INSERT INTO t SELECT i FROM generate_series(1, 1000) i")
-            .unwrap();
+            .run("CREATE TABLE t (id int, v text); INSERT INTO t SELECT i FROM generate_series(1, 1000) i");
         let standby = settings(&[
             ("wal_retrieve_retry_interval", "200ms"),
             ("max_standby_archive_delay", "-1"),
@@ -51,8 +50,7 @@ impl Pair {
     fn set(&self, name: &str, value: &str) {
         let value = value.replace('\'', "''");
         self.standby
-            .execute(&format!("ALTER SYSTEM SET {name} = '{value}'"))
-            .unwrap();
+            .run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
         self.standby.reload().unwrap();
     }
 
@@ -66,7 +64,7 @@ impl Pair {
     fn archive(&self, segments: usize) {
         for _ in 0..segments {
             for sql in ["INSERT INTO t VALUES (0)", "SELECT pg_switch_wal()"] {
-                self.primary.execute(sql).unwrap();
+                self.primary.run(sql);
             }
         }
         let waits =
@@ -122,7 +120,7 @@ fn why_a_standby_does_not_stream_is_told() {
     let remedy = json["findings"][0]["remedies"][0].as_str().unwrap();
     let sql = remedy.strip_prefix("on primary: ").unwrap();
     let (sql, _) = sql.split_once(';').unwrap();
-    pair.primary.execute(sql).unwrap();
+    pair.primary.run(sql);
     pair.await_receivers("1");
 
     pair.set("primary_conninfo", &format!("{conninfo} port=1"));
@@ -136,7 +134,7 @@ fn why_a_standby_does_not_stream_is_told() {
 /// A standby that was promoted and is a standby again, and a primary that knows nothing of that.
 fn diverged(mut pair: Pair) {
     pair.standby.promote().unwrap();
-    pair.standby.execute("INSERT INTO t VALUES (-1)").unwrap();
+    pair.standby.run("INSERT INTO t VALUES (-1)");
     pair.standby.stop(Stop::Fast).unwrap();
     let signal = pair.standby.data().join("standby.signal");
     std::fs::write(&signal, "").unwrap();
@@ -162,7 +160,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
     until_answer(&pair.primary, active, "0");
     let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
-    pair.primary.execute(slots).unwrap();
+    pair.primary.run(slots);
     pair.archive(3);
     let rows = "SELECT count(*)::text FROM t WHERE id = 0";
     until_answer(&pair.standby, rows, "3");
@@ -177,7 +175,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         .execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
         .unwrap();
     for sql in ["DELETE FROM t WHERE id > 500", "VACUUM t"] {
-        pair.primary.execute(sql).unwrap();
+        pair.primary.run(sql);
     }
     pair.archive(4);
     let waits = "SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'startup'";
@@ -200,7 +198,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     pair.set("restore_command", &slow);
     for _ in 0..20 {
         let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";
-        pair.primary.execute(fill).unwrap();
+        pair.primary.run(fill);
     }
     pair.archive(1);
     pair.assert_first("restore_slow");
@@ -209,5 +207,13 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
 
     pair.set("restore_command", "/bin/false");
     pair.archive(4);
-    pair.assert_first("restore_fails");
+    let json = pair.assert_first("restore_fails");
+    // As the remedy says, with a command that works.
+    let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
+    let remedy = remedies.find_map(|it| it.as_str()?.strip_prefix("on standby: "));
+    for sql in remedy.unwrap().split(';').take(2) {
+        let sql = sql.replace("...", &format!("cp {}/%f %p", pair.archive));
+        pair.standby.execute(&sql).unwrap();
+    }
+    until_answer(&pair.standby, rows, "12");
 }

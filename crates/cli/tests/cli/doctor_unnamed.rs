@@ -58,10 +58,7 @@ fn what_a_subscriber_does_not_tell_is_not_taken_for_its_lag() {
     let _second_lock = lock(&stage, "keyed");
     let walsender = stage.process(Which::Primary, "walsender", Some("second"));
     let frozen = Frozen::process(walsender.unwrap()).unwrap();
-    stage
-        .primary
-        .execute("INSERT INTO t (v) VALUES ('older')")
-        .unwrap();
+    stage.primary.run("INSERT INTO t (v) VALUES ('older')");
     // What is not sent is not applied, so all know how long that is.
     let is_old = |link: &LinkState| link.lag_ms > 2_000.0 && link.bound == Bound::default();
     for (monitor, name) in [(&unnamed, "second"), (&named, "subscriber")] {
@@ -70,9 +67,9 @@ fn what_a_subscriber_does_not_tell_is_not_taken_for_its_lag() {
     let written = Instant::now();
     // Of a worker that is within a change, it is not known whether it has passed what is just before.
     let sql = "INSERT INTO busy (v) VALUES ('between')";
-    stage.primary.execute(sql).unwrap();
+    stage.primary.run(sql);
     let sql = "INSERT INTO keyed VALUES (7, 7, 'newer')";
-    stage.primary.execute(sql).unwrap();
+    stage.primary.run(sql);
     let end = stage
         .primary
         .query_text("SELECT pg_current_wal_insert_lsn()::text");

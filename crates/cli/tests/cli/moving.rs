@@ -39,7 +39,7 @@ fn a_newcomer_who_follows_the_chapter_arrives() {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     sql(&source).execute(APPLICATION).unwrap();
-    target.execute("DROP DATABASE app").unwrap();
+    target.run("DROP DATABASE app");
     let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
     let script = commands(&page, &source, &target);
     // Somebody sells while the replica follows, and counts twice afterwards.

@@ -16,9 +16,7 @@ use serde_json::Value;
 /// A database whose names may be any bytes, with a subscription that is called so.
 fn subscriber(lab: &Lab) -> (Server, String) {
     let server = lab.primary("subscriber", None, &Settings::new()).unwrap();
-    server
-        .execute("CREATE DATABASE bytes TEMPLATE template0 ENCODING SQL_ASCII LOCALE 'C'")
-        .unwrap();
+    server.run("CREATE DATABASE bytes TEMPLATE template0 ENCODING SQL_ASCII LOCALE 'C'");
     let conninfo = server.conninfo(SUPERUSER);
     let conninfo = conninfo.replace(&format!("dbname={DATABASE}"), "dbname=bytes");
     let mut client = server

@@ -22,9 +22,7 @@ fn process(server: &Server, backend_type: &str) -> Pid {
 }
 
 fn write(primary: &Server) {
-    primary
-        .execute("CREATE TABLE IF NOT EXISTS t (x int); INSERT INTO t VALUES (1)")
-        .unwrap();
+    primary.run("CREATE TABLE IF NOT EXISTS t (x int); INSERT INTO t VALUES (1)");
 }
 
 #[test]
@@ -36,7 +34,7 @@ fn what_is_wrong_with_a_node_is_said() {
     let agent = Agent::start(&primary, &standby, &[]);
     all_is_well(&agent);
 
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     agent.await_state("late", Some("paused"));
     assert!(
         agent
@@ -45,7 +43,7 @@ fn what_is_wrong_with_a_node_is_said() {
     );
     assert!(agent.haproxy_hears("late-fresh").starts_with("up "));
     assert_eq!(agent.serve.get("/replica?lag=1h").status, 503);
-    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+    standby.run("SELECT pg_wal_replay_resume()");
     agent.await_state("in", None);
 
     // Replay hangs: nothing says so but that the node does not show what the primary had.
@@ -66,23 +64,15 @@ fn what_is_wrong_with_a_node_is_said() {
         .query_text("SHOW primary_conninfo")
         .unwrap()
         .unwrap();
-    standby
-        .execute("ALTER SYSTEM SET primary_conninfo = ''")
-        .unwrap();
+    standby.run("ALTER SYSTEM SET primary_conninfo = ''");
     standby.reload().unwrap();
     agent.await_state("late", Some("no_upstream"));
-    standby
-        .execute("ALTER SYSTEM SET restore_command = 'false'")
-        .unwrap();
+    standby.run("ALTER SYSTEM SET restore_command = 'false'");
     standby.reload().unwrap();
     agent.await_state("late", Some("archive"));
-    standby
-        .execute("ALTER SYSTEM RESET restore_command")
-        .unwrap();
+    standby.run("ALTER SYSTEM RESET restore_command");
     let upstream = upstream.replace('\'', "''");
-    standby
-        .execute(&format!("ALTER SYSTEM SET primary_conninfo = '{upstream}'"))
-        .unwrap();
+    standby.run(&format!("ALTER SYSTEM SET primary_conninfo = '{upstream}'"));
     standby.reload().unwrap();
     agent.await_state("in", None);
 
@@ -185,10 +175,12 @@ fn a_node_whose_wal_is_gone_and_one_of_another_cluster_are_told() {
 
     standby.stop(Stop::Fast).unwrap();
     let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
-    primary.execute(drop).unwrap();
+    primary.run(drop);
     for _ in 0..3 {
-        primary.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100)); SELECT pg_switch_wal()").unwrap();
-        primary.execute("CHECKPOINT").unwrap();
+        primary.run(
+            "SELECT pg_logical_emit_message(false, 'x', repeat('x', 100)); SELECT pg_switch_wal()",
+        );
+        primary.run("CHECKPOINT");
     }
     standby.start().unwrap();
     agent.await_state("late", Some("wal_removed"));

@@ -20,7 +20,7 @@ fn await_writes(agent: &Agent, takes_writes: bool) {
 
 fn write(server: &Server) {
     let sql = "CREATE TABLE IF NOT EXISTS t (x int); INSERT INTO t VALUES (1)";
-    server.execute(sql).unwrap();
+    server.run(sql);
 }
 
 #[test]
@@ -57,13 +57,11 @@ fn an_old_primary_that_comes_back_gets_no_writers() {
     assert_eq!(of_new.haproxy_hears("writes"), "up 100%");
 
     let upstream = new.conninfo(SUPERUSER);
-    left.execute("ALTER SYSTEM RESET primary_slot_name")
-        .unwrap();
-    left.execute(&format!(
+    left.run("ALTER SYSTEM RESET primary_slot_name");
+    left.run(&format!(
         "ALTER SYSTEM SET primary_conninfo = '{}'",
         upstream.replace('\'', "''")
-    ))
-    .unwrap();
+    ));
     left.reload().unwrap();
     of_left.await_state("in", None);
 }
@@ -110,8 +108,8 @@ fn a_server_without_a_free_connection_is_full() {
     let primary = lab.primary("primary", None, &settings).unwrap();
     let mut standby = lab.standby(&primary, "standby", &settings).unwrap();
     standby.catch_up(&primary).unwrap();
-    standby.execute("SELECT 1").unwrap();
-    primary.execute("CREATE ROLE reader LOGIN").unwrap();
+    standby.run("SELECT 1");
+    primary.run("CREATE ROLE reader LOGIN");
     standby.catch_up(&primary).unwrap();
     let agent = Agent::start(&primary, &standby, &[]);
     agent.await_state("in", None);

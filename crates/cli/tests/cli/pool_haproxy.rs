@@ -151,37 +151,70 @@ pub fn nodes_file(lab: &Lab, nodes: &[(&Server, &str, &Agent)]) -> std::path::Pa
     lab.write_file("nodes.toml", &text).unwrap()
 }
 
-#[test]
-fn new_sessions_go_where_the_agents_say() {
-    if !Path::new(PROGRAM).exists() {
-        println!("SKIP: there is no HAProxy (Debian's haproxy)");
-        return;
-    }
-    let lab = TestLab::stock().start().unwrap();
-    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
-    let mut first = lab.standby(&primary, "first", &Settings::new()).unwrap();
-    let mut second = lab.standby(&primary, "second", &Settings::new()).unwrap();
-    for standby in [&mut first, &mut second] {
-        standby.catch_up(&primary).unwrap();
-    }
-    let agents = [&primary, &first, &second].map(|node| Agent::start(&primary, node, &[]));
-    let [of_primary, of_first, of_second] = &agents;
-    let file = nodes_file(
-        &lab,
-        &[
+/// A primary and two standbys, an agent beside each, and the file that names all.
+struct Nodes {
+    primary: Server,
+    first: Server,
+    second: Server,
+    agents: [Agent; 3],
+    file: PathBuf,
+    // Last: it ends what still runs.
+    lab: Lab,
+}
+
+impl Nodes {
+    fn start() -> Self {
+        let lab = TestLab::stock().start().unwrap();
+        let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+        let mut first = lab.standby(&primary, "first", &Settings::new()).unwrap();
+        let mut second = lab.standby(&primary, "second", &Settings::new()).unwrap();
+        for standby in [&mut first, &mut second] {
+            standby.catch_up(&primary).unwrap();
+        }
+        let agents = [&primary, &first, &second].map(|node| Agent::start(&primary, node, &[]));
+        let [of_primary, of_first, of_second] = &agents;
+        let nodes = [
             (&primary, "primary", of_primary),
             (&first, "standby", of_first),
             (&second, "standby", of_second),
-        ],
-    );
-    let nodes = file.to_str().unwrap();
-    let proxy = start(&lab, &file, &[]);
-    await_servers(proxy.writes, &[&primary]);
-    await_servers(proxy.reads, &[&first, &second]);
+        ];
+        let file = nodes_file(&lab, &nodes);
+        Self {
+            primary,
+            first,
+            second,
+            agents,
+            file,
+            lab,
+        }
+    }
+}
+
+/// Whether HAProxy is there; says so if not.
+pub fn is_installed() -> bool {
+    let is_there = Path::new(PROGRAM).exists();
+    if !is_there {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+    }
+    is_there
+}
+
+#[test]
+fn new_sessions_go_where_the_agents_say() {
+    if !is_installed() {
+        return;
+    }
+    let nodes = Nodes::start();
+    let (primary, first, second) = (&nodes.primary, &nodes.first, &nodes.second);
+    let [_, of_first, of_second] = &nodes.agents;
+    let proxy = start(&nodes.lab, &nodes.file, &[]);
+    let nodes = nodes.file.to_str().unwrap();
+    await_servers(proxy.writes, &[primary]);
+    await_servers(proxy.reads, &[first, second]);
 
     // A node that is paused gets no new session from the moment on that HAProxy has seen it.
-    first.execute("SELECT pg_wal_replay_pause()").unwrap();
-    await_servers(proxy.reads, &[&second]);
+    first.run("SELECT pg_wal_replay_pause()");
+    await_servers(proxy.reads, &[second]);
     status_says(
         nodes,
         6,
@@ -192,21 +225,21 @@ fn new_sessions_go_where_the_agents_say() {
         ],
     );
     // All are late: both go on.
-    second.execute("SELECT pg_wal_replay_pause()").unwrap();
+    second.run("SELECT pg_wal_replay_pause()");
     of_second.await_state("late", Some("paused"));
-    await_servers(proxy.reads, &[&first, &second]);
-    first.execute("SELECT pg_wal_replay_resume()").unwrap();
-    await_servers(proxy.reads, &[&first]);
-    second.execute("SELECT pg_wal_replay_resume()").unwrap();
-    await_servers(proxy.reads, &[&first, &second]);
-    await_servers(proxy.writes, &[&primary]);
+    await_servers(proxy.reads, &[first, second]);
+    first.run("SELECT pg_wal_replay_resume()");
+    await_servers(proxy.reads, &[first]);
+    second.run("SELECT pg_wal_replay_resume()");
+    await_servers(proxy.reads, &[first, second]);
+    await_servers(proxy.writes, &[primary]);
     status_says(
         nodes,
         0,
         &[("primary", "is_primary"), ("first", ""), ("second", "")],
     );
 
-    drained_nodes_keep_their_sessions(&proxy, [&first, &second], [of_first, of_second]);
+    drained_nodes_keep_their_sessions(&proxy, [first, second], [of_first, of_second]);
 
     let hosts = |more: &[&str]| {
         let args = [&["pool", "conninfo", "--nodes", nodes][..], more].concat();
@@ -230,41 +263,26 @@ fn new_sessions_go_where_the_agents_say() {
 /// Sessions of a late node stay with `--sessions-when-out close`, those of one that is out do not.
 #[test]
 fn only_sessions_of_nodes_that_are_out_are_cut_off() {
-    if !Path::new(PROGRAM).exists() {
-        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+    if !is_installed() {
         return;
     }
-    let lab = TestLab::stock().start().unwrap();
-    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
-    let mut first = lab.standby(&primary, "first", &Settings::new()).unwrap();
-    let mut second = lab.standby(&primary, "second", &Settings::new()).unwrap();
-    for standby in [&mut first, &mut second] {
-        standby.catch_up(&primary).unwrap();
-    }
-    let [of_primary, of_first, of_second] =
-        [&primary, &first, &second].map(|node| Agent::start(&primary, node, &[]));
-    let file = nodes_file(
-        &lab,
-        &[
-            (&primary, "primary", &of_primary),
-            (&first, "standby", &of_first),
-            (&second, "standby", &of_second),
-        ],
-    );
-    let proxy = start(&lab, &file, &["--sessions-when-out", "close"]);
-    await_servers(proxy.reads, &[&first, &second]);
+    let mut nodes = Nodes::start();
+    let (first, second) = (&nodes.first, &nodes.second);
+    let close = ["--sessions-when-out", "close"];
+    let proxy = start(&nodes.lab, &nodes.file, &close);
+    await_servers(proxy.reads, &[first, second]);
     let mut kept = until("a session reaches the first", || {
         let mut session = session(proxy.reads)?;
         (port_of(&mut session)? == first.port()).then_some(session)
     });
-    first.execute("SELECT pg_wal_replay_pause()").unwrap();
-    await_servers(proxy.reads, &[&second]);
+    first.run("SELECT pg_wal_replay_pause()");
+    await_servers(proxy.reads, &[second]);
     assert_eq!(port_of(&mut kept), Some(first.port()));
-    first.execute("SELECT pg_wal_replay_resume()").unwrap();
-    await_servers(proxy.reads, &[&first, &second]);
+    first.run("SELECT pg_wal_replay_resume()");
+    await_servers(proxy.reads, &[first, second]);
     assert_eq!(port_of(&mut kept), Some(first.port()));
-    first.promote().unwrap();
-    of_first.await_state("out", Some("is_primary"));
+    nodes.first.promote().unwrap();
+    nodes.agents[1].await_state("out", Some("is_primary"));
     until("the session is cut off", || {
         port_of(&mut kept).is_none().then_some(())
     });
@@ -382,8 +400,7 @@ fn agents_with_logins_and_tls_are_asked() {
     assert!(json["nodes"][0]["trouble"].is_string(), "{json}");
 
     an_authority_is_no_server(&lab, &primary, folder.path());
-    if !Path::new(PROGRAM).exists() {
-        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+    if !is_installed() {
         return;
     }
     for late in ["freshest", "primary", "refuse"] {

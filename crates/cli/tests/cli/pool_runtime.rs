@@ -8,7 +8,7 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 
 use crate::pool_haproxy::{
-    PROGRAM, await_servers, lockstep, nodes_file, port_of, session, start, text,
+    await_servers, is_installed, lockstep, nodes_file, port_of, session, start, text,
 };
 use crate::pool_support::Agent;
 use crate::serve_support::until;
@@ -32,8 +32,7 @@ fn pool(words: &[&str], code: i32) -> Output {
 
 #[test]
 fn nodes_come_and_go_without_a_reload() {
-    if !Path::new(PROGRAM).exists() {
-        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+    if !is_installed() {
         return;
     }
     let lab = TestLab::stock().start().unwrap();

@@ -15,36 +15,30 @@ const STATISTICS: &str = "SELECT name, blks_read FROM lockstep_stat_logical_wal_
 fn a_subscription_lives_through_the_relay() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
-    primary
-        .execute(
-            "CREATE TABLE a (id int PRIMARY KEY, v text); \
+    primary.run(
+        "CREATE TABLE a (id int PRIMARY KEY, v text); \
              INSERT INTO a SELECT i, 'old ' || i FROM generate_series(1, 1000) i; \
              CREATE TABLE b (id int PRIMARY KEY, secret text, v int); \
              INSERT INTO b SELECT i, 'secret', i FROM generate_series(1, 100) i; \
              CREATE PUBLICATION pa FOR TABLE a; \
              CREATE PUBLICATION pb FOR TABLE b (id, v) WHERE (id > 50)",
-        )
-        .unwrap();
+    );
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    subscriber
-        .execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v int)")
-        .unwrap();
+    subscriber.run(
+        "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v int)",
+    );
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let connection = relay.conninfo();
 
     // Create, initial copy, streaming.
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{connection}' PUBLICATION pa"
-        ))
-        .unwrap();
+    subscriber.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{connection}' PUBLICATION pa"
+    ));
     until_same(&primary, &subscriber, "a");
-    primary
-        .execute(
-            "INSERT INTO a SELECT i, 'new' FROM generate_series(1001, 2000) i; \
+    primary.run(
+        "INSERT INTO a SELECT i, 'new' FROM generate_series(1001, 2000) i; \
              UPDATE a SET v = 'changed' WHERE id % 7 = 0; DELETE FROM a WHERE id % 11 = 0",
-        )
-        .unwrap();
+    );
     until_same(&primary, &subscriber, "a");
     let upstream = slots(&primary);
     assert!(upstream.starts_with("lockstep_auto_"), "{upstream}");
@@ -53,11 +47,9 @@ fn a_subscription_lives_through_the_relay() {
     set_publications(&primary, &subscriber);
 
     // Disable and enable: nothing is lost meanwhile.
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
-    primary
-        .execute("UPDATE a SET v = 'while disabled' WHERE id < 100")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
+    primary.run("UPDATE a SET v = 'while disabled' WHERE id < 100");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_same(&primary, &subscriber, "a");
 
     refresh(&primary, &subscriber);
@@ -65,9 +57,7 @@ fn a_subscription_lives_through_the_relay() {
 
     // Drop.
     for (server, name) in [(&subscriber, "s"), (&second, "s2")] {
-        server
-            .execute(&format!("DROP SUBSCRIPTION {name}"))
-            .unwrap();
+        server.run(&format!("DROP SUBSCRIPTION {name}"));
     }
     assert_eq!(relay.console(&lab, STATISTICS), "");
     // The relay's own are all that is left.
@@ -81,16 +71,12 @@ fn a_subscription_lives_through_the_relay() {
 
 /// Another publication, with a row filter and a column list.
 fn set_publications(primary: &Server, subscriber: &Server) {
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb")
-        .unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb");
     until_answer(subscriber, "SELECT count(*)::text FROM b", "50");
-    primary
-        .execute(
-            "INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; \
+    primary.run(
+        "INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; \
              INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'",
-        )
-        .unwrap();
+    );
     until_answer(subscriber, "SELECT count(*)::text FROM b", "150");
     until_same(primary, subscriber, "a");
 }
@@ -98,24 +84,18 @@ fn set_publications(primary: &Server, subscriber: &Server) {
 /// A table that comes later, and one that changes.
 fn refresh(primary: &Server, subscriber: &Server) {
     for server in [primary, subscriber] {
-        server
-            .execute("CREATE TABLE c (id int PRIMARY KEY, v text)")
-            .unwrap();
+        server.run("CREATE TABLE c (id int PRIMARY KEY, v text)");
     }
-    primary
-        .execute(
-            "INSERT INTO c SELECT i, 'c' FROM generate_series(1, 10) i; \
+    primary.run(
+        "INSERT INTO c SELECT i, 'c' FROM generate_series(1, 10) i; \
              ALTER PUBLICATION pa ADD TABLE c",
-        )
-        .unwrap();
-    subscriber
-        .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
-        .unwrap();
+    );
+    subscriber.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
     until_same(primary, subscriber, "c");
     for server in [subscriber, primary] {
-        server.execute("ALTER TABLE a ADD w int DEFAULT 5").unwrap();
+        server.run("ALTER TABLE a ADD w int DEFAULT 5");
     }
-    primary.execute("UPDATE a SET w = id").unwrap();
+    primary.run("UPDATE a SET w = id");
     until_same(primary, subscriber, "a");
 }
 
@@ -124,17 +104,14 @@ fn share(lab: &Lab, (primary, subscriber): (&Server, &Server), relay: &Relay) ->
     let before = slots(primary);
     let second = lab.primary("second", None, &logical()).unwrap();
     second
-        .execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int); \
-             CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)")
-        .unwrap();
-    second
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s2 CONNECTION '{}' PUBLICATION pb, pa",
-            relay.conninfo()
-        ))
-        .unwrap();
+        .run("CREATE TABLE a (id int PRIMARY KEY, v text, w int); \
+             CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)");
+    second.run(&format!(
+        "CREATE SUBSCRIPTION s2 CONNECTION '{}' PUBLICATION pb, pa",
+        relay.conninfo()
+    ));
     until_same(primary, &second, "a");
-    primary.execute("UPDATE a SET v = 'for both'").unwrap();
+    primary.run("UPDATE a SET v = 'for both'");
     until_same(primary, &second, "a");
     until_same(primary, subscriber, "a");
     assert_eq!(slots(primary), before);
@@ -147,9 +124,7 @@ fn share(lab: &Lab, (primary, subscriber): (&Server, &Server), relay: &Relay) ->
 fn pg_recvlogical_works_through_the_relay() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
-    primary
-        .execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
-        .unwrap();
+    primary.run("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let receive = |args: &[&str]| {
         let output = Command::new(lab.package().program("pg_recvlogical"))
@@ -162,11 +137,11 @@ fn pg_recvlogical_works_through_the_relay() {
         output.stdout
     };
     receive(&["--create-slot", "--plugin", "pgoutput"]);
-    primary.execute("INSERT INTO t VALUES (1)").unwrap();
-    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    primary.run("INSERT INTO t VALUES (1)");
+    primary.run("INSERT INTO t VALUES (2)");
     let end = primary.flush_lsn().unwrap().to_string();
     // So that there is a commit beyond the end.
-    primary.execute("INSERT INTO t VALUES (3)").unwrap();
+    primary.run("INSERT INTO t VALUES (3)");
     let options = [
         "--start",
         "--no-loop",
@@ -209,23 +184,17 @@ fn pg_recvlogical_works_through_the_relay() {
 fn a_subscription_moves_to_the_relay_with_its_connection() {
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
-    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    primary.run("INSERT INTO a VALUES (1)");
     subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
     until_same(&primary, &subscriber, "a");
     assert_eq!(slots(&primary), "s");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    primary
-        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "ALTER SUBSCRIPTION s CONNECTION '{}'",
-            relay.conninfo()
-        ))
-        .unwrap();
-    primary
-        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
-        .unwrap();
+    primary.run("INSERT INTO a SELECT generate_series(2, 1000)");
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION s CONNECTION '{}'",
+        relay.conninfo()
+    ));
+    primary.run("INSERT INTO a SELECT generate_series(1001, 2000)");
     until_same(&primary, &subscriber, "a");
     until("the slot is the relay's", || {
         let only = slots(&primary);
@@ -240,9 +209,9 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
 fn a_group_that_waits_holds_up_no_other() {
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
-    primary.execute("CREATE PUBLICATION pb").unwrap();
+    primary.run("CREATE PUBLICATION pb");
     subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
-    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    primary.run("INSERT INTO a VALUES (1)");
     until_same(&primary, &subscriber, "a");
     let mut open = primary.connect(SUPERUSER, "open").unwrap();
     open.query("BEGIN").unwrap();
@@ -255,17 +224,15 @@ fn a_group_that_waits_holds_up_no_other() {
     until("the group's slot is being made", || {
         slots(&primary).contains("lockstep_gb").then_some(())
     });
-    subscriber
-        .execute(&format!(
-            "ALTER SUBSCRIPTION s CONNECTION '{}'",
-            relay.conninfo()
-        ))
-        .unwrap();
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION s CONNECTION '{}'",
+        relay.conninfo()
+    ));
     until("the slot is the relay's", || {
         let log = relay.log();
         (log.contains("adopted") && !log.contains("group=\"gb\"")).then_some(())
     });
-    primary.execute("INSERT INTO a VALUES (2)").unwrap();
+    primary.run("INSERT INTO a VALUES (2)");
     until_same(&primary, &subscriber, "a");
     drop(open);
     until("the group is made", || {

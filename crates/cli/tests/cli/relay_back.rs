@@ -23,9 +23,9 @@ impl Stage {
     fn new(lab: &Lab) -> Self {
         let (primary, subscriber) = table_on_both(lab, "a (id int PRIMARY KEY)");
         let other = "CREATE TABLE b (id int PRIMARY KEY)";
-        primary.execute(other).unwrap();
-        subscriber.execute(other).unwrap();
-        primary.execute("CREATE PUBLICATION q FOR TABLE b").unwrap();
+        primary.run(other);
+        subscriber.run(other);
+        primary.run("CREATE PUBLICATION q FOR TABLE b");
         let file = lab.folder().join("relay.toml");
         let text = "auto_groups = false\n[[group]]\nname = 'g'\ndatabase = 'postgres'\n\
                     publications = ['p']\n";
@@ -39,7 +39,7 @@ impl Stage {
             "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p WITH (disable_on_error = true)",
             relay.conninfo()
         );
-        subscriber.execute(&sql).unwrap();
+        subscriber.run(&sql);
         let stage = Self {
             subscriber,
             relay,
@@ -53,7 +53,7 @@ impl Stage {
 
     fn insert(&self, ids: &str) {
         let sql = format!("INSERT INTO a SELECT {ids}");
-        self.primary.execute(&sql).unwrap();
+        self.primary.run(&sql);
     }
 
     fn until_all_is_there(&self) {
@@ -111,10 +111,8 @@ fn a_slot_goes_back_to_the_primary() {
     let stage = Stage::new(&lab);
     let subscriber = &stage.subscriber;
     stage.leave_behind(&lab, "generate_series(2, 1000)");
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION p, q WITH (refresh = false)")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s SET PUBLICATION p, q WITH (refresh = false)");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     stage.until_slots("lockstep_g s");
     stage.insert("generate_series(1001, 2000)");
     stage.until_all_is_there();
@@ -129,7 +127,7 @@ fn a_slot_goes_back_to_the_primary() {
     });
     stage.insert("3000");
     stage.until_all_is_there();
-    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    subscriber.run("DROP SUBSCRIPTION s");
     assert_eq!(slots(&stage.primary), "lockstep_g");
 }
 
@@ -153,7 +151,7 @@ fn a_slot_is_dropped_with_its_copy_or_not_at_all() {
     until_answer(primary, active, "false");
     let enable = || {
         let enable = "ALTER SUBSCRIPTION s ENABLE";
-        stage.subscriber.execute(enable).unwrap();
+        stage.subscriber.run(enable);
     };
     enable();
     stage.until_all_is_there();
@@ -162,10 +160,7 @@ fn a_slot_is_dropped_with_its_copy_or_not_at_all() {
     until("the relay has forgotten it", || {
         relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
     });
-    stage
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s DISABLE")
-        .unwrap();
+    stage.subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     until_answer(primary, active, "false");
     enable();
     stage.until_slots("lockstep_g");
@@ -187,7 +182,7 @@ fn a_database_that_took_anothers_name_is_another() {
         let address = primary.config(SUPERUSER, "test").database("app");
         address.connect().unwrap().execute(sql).unwrap();
     };
-    primary.execute("CREATE DATABASE app").unwrap();
+    primary.run("CREATE DATABASE app");
     in_app(make);
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let conninfo = relay.conninfo().replace("dbname=postgres", "dbname=app");
@@ -196,23 +191,21 @@ fn a_database_that_took_anothers_name_is_another() {
     until_answer(&subscriber, "SELECT count(*)::text FROM a", "1");
     disable(&lab, &subscriber, "s", &relay);
     relay.stop();
-    primary.execute("ALTER DATABASE app RENAME TO old").unwrap();
-    primary.execute("CREATE DATABASE app").unwrap();
+    primary.run("ALTER DATABASE app RENAME TO old");
+    primary.run("CREATE DATABASE app");
     in_app(make);
     in_app("INSERT INTO a VALUES (2)");
     relay.restart();
     // The slot is served from rows of a database that this role may not read.
     let forbid = "REVOKE CONNECT ON DATABASE old FROM PUBLIC; CREATE ROLE copier REPLICATION LOGIN";
-    primary.execute(forbid).unwrap();
+    primary.run(forbid);
     let refused = |relay: &Relay| {
         let mut client = logged_in_as(Raw::tcp(relay.port), "copier", "app");
         client.refusal(&start("p")).map(|refused| refused.sqlstate)
     };
     assert_eq!(refused(&relay).as_deref(), Some("55000"));
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION q WITH (refresh = false)")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s SET PUBLICATION q WITH (refresh = false)");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until("the subscriber is told", || {
         let log = fs::read_to_string(subscriber.log()).unwrap();
         log.contains("replication slot \"s\" was not created in this database")
@@ -225,8 +218,8 @@ fn a_database_that_took_anothers_name_is_another() {
     disable(&lab, &subscriber, "s", &relay);
     relay.stop();
     let drop_slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
-    primary.execute(drop_slots).unwrap();
-    primary.execute("DROP DATABASE old").unwrap();
+    primary.run(drop_slots);
+    primary.run("DROP DATABASE old");
     relay.restart();
     assert_eq!(refused(&relay).as_deref(), Some("55000"));
     drop((subscriber, relay, primary));

@@ -21,9 +21,7 @@ struct Stage {
 impl Stage {
     fn new(lab: &Lab) -> Self {
         let primary = publisher(lab);
-        primary
-            .execute("CREATE TABLE t (id int); CREATE PUBLICATION p FOR TABLE t")
-            .unwrap();
+        primary.run("CREATE TABLE t (id int); CREATE PUBLICATION p FOR TABLE t");
         let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &[]);
         Self { primary, relay }
     }

@@ -53,12 +53,10 @@ impl Stage {
     fn with(arguments: &[&str]) -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let primary = publisher(&lab);
-        primary
-            .execute(
-                "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t; \
+        primary.run(
+            "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t; \
                  CREATE ROLE plain LOGIN",
-            )
-            .unwrap();
+        );
         let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), arguments);
         Self {
             primary,
@@ -91,9 +89,7 @@ impl Stage {
         );
         let answer = client.query(&start);
         assert_eq!(answer.last().unwrap().0, b'W', "{answer:?}");
-        self.primary
-            .execute(&format!("INSERT INTO t VALUES ({row})"))
-            .unwrap();
+        self.primary.run(&format!("INSERT INTO t VALUES ({row})"));
         let end = commit_of(&mut client, row);
         let mut status = vec![b'r'];
         for position in [end, end, end, 0] {
@@ -300,7 +296,7 @@ fn airbyte_finds_the_slot_that_its_user_made() {
         stage.assert_no_slot_left();
     }
     // Another slot that the primary has of this name is none that a client can reach.
-    stage.primary.execute(create).unwrap();
+    stage.primary.run(create);
     assert_eq!(looks(&stage), at);
 }
 

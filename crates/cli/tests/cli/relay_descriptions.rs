@@ -98,16 +98,14 @@ fn a_client_misses_nothing_when_its_relay_connects_again() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
     let of_tables = |sql: &str| sql.replace("TABLES", &TABLES.to_string());
-    primary.execute(&of_tables(MAKE)).unwrap();
-    primary
-        .execute("CREATE PUBLICATION p FOR ALL TABLES")
-        .unwrap();
+    primary.run(&of_tables(MAKE));
+    primary.run("CREATE PUBLICATION p FOR ALL TABLES");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let conninfo = Conninfo::parse(&relay.conninfo()).unwrap();
     let mut maker = Connection::connect(&conninfo, Purpose::Replication, "test").unwrap();
     maker.create_slot("s", "pgoutput", false, false).unwrap();
-    primary.execute(&of_tables(FILL)).unwrap();
-    primary.execute("INSERT INTO t1 DEFAULT VALUES").unwrap();
+    primary.run(&of_tables(FILL));
+    primary.run("INSERT INTO t1 DEFAULT VALUES");
     let first = Reader::read(&conninfo, TABLES + 1);
     let all: BTreeSet<_> = first.tables.iter().copied().collect();
     assert_eq!(all.len(), TABLES);

@@ -16,15 +16,11 @@ use lockstep_wire::Lsn;
 /// One table on both sides, published and subscribed to.
 fn subscribed(lab: &Lab, args: &[&str]) -> (Server, Server, Relay) {
     let (primary, subscriber) = table_on_both(lab, "t (id int PRIMARY KEY, v text)");
-    primary
-        .execute("INSERT INTO t VALUES (0, 'first')")
-        .unwrap();
+    primary.run("INSERT INTO t VALUES (0, 'first')");
     let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), args);
     subscribe(&subscriber, "s", &relay.conninfo(), "p");
     until_ready(&subscriber);
-    primary
-        .execute("INSERT INTO t VALUES (-1, 'second')")
-        .unwrap();
+    primary.run("INSERT INTO t VALUES (-1, 'second')");
     until_same(&primary, &subscriber, "t");
     (primary, subscriber, relay)
 }
@@ -33,10 +29,9 @@ fn subscribed(lab: &Lab, args: &[&str]) -> (Server, Server, Relay) {
 fn write(primary: &Server, from: u32, megabytes: u32) {
     for transaction in from..from + megabytes {
         primary
-            .execute(&format!(
+            .run(&format!(
                 "INSERT INTO t SELECT {transaction} * 1000 + i, repeat('x', 1000) FROM generate_series(1, 950) i"
-            ))
-            .unwrap();
+            ));
     }
 }
 
@@ -57,10 +52,8 @@ fn a_full_spool_makes_the_primary_wait_and_loses_nothing() {
     write(&primary, 1, 24);
     upstream_says(&lab, &relay, "waiting");
     // The primary itself goes on.
-    primary
-        .execute("INSERT INTO t VALUES (-2, 'meanwhile')")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    primary.run("INSERT INTO t VALUES (-2, 'meanwhile')");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_same(&primary, &subscriber, "t");
     upstream_says(&lab, &relay, "streaming");
     drop((subscriber, relay, primary));
@@ -118,7 +111,7 @@ fn a_full_disk_is_waited_for() {
     disable(&lab, &subscriber, "s", &relay);
     write(&primary, 1, 40);
     upstream_says(&lab, &relay, "disk is full");
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_same(&primary, &subscriber, "t");
     upstream_says(&lab, &relay, "streaming");
     drop((subscriber, relay, primary));
@@ -196,9 +189,7 @@ fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
         println!("SKIP a refused sync: strace may not trace here");
         return;
     }
-    primary
-        .execute("INSERT INTO t VALUES (-3, 'third')")
-        .unwrap();
+    primary.run("INSERT INTO t VALUES (-3, 'third')");
     assert_eq!(relay.ended(), Some(1));
     let _ = strace.wait();
     let log = relay.log();
@@ -251,10 +242,7 @@ fn memory_does_not_grow_with_a_transaction() {
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber, relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
     primary
-        .execute(
-            "INSERT INTO t SELECT 1000 + i, repeat('x', 1000) FROM generate_series(1, 150000) i",
-        )
-        .unwrap();
+        .run("INSERT INTO t SELECT 1000 + i, repeat('x', 1000) FROM generate_series(1, 150000) i");
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "150002");
     let peak = peak_kb(&relay);
     // The issue's bound: the cache and 64 MB.
@@ -267,11 +255,9 @@ fn memory_holds_a_long_row_a_few_times() {
     const ROW_MB: u64 = 100;
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber, relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
-    primary
-        .execute(&format!(
-            "INSERT INTO t VALUES (1000, repeat('x', {ROW_MB} << 20))"
-        ))
-        .unwrap();
+    primary.run(&format!(
+        "INSERT INTO t VALUES (1000, repeat('x', {ROW_MB} << 20))"
+    ));
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "3");
     // docs/relay.md says four times. It is libpq's buffer (128 MB here), its copy and our own.
     let peak = peak_kb(&relay);
@@ -292,9 +278,7 @@ fn memory_does_not_grow_with_slots() {
         ])
         .unwrap();
     primary.restart().unwrap();
-    primary
-        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
-        .unwrap();
+    primary.run("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t");
     let args = ["--logical-wal-cache", "1MB"];
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &args);
     let receive = |slot: usize| {
@@ -319,9 +303,7 @@ fn memory_does_not_grow_with_slots() {
     until("the first streams", || (streaming() == 1).then_some(()));
     receivers.extend((1..SLOTS).map(receive));
     until("all stream", || (streaming() == SLOTS).then_some(()));
-    primary
-        .execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
-        .unwrap();
+    primary.run("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i");
     let end = primary
         .query_text("SELECT pg_current_wal_lsn()::text")
         .unwrap();
@@ -346,9 +328,7 @@ fn the_primary_decodes_in_the_memory_that_was_asked_for() {
         .set([("logical_decoding_work_mem", "64kB")])
         .unwrap();
     primary.reload().unwrap();
-    primary
-        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
-        .unwrap();
+    primary.run("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t");
     // One after the other: each spool is another relay's.
     for (asked, spills) in [("256MB", false), ("0", true)] {
         let spool = lab.folder().join(format!("spool-{asked}"));
@@ -370,17 +350,13 @@ fn the_primary_decodes_in_the_memory_that_was_asked_for() {
             .spawn()
             .unwrap();
         upstream_says(&lab, &relay, "streaming");
-        primary
-            .execute("TRUNCATE t; INSERT INTO t SELECT i, 'x' FROM generate_series(1, 5000) i")
-            .unwrap();
+        primary.run("TRUNCATE t; INSERT INTO t SELECT i, 'x' FROM generate_series(1, 5000) i");
         // Told a while after it was decoded, or with the next one.
         let spilled = "SELECT coalesce(sum(spill_txns), 0)::text || ' ' || (sum(total_txns) > 1)::text \
              FROM pg_stat_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'";
         let expected = if spills { "1 true" } else { "0 true" };
         until("decoding is told", || {
-            primary
-                .execute("INSERT INTO t SELECT max(id) + 1, 'y' FROM t")
-                .unwrap();
+            primary.run("INSERT INTO t SELECT max(id) + 1, 'y' FROM t");
             let told = primary.query_text(spilled).unwrap()?;
             told.ends_with("true")
                 .then(|| assert_eq!(told, expected, "{asked}"))
@@ -429,9 +405,7 @@ fn a_publication_that_is_not_there_is_noticed(lab: &Lab, primary: &Server, relay
             .any(|line| line.starts_with("r|"))
             .then_some(())
     });
-    primary
-        .execute("INSERT INTO t VALUES (-3, 'third')")
-        .unwrap();
+    primary.run("INSERT INTO t VALUES (-3, 'third')");
     let refused = until("the publication is refused or skipped", || {
         let log = std::fs::read_to_string(primary.log()).unwrap();
         match waiting.try_wait().unwrap() {
@@ -495,9 +469,7 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     );
     let said = String::from_utf8_lossy(&busy.stderr).into_owned();
     assert!(said.contains("is active for PID"), "{said}");
-    primary
-        .execute("INSERT INTO t VALUES (-4, 'fourth')")
-        .unwrap();
+    primary.run("INSERT INTO t VALUES (-4, 'fourth')");
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
 }
@@ -563,9 +535,7 @@ fn an_end_within_a_row_says_nothing_more() {
         b"START_REPLICATION SLOT r LOGICAL 0/0 (proto_version '1', publication_names 'p')\0",
     );
     client.skip_to(b'W');
-    primary
-        .execute(&format!("INSERT INTO t VALUES (7, repeat('x', {ROW}))"))
-        .unwrap();
+    primary.run(&format!("INSERT INTO t VALUES (7, repeat('x', {ROW}))"));
     until_same(&primary, &subscriber, "t");
 
     let row = loop {
@@ -623,26 +593,20 @@ fn two_relays_do_not_share_what_is_one_relays() {
     assert!(said.contains("in use by another relay"), "{said}");
     // The same subscription through another relay: that one does not have the slot.
     let other = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    subscriber
-        .execute(&format!(
-            "ALTER SUBSCRIPTION s CONNECTION '{}'",
-            other.conninfo()
-        ))
-        .unwrap();
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION s CONNECTION '{}'",
+        other.conninfo()
+    ));
     until("the subscriber is told", || {
         let log = std::fs::read_to_string(subscriber.log()).unwrap();
         log.contains("replication slot \"s\" does not exist")
             .then_some(())
     });
-    subscriber
-        .execute(&format!(
-            "ALTER SUBSCRIPTION s CONNECTION '{}'",
-            relay.conninfo()
-        ))
-        .unwrap();
-    primary
-        .execute("INSERT INTO t VALUES (-5, 'fifth')")
-        .unwrap();
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION s CONNECTION '{}'",
+        relay.conninfo()
+    ));
+    primary.run("INSERT INTO t VALUES (-5, 'fifth')");
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, other, primary));
 }

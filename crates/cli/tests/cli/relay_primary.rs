@@ -14,11 +14,9 @@ const TABLE: &str = "t (id bigserial PRIMARY KEY, v text)";
 
 /// Rows of some 300 bytes.
 fn write(primary: &Server, rows: u32) {
-    primary
-        .execute(&format!(
-            "INSERT INTO t (v) SELECT repeat('x', 300) FROM generate_series(1, {rows})"
-        ))
-        .unwrap();
+    primary.run(&format!(
+        "INSERT INTO t (v) SELECT repeat('x', 300) FROM generate_series(1, {rows})"
+    ));
 }
 
 /// Waits until a group has failed for this reason.
@@ -42,9 +40,7 @@ fn copy(from: &Path, to: &Path) {
 fn a_refused_connection_does_not_hide_the_primary() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
-    primary
-        .execute("CREATE TABLE t (id int); CREATE PUBLICATION p FOR TABLE t")
-        .unwrap();
+    primary.run("CREATE TABLE t (id int); CREATE PUBLICATION p FOR TABLE t");
     let file = lab.folder().join("relay.toml");
     let group = |name: &str, database: &str| {
         format!("[[group]]\nname = '{name}'\ndatabase = '{database}'\npublications = ['p']\n")
@@ -222,7 +218,7 @@ fn two_promotions_at_different_positions_are_told_apart() {
     subscribe(&subscriber, "s", &relay.conninfo(), "p");
     write(&primary, 10);
     until_same(&primary, &subscriber, "t");
-    primary.execute("CHECKPOINT").unwrap();
+    primary.run("CHECKPOINT");
     copy_slot(&primary, one);
     copy_slot(&primary, two);
 

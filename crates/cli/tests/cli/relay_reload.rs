@@ -21,12 +21,10 @@ impl Scene {
     fn new() -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let primary = publisher(&lab);
-        primary
-            .execute(
-                "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t; \
+        primary.run(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t; \
                  CREATE ROLE relay_admin; CREATE ROLE boss LOGIN IN ROLE relay_admin",
-            )
-            .unwrap();
+        );
         let file = lab.folder().join("relay.toml");
         fs::write(&file, "").unwrap();
         let config = ["--config", file.to_str().unwrap()];
@@ -77,12 +75,10 @@ impl Scene {
     /// Writes about this many megabytes, one in each transaction.
     fn write(&self, from: u32, megabytes: u32) {
         for transaction in from..from + megabytes {
-            self.primary
-                .execute(&format!(
-                    "INSERT INTO t SELECT {transaction} * 1000 + i, repeat('x', 1000) \
+            self.primary.run(&format!(
+                "INSERT INTO t SELECT {transaction} * 1000 + i, repeat('x', 1000) \
                      FROM generate_series(1, 950) i"
-                ))
-                .unwrap();
+            ));
         }
     }
 }
@@ -96,15 +92,11 @@ const CACHE_LIMIT: usize = 7;
 fn limits_of_memory_and_disk_change_with_a_reload() {
     let scene = Scene::new();
     let subscriber = scene.lab.primary("subscriber", None, &logical()).unwrap();
-    subscriber
-        .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-            scene.relay.conninfo()
-        ))
-        .unwrap();
+    subscriber.run("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    subscriber.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
+        scene.relay.conninfo()
+    ));
     scene.write(1, 3);
     until_same(&scene.primary, &subscriber, "t");
     until("the stream is in memory", || {
@@ -127,7 +119,7 @@ fn limits_of_memory_and_disk_change_with_a_reload() {
     });
 
     // The spool's limit, from the next append on: no subscriber confirms anything.
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     until("the slot is free", || {
         let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
         let free = scene.relay.console(&scene.lab, pids).is_empty();
@@ -143,11 +135,11 @@ fn limits_of_memory_and_disk_change_with_a_reload() {
     until("there is room", || {
         (scene.state() == "streaming").then_some(())
     });
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_same(&scene.primary, &subscriber, "t");
 
     // What happens at the limit, also while it waits there.
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     scene.reload("spool_limit = '6MB'").unwrap();
     scene.write(30, 9);
     until("the spool is full again", || {
@@ -261,9 +253,7 @@ fn certificates_and_who_may_do_what_change_with_a_reload() {
 fn a_configured_group_that_failed_begins_anew_by_hand() {
     let mut scene = Scene::new();
     let subscriber = scene.lab.primary("subscriber", None, &logical()).unwrap();
-    subscriber
-        .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-        .unwrap();
+    subscriber.run("CREATE TABLE t (id int PRIMARY KEY, v text)");
     scene
         .reload("[[group]]\nname = 'orders'\ndatabase = 'postgres'\npublications = ['p']\n")
         .unwrap();
@@ -272,11 +262,9 @@ fn a_configured_group_that_failed_begins_anew_by_hand() {
     });
     let subscribe = |scene: &Scene| {
         let conninfo = scene.relay.conninfo();
-        subscriber
-            .execute(&format!(
-                "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
-            ))
-            .unwrap();
+        subscriber.run(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+        ));
         until_same(&scene.primary, &subscriber, "t");
         until("the group has the slot", || {
             let slots = scene.relay.console(&scene.lab, "SHOW SLOTS");
@@ -303,8 +291,8 @@ fn a_configured_group_that_failed_begins_anew_by_hand() {
     until("the group fails", || {
         (scene.state() == "failed").then_some(())
     });
-    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
-    subscriber.execute("TRUNCATE t").unwrap();
+    subscriber.run("DROP SUBSCRIPTION s");
+    subscriber.run("TRUNCATE t");
     assert_eq!(scene.relay.stop(), Some(0));
     fs::remove_dir_all(scene.relay.spool.join("groups/orders")).unwrap();
     scene.relay.restart();

@@ -23,13 +23,11 @@ struct Stage {
 impl Stage {
     fn new(lab: &Lab) -> Self {
         let (primary, subscriber) = table_on_both(lab, "t (id int PRIMARY KEY, v text)");
-        primary
-            .execute(
-                "INSERT INTO t VALUES (0, 'first'); \
+        primary.run(
+            "INSERT INTO t VALUES (0, 'first'); \
                  CREATE ROLE plain LOGIN; CREATE ROLE copier LOGIN REPLICATION",
-            )
-            .unwrap();
-        primary.execute("CREATE DATABASE other").unwrap();
+        );
+        primary.run("CREATE DATABASE other");
         let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &[]);
         subscribe(&subscriber, "s", &relay.conninfo(), "p");
         until_same(&primary, &subscriber, "t");
@@ -52,12 +50,8 @@ impl Stage {
 
     /// The slot is still the subscriber's, and nothing was lost.
     fn goes_on(self) {
-        self.subscriber
-            .execute("ALTER SUBSCRIPTION s ENABLE")
-            .unwrap();
-        self.primary
-            .execute("INSERT INTO t VALUES (1, 'second')")
-            .unwrap();
+        self.subscriber.run("ALTER SUBSCRIPTION s ENABLE");
+        self.primary.run("INSERT INTO t VALUES (1, 'second')");
         until_same(&self.primary, &self.subscriber, "t");
         drop((self.subscriber, self.relay, self.primary));
     }
@@ -144,7 +138,7 @@ fn a_slot_is_streamed_in_its_own_database_only() {
     ]);
     assert_eq!(other.refusal(START).unwrap().sqlstate, "55000");
     // The database defaults to the role's name, and is cut like a name.
-    stage.primary.execute("CREATE DATABASE copier").unwrap();
+    stage.primary.run("CREATE DATABASE copier");
     let mut by_default = log_in(&[("user", "copier"), ("replication", "database")]);
     assert_eq!(by_default.refusal(START).unwrap().sqlstate, "55000");
     let mut physical = log_in(&[("user", "copier"), ("replication", "on")]);
@@ -184,8 +178,7 @@ fn sessions_of_physical_replication_meet_the_relays_slots() {
     let stage = Stage::new(&lab);
     stage
         .primary
-        .execute("SELECT pg_create_logical_replication_slot('own', 'pgoutput')")
-        .unwrap();
+        .run("SELECT pg_create_logical_replication_slot('own', 'pgoutput')");
     let parameters = packet(&[("user", "copier"), ("replication", "true")]);
     let folder = stage.primary.sockets();
     let mut direct = Raw::socket(folder, stage.primary.port())
@@ -308,7 +301,7 @@ fn places_are_kept_for_subscribers_and_the_console() {
             "{report:?}"
         );
     };
-    primary.execute("CREATE ROLE plain LOGIN").unwrap();
+    primary.run("CREATE ROLE plain LOGIN");
     let nobody: Vec<_> = (0..300).map(|_| Raw::tcp(relay.port)).collect();
     let three: Vec<_> = (0..3).map(|_| log_in(&[]).ok().unwrap()).collect();
     too_many(log_in(&[]));
@@ -350,9 +343,7 @@ fn logins_without_a_password_from_elsewhere_are_warned_of() {
     let mut settings = logical();
     settings.insert("listen_addresses".to_owned(), "127.0.0.1".to_owned());
     let primary = lab.primary("primary", None, &settings).unwrap();
-    primary
-        .execute("CREATE ROLE relay LOGIN REPLICATION")
-        .unwrap();
+    primary.run("CREATE ROLE relay LOGIN REPLICATION");
     let hba = |rules: &str| {
         std::fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
         primary.reload().unwrap();
@@ -391,9 +382,7 @@ fn logins_that_never_end_keep_nobody_out() {
     let mut settings = logical();
     settings.insert("max_connections".to_owned(), "30".to_owned());
     let primary = lab.primary("primary", None, &settings).unwrap();
-    primary
-        .execute("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'")
-        .unwrap();
+    primary.run("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'");
     let rules = "local all plain scram-sha-256\nlocal all,replication all trust\n";
     std::fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
     primary.reload().unwrap();

@@ -13,7 +13,7 @@ use lockstep_lab::server::{SUPERUSER, Server};
 fn publish_as(primary: &Server, names: &[&str]) {
     for name in names {
         let sql = format!("CREATE PUBLICATION {name} FOR TABLE t");
-        primary.execute(&sql).unwrap();
+        primary.run(&sql);
     }
 }
 
@@ -27,7 +27,7 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
     let (mut primary, first) = table_on_both(&lab, "t (v int)");
     let others = [("second", "q"), ("third", "r")].map(|(name, publication)| {
         let server = lab.primary(name, None, &logical()).unwrap();
-        server.execute("CREATE TABLE t (v int)").unwrap();
+        server.run("CREATE TABLE t (v int)");
         publish_as(&primary, &[publication]);
         server
     });
@@ -41,7 +41,7 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &config);
     for (subscriber, name, publication) in [(&first, "s1", "p"), (second, "s2", "q")] {
         subscribe(subscriber, name, &relay.conninfo(), publication);
-        primary.execute("INSERT INTO t VALUES (1)").unwrap();
+        primary.run("INSERT INTO t VALUES (1)");
         until_same(&primary, subscriber, "t");
         disable(&lab, subscriber, name, &relay);
     }
@@ -56,7 +56,7 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
 
     // Its login needs one, and so does the group that is made for it.
     subscribe(third, "s3", &relay.conninfo(), "r");
-    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    primary.run("INSERT INTO t VALUES (2)");
     until_same(&primary, third, "t");
     assert!(gifts(&relay) >= 1, "{}", relay.log());
     assert_eq!(primary.query_text(waited_for).unwrap(), pid);
@@ -65,13 +65,13 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
     disable(&lab, third, "s3", &relay);
     for (subscriber, name) in [(&first, "s1"), (second, "s2")] {
         let enable = format!("ALTER SUBSCRIPTION {name} ENABLE");
-        subscriber.execute(&enable).unwrap();
-        primary.execute("INSERT INTO t VALUES (3)").unwrap();
+        subscriber.run(&enable);
+        primary.run("INSERT INTO t VALUES (3)");
         until_same(&primary, subscriber, "t");
     }
     assert_eq!(primary.query_text(waited_for).unwrap(), pid);
     // Nothing is left to give: the client is told what the primary said.
-    third.execute("ALTER SUBSCRIPTION s3 ENABLE").unwrap();
+    third.run("ALTER SUBSCRIPTION s3 ENABLE");
     until("the subscriber is told", || {
         let log = fs::read_to_string(third.log()).unwrap();
         // 17 writes the setting in quotation marks.
@@ -99,12 +99,12 @@ fn a_group_that_no_slot_uses_gives_up_its_slot() {
         });
         until_answer(&primary, &slot, "0");
     };
-    let on_primary = |sql: &str| primary.execute(sql).unwrap();
+    let on_primary = |sql: &str| primary.run(sql);
     subscribe(&subscriber, "s1", &relay.conninfo(), "p");
     adopted("s1");
     on_primary("INSERT INTO t VALUES (1)");
     until_same(&primary, &subscriber, "t");
-    subscriber.execute("DROP SUBSCRIPTION s1").unwrap();
+    subscriber.run("DROP SUBSCRIPTION s1");
     on_primary("SELECT pg_create_physical_replication_slot('a')");
     on_primary("SELECT pg_create_physical_replication_slot('b')");
 
@@ -124,7 +124,7 @@ fn a_group_that_no_slot_uses_gives_up_its_slot() {
     on_primary("SELECT pg_drop_replication_slot('b')");
     create("q").unwrap();
     adopted("s2");
-    subscriber.execute("DROP SUBSCRIPTION s2").unwrap();
+    subscriber.run("DROP SUBSCRIPTION s2");
 
     // A group that the relay makes for a client finds one at once.
     create("p").unwrap();
@@ -144,17 +144,15 @@ fn logins_that_are_not_done_share_what_is_given_up() {
     let (mut primary, first) = table_on_both(&lab, "t (v int)");
     publish_as(&primary, &["q"]);
     let second = lab.primary("second", None, &logical()).unwrap();
-    second.execute("CREATE TABLE t (v int)").unwrap();
+    second.run("CREATE TABLE t (v int)");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     for (subscriber, name, publication) in [(&first, "s1", "p"), (&second, "s2", "q")] {
         subscribe(subscriber, name, &relay.conninfo(), publication);
-        primary.execute("INSERT INTO t VALUES (1)").unwrap();
+        primary.run("INSERT INTO t VALUES (1)");
         until_same(&primary, subscriber, "t");
         disable(&lab, subscriber, name, &relay);
     }
-    primary
-        .execute("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'")
-        .unwrap();
+    primary.run("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'");
     let rules = "local all plain scram-sha-256\nlocal all,replication all trust\n";
     fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
     primary.set([("max_wal_senders", "2")]).unwrap();
@@ -183,8 +181,8 @@ fn logins_that_are_not_done_share_what_is_given_up() {
     until_answer(&primary, walsenders, "1");
     drop(endless);
     // Somebody who is let in gets what the others had.
-    first.execute("ALTER SUBSCRIPTION s1 ENABLE").unwrap();
-    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    first.run("ALTER SUBSCRIPTION s1 ENABLE");
+    primary.run("INSERT INTO t VALUES (2)");
     until_same(&primary, &first, "t");
     drop((first, second, relay, primary));
 }

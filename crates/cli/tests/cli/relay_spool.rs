@@ -27,13 +27,9 @@ impl Scene {
         let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
         for table in ["orders", "items"] {
             for server in [&primary, &subscriber] {
-                server
-                    .execute(&format!("CREATE TABLE {table} (id int PRIMARY KEY)"))
-                    .unwrap();
+                server.run(&format!("CREATE TABLE {table} (id int PRIMARY KEY)"));
             }
-            primary
-                .execute(&format!("CREATE PUBLICATION {table} FOR TABLE {table}"))
-                .unwrap();
+            primary.run(&format!("CREATE PUBLICATION {table} FOR TABLE {table}"));
         }
         let config = lab.folder().join("relay.toml");
         let text: String = groups
@@ -60,12 +56,10 @@ impl Scene {
     }
 
     fn subscribe(&self, relay: &Relay, publication: &str) {
-        self.subscriber
-            .execute(&format!(
-                "CREATE SUBSCRIPTION s_{publication} CONNECTION '{}' PUBLICATION {publication}",
-                relay.conninfo()
-            ))
-            .unwrap();
+        self.subscriber.run(&format!(
+            "CREATE SUBSCRIPTION s_{publication} CONNECTION '{}' PUBLICATION {publication}",
+            relay.conninfo()
+        ));
     }
 
     /// Waits until a row has come by way of the relay's own slot.
@@ -81,11 +75,9 @@ impl Scene {
     }
 
     fn insert(&self, table: &str) {
-        self.primary
-            .execute(&format!(
-                "INSERT INTO {table} SELECT coalesce(max(id), 0) + 1 FROM {table}"
-            ))
-            .unwrap();
+        self.primary.run(&format!(
+            "INSERT INTO {table} SELECT coalesce(max(id), 0) + 1 FROM {table}"
+        ));
     }
 
     /// The relay's slots on the primary.
@@ -155,13 +147,10 @@ fn a_spool_from_before_there_were_identities_continues() {
     scene.until_served(&relay, "orders");
     assert_eq!(relay.stop(), Some(0));
     let slot = scene.slots().remove(0);
-    scene
-        .primary
-        .execute(&format!(
-            "SELECT pg_copy_logical_replication_slot('{slot}', 'lockstep_orders'); \
+    scene.primary.run(&format!(
+        "SELECT pg_copy_logical_replication_slot('{slot}', 'lockstep_orders'); \
              SELECT pg_drop_replication_slot('{slot}')"
-        ))
-        .unwrap();
+    ));
     fs::remove_file(relay.spool.join("identity.json")).unwrap();
     let file = relay.spool.join("groups/orders/group.json");
     let text = fs::read_to_string(&file).unwrap();
@@ -237,10 +226,7 @@ fn a_slot_that_can_never_go_on_says_so() {
     scene.until_group(&relay, "orders", "|streaming|");
     scene.subscribe(&relay, "orders");
     scene.until_served(&relay, "orders");
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s_orders DISABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s_orders DISABLE");
     until("nobody uses the slot", || {
         let active = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
         let active = relay.try_console(&scene.lab, active).ok()?;
@@ -249,12 +235,9 @@ fn a_slot_that_can_never_go_on_says_so() {
     // More than a segment, so that an older one is damaged.
     for begin in (1_000..400_000).step_by(10_000) {
         let last = begin + 9_999;
-        scene
-            .primary
-            .execute(&format!(
-                "INSERT INTO orders SELECT generate_series({begin}, {last})"
-            ))
-            .unwrap();
+        scene.primary.run(&format!(
+            "INSERT INTO orders SELECT generate_series({begin}, {last})"
+        ));
     }
     let log = relay.spool.join("groups/orders/log");
     let segments = || {
@@ -277,10 +260,7 @@ fn a_slot_that_can_never_go_on_says_so() {
     bytes[middle] ^= 1;
     fs::write(&oldest, &bytes).unwrap();
     relay.restart();
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s_orders ENABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s_orders ENABLE");
     until("the slot stands as failed", || {
         let slots = relay.try_console(&scene.lab, "SHOW SLOTS").ok()?;
         slots.contains("is damaged at byte").then_some(())
@@ -299,24 +279,17 @@ fn a_slot_that_can_never_go_on_says_so() {
 fn damage_of_what_was_confirmed_is_no_unwritten_end() {
     let scene = Scene::new(&["orders"]);
     let second = scene.lab.primary("second", None, &logical()).unwrap();
-    second
-        .execute("CREATE TABLE orders (id int PRIMARY KEY)")
-        .unwrap();
+    second.run("CREATE TABLE orders (id int PRIMARY KEY)");
     let mut relay = scene.relay(&[]);
     scene.until_group(&relay, "orders", "|streaming|");
     scene.subscribe(&relay, "orders");
     scene.until_served(&relay, "orders");
-    second
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s_second CONNECTION '{}' PUBLICATION orders",
-            relay.conninfo()
-        ))
-        .unwrap();
+    second.run(&format!(
+        "CREATE SUBSCRIPTION s_second CONNECTION '{}' PUBLICATION orders",
+        relay.conninfo()
+    ));
     until_ready(&second);
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s_orders DISABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s_orders DISABLE");
     until("nobody uses the slot", || {
         let active = "SELECT * FROM lockstep_stat_logical_wal_cache()";
         let slots = relay.try_console(&scene.lab, active).ok()?;
@@ -324,12 +297,9 @@ fn damage_of_what_was_confirmed_is_no_unwritten_end() {
     });
     for begin in (1_000..11_000).step_by(1_000) {
         let last = begin + 999;
-        scene
-            .primary
-            .execute(&format!(
-                "INSERT INTO orders SELECT generate_series({begin}, {last})"
-            ))
-            .unwrap();
+        scene.primary.run(&format!(
+            "INSERT INTO orders SELECT generate_series({begin}, {last})"
+        ));
     }
     until_same(&scene.primary, &second, "orders");
     until_received(&scene.primary);
@@ -359,10 +329,7 @@ fn damage_of_what_was_confirmed_is_no_unwritten_end() {
     assert!(!said.contains("the primary sends it again"), "{said}");
     scene.insert("orders");
     until_same(&scene.primary, &second, "orders");
-    scene
-        .subscriber
-        .execute("ALTER SUBSCRIPTION s_orders ENABLE")
-        .unwrap();
+    scene.subscriber.run("ALTER SUBSCRIPTION s_orders ENABLE");
     until("the slot stands as failed", || {
         let slots = relay.try_console(&scene.lab, "SHOW SLOTS").ok()?;
         let mut failed = slots.lines().filter(|row| row.contains("is damaged"));
@@ -404,13 +371,10 @@ fn a_missing_publication_is_said_once() {
     fs::write(&scene.config, "").unwrap();
     let at = format!("127.0.0.1:{}", free_port());
     let relay = scene.relay(&["--metrics", &at]);
-    scene
-        .subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION elsewhere",
-            relay.conninfo()
-        ))
-        .unwrap();
+    scene.subscriber.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION elsewhere",
+        relay.conninfo()
+    ));
     until("its group is there", || {
         let upstream = relay.try_console(&scene.lab, "SHOW UPSTREAM").ok()?;
         upstream.starts_with("auto_").then_some(())
@@ -449,12 +413,9 @@ fn slots_of_the_spool_that_no_group_has_are_dropped() {
     let left = format!("lockstep_left_{identity}");
     let others = ["lockstep_left_ffffffffffff", "lockstep_left"];
     for slot in [&left, others[0], others[1]] {
-        scene
-            .primary
-            .execute(&format!(
-                "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"
-            ))
-            .unwrap();
+        scene.primary.run(&format!(
+            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"
+        ));
     }
     relay.restart();
     let count =

@@ -33,9 +33,7 @@ fn tables(lab: &Lab, primary: &Server, subscribers: &[&Server]) {
         assert!(status.success());
     };
     initialise(primary, "dtgp");
-    primary
-        .execute("CREATE PUBLICATION everything FOR ALL TABLES")
-        .unwrap();
+    primary.run("CREATE PUBLICATION everything FOR ALL TABLES");
     for subscriber in subscribers {
         initialise(subscriber, "dtp");
     }
@@ -46,12 +44,10 @@ fn subscribe(subscriber: &Server, name: &str, relay: &Relay) {
 }
 
 fn subscribe_with(subscriber: &Server, name: &str, relay: &Relay, options: &str) {
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION {name} CONNECTION '{}' PUBLICATION everything WITH ({options})",
-            relay.conninfo()
-        ))
-        .unwrap();
+    subscriber.run(&format!(
+        "CREATE SUBSCRIPTION {name} CONNECTION '{}' PUBLICATION everything WITH ({options})",
+        relay.conninfo()
+    ));
     until_ready(subscriber);
 }
 
@@ -151,21 +147,19 @@ fn failed_over(lab: &Lab, with_slot: bool) -> (Server, Server, Relay) {
     let slot = upstream_slot(&primary);
     if with_slot {
         // What is on disk may be older than what was confirmed.
-        primary.execute("CHECKPOINT").unwrap();
+        primary.run("CHECKPOINT");
         standby.stop(Stop::Fast).unwrap();
         copy_slot(&primary, &standby, &slot);
         standby.start().unwrap();
     }
-    primary
-        .execute("UPDATE pgbench_tellers SET tbalance = tbalance + 1")
-        .unwrap();
+    primary.run("UPDATE pgbench_tellers SET tbalance = tbalance + 1");
     until_same(&primary, &subscriber, "pgbench_tellers");
     let end = primary.flush_lsn().unwrap();
     until("the standby has all", || {
         standby.replay_lsn().ok().filter(|&lsn| lsn >= end)
     });
     primary.kill().unwrap();
-    standby.execute("SELECT pg_promote()").unwrap();
+    standby.run("SELECT pg_promote()");
     drop(primary);
     (standby, subscriber, relay)
 }
@@ -174,9 +168,7 @@ fn failed_over(lab: &Lab, with_slot: bool) -> (Server, Server, Relay) {
 fn a_promoted_standby_with_the_slot_is_followed() {
     let lab = TestLab::with_extension().start().unwrap();
     let (new_primary, subscriber, relay) = failed_over(&lab, true);
-    new_primary
-        .execute("UPDATE pgbench_branches SET bbalance = 77")
-        .unwrap();
+    new_primary.run("UPDATE pgbench_branches SET bbalance = 77");
     for table in TABLES {
         until_same(&new_primary, &subscriber, table);
     }
@@ -245,9 +237,7 @@ fn failover_slots_survive_a_primary_that_dies_under_load() {
     let file = lab.folder().join("relay.toml");
     let group = "[[group]]\nname = 'made'\ndatabase = 'postgres'\npublications = ['tellers']\n";
     std::fs::write(&file, format!("failover = true\n{group}")).unwrap();
-    primary
-        .execute("CREATE PUBLICATION tellers FOR TABLE pgbench_tellers")
-        .unwrap();
+    primary.run("CREATE PUBLICATION tellers FOR TABLE pgbench_tellers");
     let both = format!(
         "host={folder},{folder} port={},{} user={SUPERUSER} dbname=postgres target_session_attrs=read-write",
         primary.port(),
@@ -271,9 +261,7 @@ fn failover_slots_survive_a_primary_that_dies_under_load() {
     primary.kill().unwrap();
     drop(load);
     standby.promote().unwrap();
-    standby
-        .execute("UPDATE pgbench_branches SET bbalance = 77")
-        .unwrap();
+    standby.run("UPDATE pgbench_branches SET bbalance = 77");
     for table in TABLES {
         until_same(&standby, &subscriber, table);
     }
@@ -302,9 +290,7 @@ fn a_failover_slot_is_the_primarys_where_the_relay_has_none() {
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe_with(&subscriber, "s", &relay, "failover = true");
     until_same(&primary, &subscriber, "pgbench_accounts");
-    primary
-        .execute("UPDATE pgbench_branches SET bbalance = 77")
-        .unwrap();
+    primary.run("UPDATE pgbench_branches SET bbalance = 77");
     until_same(&primary, &subscriber, "pgbench_branches");
     let real = "SELECT failover::text FROM pg_replication_slots WHERE slot_name = 's' AND active";
     until_answer(&primary, real, "true");
@@ -346,16 +332,12 @@ fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
         Some("0")
     );
     // What the documents say is to be done then.
-    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    subscriber.run("DROP SUBSCRIPTION s");
     assert_eq!(relay.console(&lab, "SHOW SLOTS"), "");
-    subscriber
-        .execute(&format!("TRUNCATE {}", TABLES.join(", ")))
-        .unwrap();
+    subscriber.run(&format!("TRUNCATE {}", TABLES.join(", ")));
     subscribe(&subscriber, "again", &relay);
     until_same(&primary, &subscriber, "pgbench_accounts");
-    primary
-        .execute("UPDATE pgbench_tellers SET tbalance = tbalance + 1")
-        .unwrap();
+    primary.run("UPDATE pgbench_tellers SET tbalance = tbalance + 1");
     until_same(&primary, &subscriber, "pgbench_tellers");
     drop((subscriber, relay, primary));
 }
@@ -373,7 +355,7 @@ fn a_corrupted_spool_is_never_served() {
     );
     subscribe(&subscriber, "s", &relay);
     until_same(&primary, &subscriber, "pgbench_accounts");
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     until("the slot is free", || {
         let slots = relay.console(
             &lab,
@@ -382,8 +364,7 @@ fn a_corrupted_spool_is_never_served() {
         slots.is_empty().then_some(())
     });
     primary
-        .execute("INSERT INTO pgbench_history (tid, filler) SELECT i, 'find me' FROM generate_series(1, 20000) i")
-        .unwrap();
+        .run("INSERT INTO pgbench_history (tid, filler) SELECT i, 'find me' FROM generate_series(1, 20000) i");
     until_spooled(&relay, &lab);
     relay.kill();
     let segment = newest_segment(&relay.spool);
@@ -395,7 +376,7 @@ fn a_corrupted_spool_is_never_served() {
     bytes[place] ^= 1;
     std::fs::write(&segment, &bytes).unwrap();
     relay.restart();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     // Either it was not confirmed to the primary yet and comes again, or it is refused.
     let refused = "the subscriber is refused, or gets what is right";
     until(refused, || {
@@ -462,24 +443,18 @@ fn an_adoption_that_a_crash_cut_short_is_finished() {
     until_same(&primary, &subscriber, "pgbench_tellers");
     relay.kill();
     // As if it had been killed between noting the slot and dropping it on the primary.
-    primary
-        .execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
-        .unwrap();
+    primary.run("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
     let stands = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 's'";
     let stands = primary.query_text(stands).unwrap().unwrap();
     set_adopting(&relay, Some(&stands));
     relay.restart();
     until_answer(&primary, COUNT_OF_S, "0");
-    primary
-        .execute("UPDATE pgbench_tellers SET tbalance = 5")
-        .unwrap();
+    primary.run("UPDATE pgbench_tellers SET tbalance = 5");
     until_same(&primary, &subscriber, "pgbench_tellers");
 
     // Another slot of this name: not the one that was adopted.
     relay.kill();
-    primary
-        .execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
-        .unwrap();
+    primary.run("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
     set_adopting(&relay, None);
     relay.restart();
     until("the relay leaves the slot alone", || {

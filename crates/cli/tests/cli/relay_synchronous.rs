@@ -45,7 +45,7 @@ impl Stage {
     fn new() -> Self {
         let lab = TestLab::with_extension().start().unwrap();
         let (mut primary, subscriber) = table_on_both(&lab, "t (v int PRIMARY KEY)");
-        primary.execute("CREATE PUBLICATION q FOR TABLE t").unwrap();
+        primary.run("CREATE PUBLICATION q FOR TABLE t");
         let file = lab.folder().join("relay.toml");
         let group = "[[group]]\nname = 'g'\ndatabase = 'postgres'\npublications = ['p']\n\
                      application_name = 'sub'\n";
@@ -104,7 +104,7 @@ fn commits_wait_for_the_spool_or_for_the_slowest_subscriber() {
     stage.disable();
     insert(primary, "on", 20)();
     let commit = stage.waiting_commit(21);
-    subscriber.execute("ALTER SUBSCRIPTION sub ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION sub ENABLE");
     commit.join().unwrap();
     assert!(has(subscriber, 21));
 }
@@ -118,7 +118,7 @@ fn a_name_that_the_primary_cannot_see_is_warned_of() {
         "CREATE SUBSCRIPTION other CONNECTION '{}' PUBLICATION q WITH (copy_data = false)",
         stage.relay.conninfo()
     );
-    stage.subscriber.execute(&sql).unwrap();
+    stage.subscriber.run(&sql);
     wait_for(&mut stage.primary, "other");
     until("it is warned of", || {
         let warned = "names a subscription that it cannot see";

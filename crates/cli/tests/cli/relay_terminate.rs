@@ -75,21 +75,17 @@ fn sessions(lab: &Lab, relay: &Relay, slot: &str) -> Option<String> {
 fn sessions_end_by_the_console_and_with_their_roles_rights() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
-    primary
-        .execute(
-            "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
+    primary.run(
+        "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
              CREATE ROLE reader LOGIN REPLICATION",
-        )
-        .unwrap();
+    );
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
 
     // It takes nothing: what is sent to it fills the buffers between the two.
     let stalled = Receiver::start(&lab, &relay, SUPERUSER, "stalled");
     let id = until("it streams", || sessions(&lab, &relay, "stalled"));
     stalled.signal(Signal::SIGSTOP);
-    primary
-        .execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 40000) i")
-        .unwrap();
+    primary.run("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 40000) i");
     until("more is in the spool than fits between the two", || {
         let row = relay.console(&lab, "SHOW SPOOL");
         let bytes = row.split('|').nth(SPOOL_BYTES)?.parse::<u64>().ok()?;
@@ -112,7 +108,7 @@ fn sessions_end_by_the_console_and_with_their_roles_rights() {
     // The connection to the primary that its role had is closed: nobody else would notice.
     let reader = Receiver::start(&lab, &relay, "reader", "r");
     until("it streams", || sessions(&lab, &relay, "r"));
-    primary.execute("ALTER ROLE reader NOREPLICATION").unwrap();
+    primary.run("ALTER ROLE reader NOREPLICATION");
     // Another session that begins has the relay look sooner than in a minute.
     let _other = Receiver::start(&lab, &relay, SUPERUSER, "o");
     let said = reader.said();
@@ -150,24 +146,20 @@ fn a_session_that_is_ended_leaves_no_query_behind() {
 fn a_stream_is_of_the_role_that_began_it() {
     let lab = TestLab::with_extension().start().unwrap();
     let primary = publisher(&lab);
-    primary
-        .execute(
-            "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
+    primary.run(
+        "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
              CREATE ROLE renamed LOGIN REPLICATION; CREATE ROLE replaced LOGIN REPLICATION",
-        )
-        .unwrap();
+    );
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     // One after the other: a slot that is behind the group's beginning is not the relay's.
     let _renamed = Receiver::start(&lab, &relay, "renamed", "a");
     until("a streams", || sessions(&lab, &relay, "a"));
     let replaced = Receiver::start(&lab, &relay, "replaced", "b");
     until("b streams", || sessions(&lab, &relay, "b"));
-    primary
-        .execute(
-            "ALTER ROLE renamed RENAME TO other; \
+    primary.run(
+        "ALTER ROLE renamed RENAME TO other; \
              DROP ROLE replaced; CREATE ROLE replaced LOGIN REPLICATION",
-        )
-        .unwrap();
+    );
     // Another session that begins has the relay look sooner than in a minute.
     let _new = Receiver::start(&lab, &relay, SUPERUSER, "c");
     let said = replaced.said();

@@ -17,16 +17,14 @@ fn server(lab: &Lab, name: &str) -> Server {
     settings.insert("max_prepared_transactions".to_owned(), "100".to_owned());
     let mut server = lab.primary(name, None, &settings).unwrap();
     allow_plugin(&mut server);
-    server
-        .execute("CREATE TABLE t (id bigint PRIMARY KEY)")
-        .unwrap();
+    server.run("CREATE TABLE t (id bigint PRIMARY KEY)");
     server
 }
 
 /// Publisher and subscriber of table t, in this order.
 fn servers(lab: &Lab) -> (Server, Server) {
     let primary = server(lab, "primary");
-    primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
+    primary.run("CREATE PUBLICATION p FOR TABLE t");
     (primary, server(lab, "subscriber"))
 }
 
@@ -34,7 +32,7 @@ fn servers(lab: &Lab) -> (Server, Server) {
 fn subscribe(subscriber: &Server, conninfo: &str, options: &str) {
     let sql =
         format!("CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p WITH ({options})");
-    subscriber.execute(&sql).unwrap();
+    subscriber.run(&sql);
 }
 
 fn until_two_phase(subscriber: &Server) {
@@ -45,7 +43,7 @@ fn until_two_phase(subscriber: &Server) {
 /// Prepares the insertion of a row.
 fn prepare(primary: &Server, gid: &str, id: u32) {
     let sql = format!("BEGIN; INSERT INTO t VALUES ({id}); PREPARE TRANSACTION '{gid}'");
-    primary.execute(&sql).unwrap();
+    primary.run(&sql);
 }
 
 fn until_prepared(subscriber: &Server, transactions: u32) {
@@ -66,19 +64,19 @@ fn until_passed_through(lab: &Lab, primary: &Server, relay: &Relay) {
 fn two_phase_commit_outlives_a_pause_of_the_subscription() {
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber) = servers(&lab);
-    primary.execute("INSERT INTO t VALUES (1)").unwrap();
+    primary.run("INSERT INTO t VALUES (1)");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, &relay.conninfo(), "two_phase = on");
     until_two_phase(&subscriber);
     prepare(&primary, "first", 2);
     until_prepared(&subscriber, 1);
     // The option was sent once: from here on the slot alone knows.
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     prepare(&primary, "second", 3);
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_prepared(&subscriber, 2);
-    primary.execute("COMMIT PREPARED 'first'").unwrap();
-    primary.execute("ROLLBACK PREPARED 'second'").unwrap();
+    primary.run("COMMIT PREPARED 'first'");
+    primary.run("ROLLBACK PREPARED 'second'");
     until_prepared(&subscriber, 0);
     until_same(&primary, &subscriber, "t");
     until_passed_through(&lab, &primary, &relay);
@@ -95,9 +93,7 @@ fn a_slot_with_two_phase_commit_stays_at_the_primary() {
     until_prepared(&subscriber, 1);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let connection = relay.conninfo();
-    subscriber
-        .execute(&format!("ALTER SUBSCRIPTION s CONNECTION '{connection}'"))
-        .unwrap();
+    subscriber.run(&format!("ALTER SUBSCRIPTION s CONNECTION '{connection}'"));
     until("the relay passes it through", || {
         relay
             .log()
@@ -107,9 +103,7 @@ fn a_slot_with_two_phase_commit_stays_at_the_primary() {
     prepare(&primary, "second", 2);
     until_prepared(&subscriber, 2);
     for gid in ["first", "second"] {
-        primary
-            .execute(&format!("COMMIT PREPARED '{gid}'"))
-            .unwrap();
+        primary.run(&format!("COMMIT PREPARED '{gid}'"));
     }
     until_prepared(&subscriber, 0);
     until_same(&primary, &subscriber, "t");
@@ -125,7 +119,7 @@ fn a_slot_goes_back_for_two_phase_commit() {
     let (primary, subscriber) = servers(&lab);
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, &relay.conninfo(), "enabled = true");
-    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    primary.run("INSERT INTO t VALUES (2)");
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "1");
     until("the slot is the relay's", || {
         relay
@@ -134,35 +128,29 @@ fn a_slot_goes_back_for_two_phase_commit() {
             .then_some(())
     });
     prepare(&primary, "before", 1);
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     prepare(&primary, "within", 3);
-    primary
-        .execute("INSERT INTO t SELECT generate_series(1001, 2000)")
-        .unwrap();
-    primary.execute("COMMIT PREPARED 'within'").unwrap();
+    primary.run("INSERT INTO t SELECT generate_series(1001, 2000)");
+    primary.run("COMMIT PREPARED 'within'");
     until_received(&primary);
     prepare(&primary, "after", 4);
     // What ALTER SUBSCRIPTION does on 18.
-    subscriber
-        .execute("UPDATE pg_subscription SET subtwophasestate = 'p'")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    subscriber.run("UPDATE pg_subscription SET subtwophasestate = 'p'");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_two_phase(&subscriber);
     relay.restart();
     prepare(&primary, "late", 5);
-    primary.execute("COMMIT PREPARED 'before'").unwrap();
+    primary.run("COMMIT PREPARED 'before'");
     until_passed_through(&lab, &primary, &relay);
     for gid in ["after", "late"] {
-        primary
-            .execute(&format!("COMMIT PREPARED '{gid}'"))
-            .unwrap();
+        primary.run(&format!("COMMIT PREPARED '{gid}'"));
     }
     until_same(&primary, &subscriber, "t");
     prepare(&primary, "last", 6);
     until_prepared(&subscriber, 1);
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
-    primary.execute("COMMIT PREPARED 'last'").unwrap();
+    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
+    subscriber.run("ALTER SUBSCRIPTION s ENABLE");
+    primary.run("COMMIT PREPARED 'last'");
     until_prepared(&subscriber, 0);
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
@@ -180,7 +168,7 @@ fn two_phase_commit_is_altered() {
     let (primary, subscriber) = servers(&lab);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, &relay.conninfo(), "disable_on_error = true");
-    primary.execute("INSERT INTO t VALUES (1)").unwrap();
+    primary.run("INSERT INTO t VALUES (1)");
     until_same(&primary, &subscriber, "t");
     let alter = |options: &str| {
         for what in ["DISABLE", &format!("SET ({options})"), "ENABLE"] {
@@ -203,9 +191,7 @@ fn two_phase_commit_is_altered() {
         prepare(&primary, "after", id + 1);
         until_prepared(&subscriber, 1);
         for gid in ["before", "after"] {
-            primary
-                .execute(&format!("COMMIT PREPARED '{gid}'"))
-                .unwrap();
+            primary.run(&format!("COMMIT PREPARED '{gid}'"));
         }
         until_same(&primary, &subscriber, "t");
         until_passed_through(&lab, &primary, &relay);
@@ -213,14 +199,14 @@ fn two_phase_commit_is_altered() {
         alter("two_phase = false");
     }
     prepare(&primary, "whole", 100);
-    primary.execute("INSERT INTO t VALUES (101)").unwrap();
+    primary.run("INSERT INTO t VALUES (101)");
     until_answer(
         &subscriber,
         "SELECT count(*)::text FROM t WHERE id > 99",
         "1",
     );
     until_prepared(&subscriber, 0);
-    primary.execute("COMMIT PREPARED 'whole'").unwrap();
+    primary.run("COMMIT PREPARED 'whole'");
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
 }
@@ -247,9 +233,7 @@ fn commit_prepared(primary: &Server) {
     let left = "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts";
     let left = primary.query_text(left).unwrap().unwrap_or_default();
     for gid in left.split_whitespace() {
-        primary
-            .execute(&format!("COMMIT PREPARED '{gid}'"))
-            .unwrap();
+        primary.run(&format!("COMMIT PREPARED '{gid}'"));
     }
 }
 
@@ -270,7 +254,7 @@ fn kills_on_the_way_back_lose_no_prepared_transaction() {
 fn killed_on_the_way_back(victims: &[&str]) {
     let lab = TestLab::with_extension().start().unwrap();
     let (mut primary, mut subscriber) = servers(&lab);
-    primary.execute("CREATE SEQUENCE ids").unwrap();
+    primary.run("CREATE SEQUENCE ids");
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let options = "synchronous_commit = 'on', copy_data = false";
     let script = lab.folder().join("load.sql");
@@ -286,15 +270,13 @@ fn killed_on_the_way_back(victims: &[&str]) {
             });
         };
         more(&subscriber);
-        subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+        subscriber.run("ALTER SUBSCRIPTION s DISABLE");
         let before = rows(&primary).unwrap();
         until("there is something to send", || {
             rows(&primary).filter(|&now| now > before + 50)
         });
-        subscriber
-            .execute("UPDATE pg_subscription SET subtwophasestate = 'p'")
-            .unwrap();
-        subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+        subscriber.run("UPDATE pg_subscription SET subtwophasestate = 'p'");
+        subscriber.run("ALTER SUBSCRIPTION s ENABLE");
         for kill in 0..3 {
             let pause = (round * 137 + kill * 89) % 400;
             std::thread::sleep(Duration::from_millis(pause.try_into().unwrap()));
@@ -321,7 +303,7 @@ fn killed_on_the_way_back(victims: &[&str]) {
         commit_prepared(&primary);
         until_same(&primary, &subscriber, "t");
         until_prepared(&subscriber, 0);
-        subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+        subscriber.run("DROP SUBSCRIPTION s");
     }
     drop((subscriber, relay, primary));
 }

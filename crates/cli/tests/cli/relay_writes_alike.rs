@@ -194,7 +194,7 @@ fn stage(lab: &Lab) -> Server {
     let mut primary = lab.primary("primary", None, &settings).unwrap();
     allow_plugin(&mut primary);
     primary
-        .execute(&format!(
+        .run(&format!(
             "CREATE ROLE {OWNER} LOGIN REPLICATION; CREATE ROLE {OTHER} LOGIN REPLICATION; \
              CREATE ROLE {RELAY} LOGIN REPLICATION; \
              CREATE SCHEMA app; GRANT USAGE ON SCHEMA app TO {OWNER}, {RELAY}; \
@@ -217,19 +217,16 @@ fn stage(lab: &Lab) -> Server {
              ALTER ROLE {RELAY} SET extra_float_digits = -3; \
              ALTER ROLE {RELAY} IN DATABASE postgres SET lc_monetary = 'C.UTF-8'; \
              ALTER DATABASE postgres SET timezone = 'Pacific/Chatham'"
-        ))
-        .unwrap();
+        ));
     let columns: Vec<String> = COLUMNS
         .iter()
         .enumerate()
         .map(|(at, (kind, _))| format!("c{at} {kind}"))
         .collect();
-    primary
-        .execute(&format!(
-            "CREATE TABLE t ({}); CREATE PUBLICATION p FOR TABLE t",
-            columns.join(", ")
-        ))
-        .unwrap();
+    primary.run(&format!(
+        "CREATE TABLE t ({}); CREATE PUBLICATION p FOR TABLE t",
+        columns.join(", ")
+    ));
     primary
 }
 
@@ -252,9 +249,7 @@ fn a_client_gets_what_the_primary_would_send_it() {
         through.push(client);
     }
     let values: Vec<&str> = COLUMNS.iter().map(|(_, value)| *value).collect();
-    primary
-        .execute(&format!("INSERT INTO t VALUES ({})", values.join(", ")))
-        .unwrap();
+    primary.run(&format!("INSERT INTO t VALUES ({})", values.join(", ")));
     let mut texts = Vec::new();
     for (at, (session, client)) in sessions.iter().zip(&mut through).enumerate() {
         let mut own = session.log_in(direct());

@@ -6,17 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 pub fn server(lab: &Lab, name: &str) -> Server {
-    let settings: Settings = [("wal_level", "logical"), ("autovacuum", "off")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("wal_level", "logical"), ("autovacuum", "off")]);
     let server = lab.primary(name, None, &settings).unwrap();
-    server.execute("CREATE DATABASE app").unwrap();
+    server.run("CREATE DATABASE app");
     server
 }
 
@@ -25,10 +23,27 @@ pub fn conninfo(server: &Server) -> String {
     format!("host={socket} port={} user={SUPERUSER}", server.port())
 }
 
+/// How to connect to database `app`.
+pub fn in_app(server: &Server) -> String {
+    format!("{} dbname=app", conninfo(server))
+}
+
 pub fn sql(server: &Server) -> Connection {
-    let conninfo = format!("{} dbname=app", conninfo(server));
-    let conninfo = Conninfo::parse(&conninfo).unwrap();
+    let conninfo = Conninfo::parse(&in_app(server)).unwrap();
     Connection::connect(&conninfo, Purpose::Sql, "lockstep test").unwrap()
+}
+
+/// Runs statements in database `app`.
+pub fn on(server: &Server, statements: &str) {
+    sql(server).execute(statements).unwrap();
+}
+
+/// A source with this schema and rows, and an empty target.
+pub fn pair(schema: &str) -> (Lab, Server, Server) {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    on(&source, schema);
+    (lab, source, target)
 }
 
 pub fn value(server: &Server, query: &str) -> String {
@@ -61,16 +76,12 @@ pub fn status(target: &str) -> Value {
 
 #[test]
 fn a_replica_is_created_shown_and_dropped() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2);
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2);
              CREATE TABLE keyless (a int); INSERT INTO keyless VALUES (1);
              CREATE SCHEMA busy; CREATE TABLE busy.b (a int PRIMARY KEY)",
-        )
-        .unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
+    );
+    let from = in_app(&source);
     // The target's database has the source's name unless something else is said.
     let to = conninfo(&target);
     let mut args = create_args(&from, &to);
@@ -127,8 +138,8 @@ fn a_replica_is_created_shown_and_dropped() {
 fn errors_have_the_code_of_their_end_and_change_nothing() {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    let from = in_app(&source);
+    let to = in_app(&target);
     let nobody = "host=/nonexistent dbname=app";
     let elsewhere = format!("{} dbname=elsewhere", conninfo(&target));
     for (from, to, code, words) in [
@@ -140,7 +151,7 @@ fn errors_have_the_code_of_their_end_and_change_nothing() {
         assert_eq!(failed.status.code(), Some(code), "{failed:?}");
         assert!(text(&failed.stderr).contains(words), "{failed:?}");
     }
-    sql(&target).execute("CREATE TABLE mine (a int)").unwrap();
+    on(&target, "CREATE TABLE mine (a int)");
     let failed = output(&create_args(&from, &to));
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     assert!(text(&failed.stdout).contains("error    target database \"app\" is not empty"));
@@ -157,18 +168,14 @@ fn errors_have_the_code_of_their_end_and_change_nothing() {
 
 #[test]
 fn a_killed_copy_goes_on_with_what_is_finished() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE big (id int PRIMARY KEY, v text);
+    let (lab, source, target) = pair(
+        "CREATE TABLE big (id int PRIMARY KEY, v text);
              INSERT INTO big SELECT n, repeat('x', 500) FROM generate_series(1, 60000) n;
              CREATE TABLE second (id int PRIMARY KEY, v text);
              INSERT INTO second SELECT n, repeat('x', 500) FROM generate_series(1, 8000) n",
-        )
-        .unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    );
+    let from = in_app(&source);
+    let to = in_app(&target);
     let mut args = create_args(&from, &to);
     // Slow enough that it is in the middle of a table whenever the kill comes.
     args.extend(["--jobs", "2", "--bandwidth", "4MB"]);
@@ -190,7 +197,7 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
     let before = status(&to);
     assert_eq!(before["replicas"][0]["phase"], "copying");
     assert_eq!(before["replicas"][0]["tables"][0]["state"], "copying");
-    sql(&source).execute("INSERT INTO big VALUES (0)").unwrap();
+    on(&source, "INSERT INTO big VALUES (0)");
 
     let resumed = output(&create_args(&from, &to));
     assert!(resumed.status.success(), "{resumed:?}");
@@ -236,16 +243,12 @@ pub fn until(server: &Server, query: &str, wanted: &str, child: &mut std::proces
 
 #[test]
 fn a_replica_follows_pauses_and_ends() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);
+    let (_lab, source, target) = pair(
+        "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);
              CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (1)",
-        )
-        .unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    );
+    let from = in_app(&source);
+    let to = in_app(&target);
     let early = output(&["run", "r", "--target", &to]);
     assert!(
         text(&early.stderr).contains("no replica \"r\""),
@@ -254,17 +257,19 @@ fn a_replica_follows_pauses_and_ends() {
     assert!(output(&create_args(&from, &to)).status.success());
     // b as a copy that was resumed has it: at a later LSN than a, with what was committed before.
     let begun = "INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)";
-    sql(&source).execute(begun).unwrap();
+    on(&source, begun);
     let later = value(&source, "SELECT pg_current_wal_insert_lsn()");
-    sql(&target)
-        .execute(&format!(
+    on(
+        &target,
+        &format!(
             "INSERT INTO b VALUES (2); UPDATE lockstep.table_copy SET start_lsn = '{later}'
              WHERE table_name = 'b'"
-        ))
-        .unwrap();
-    sql(&source)
-        .execute("INSERT INTO a VALUES (3); INSERT INTO b VALUES (3); CREATE TABLE c (id int)")
-        .unwrap();
+        ),
+    );
+    on(
+        &source,
+        "INSERT INTO a VALUES (3); INSERT INTO b VALUES (3); CREATE TABLE c (id int)",
+    );
 
     let child = lockstep(&["run", "r", "--target", &to])
         .stderr(Stdio::null())
@@ -285,9 +290,7 @@ fn a_replica_follows_pauses_and_ends() {
     assert!(output(&["pause", "r", "--target", &to]).status.success());
     until(&target, state, "paused", child);
     assert_eq!(status(&to)["replicas"][0]["paused"], true);
-    sql(&source)
-        .execute("DELETE FROM a; INSERT INTO b VALUES (4)")
-        .unwrap();
+    on(&source, "DELETE FROM a; INSERT INTO b VALUES (4)");
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "3");
     assert!(output(&["resume", "r", "--target", &to]).status.success());
     until(&target, "SELECT sum(id) FROM b", "10", child);
@@ -365,19 +368,15 @@ impl Followed {
         options: &[&str],
         writers: &'static str,
     ) -> Self {
-        let lab = Lab::for_tests().unwrap();
-        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source)
-            .execute(&format!(
-                "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1), (2);
+        let (lab, source, target) = pair(&format!(
+            "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1), (2);
                  CREATE TABLE b (id int PRIMARY KEY); {tables}"
-            ))
-            .unwrap();
+        ));
         for sql in on_target {
-            target.execute(sql).unwrap();
+            target.run(sql);
         }
-        let from = format!("{} dbname=app", conninfo(&source));
-        let to = format!("{} dbname=app", conninfo(&target));
+        let from = in_app(&source);
+        let to = in_app(&target);
         let mut args = create_args(&from, &to);
         args.extend(options);
         let created = output(&args);

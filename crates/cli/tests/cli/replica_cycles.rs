@@ -10,6 +10,7 @@ use crate::doctor_support::{brief, doctor};
 use crate::replica::{
     Running, conninfo, create_args, lockstep, output, server, sql, status, text, until, value,
 };
+use crate::replica_daemon::page;
 
 struct Cycling {
     source: Server,
@@ -46,16 +47,28 @@ impl Cycling {
     }
 
     fn run(&self) -> Running {
-        let spool = self.lab.folder().join("spool");
+        self.run_with("spool", "1GB")
+    }
+
+    fn run_with(&self, spool: &str, limit: &str) -> Running {
         let log = std::fs::File::create(self.lab.folder().join("log")).unwrap();
-        let mut command = lockstep(&["run", "r", "--target", &self.to]);
-        command.args([
-            "--spool-dir",
-            spool.to_str().unwrap(),
-            "--spool-limit",
-            "1GB",
-        ]);
+        let mut command = self.command(spool, limit);
         Running(command.stderr(log).spawn().unwrap())
+    }
+
+    fn command(&self, spool: &str, limit: &str) -> std::process::Command {
+        let spool = self.lab.folder().join(spool);
+        let mut command = lockstep(&["run", "r", "--target", &self.to]);
+        command.args(["--spool-dir", spool.to_str().unwrap()]);
+        command.args(["--spool-limit", limit]);
+        command
+    }
+
+    /// Runs it, and waits for its first cycle.
+    fn begun(&self, limit: &str) -> Running {
+        let mut process = self.run_with("spool", limit);
+        self.until(FIRST, "t", &mut process);
+        process
     }
 
     fn ask(&self, command: &str, more: &[&str]) -> Output {
@@ -92,6 +105,15 @@ impl Cycling {
 }
 
 const CYCLES: &str = "SELECT count(*) FROM lockstep.cycle";
+
+/// Whether a cycle has ended.
+const FIRST: &str = "SELECT count(*) > 0 FROM lockstep.cycle WHERE state = 'done'";
+
+/// Standard error without the ends of its lines, which depend on a width.
+fn said(output: &Output) -> String {
+    let words = text(&output.stderr);
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 #[test]
 fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_lag() {
@@ -264,4 +286,170 @@ fn what_a_frequency_needs_is_said() {
     );
     let history = text(&cycling.ask("history", &[]).stdout);
     assert!(history.contains("has had no cycle"), "{history}");
+}
+
+/// A transaction that the spool has no room for: everybody who asks is told, nothing says that all is well,
+/// no cycle repeats the one before, and the remedy that doctor prints is right.
+#[test]
+fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
+    let cycling = Cycling::new("1s");
+    let mut process = cycling.begun("1MB");
+    sql(&cycling.source)
+        .execute("INSERT INTO t SELECT generate_series(1, 100000)")
+        .unwrap();
+    cycling.until(
+        "SELECT spool_full IS NOT NULL FROM lockstep.replica",
+        "t",
+        &mut process,
+    );
+    let before = value(&cycling.target, CYCLES);
+    let status = text(&cycling.ask("status", &[]).stdout);
+    assert!(!status.contains("the target has all"), "{status}");
+    let json = status_json(&cycling);
+    assert_eq!(json["spool"]["full_by"], "transaction", "{json}");
+    for (command, wait) in [("force", "3"), ("verify", "2")] {
+        let asked = cycling.ask(command, &["--wait", wait]);
+        assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+        let words = said(&asked);
+        assert!(words.contains("its spool is full"), "{command}: {words}");
+    }
+    let (code, json) = cycling.doctor();
+    let found = &json["findings"][0];
+    assert_eq!(
+        (code, &found["cause"]),
+        (6, &"replica_spool_full".into()),
+        "{}",
+        brief(&json)
+    );
+    let remedy = found["remedies"][0].as_str().unwrap();
+    assert!(
+        remedy.contains("lockstep replica run r again with a --spool-limit")
+            && remedy.contains("now 1.0 MB"),
+        "{remedy}"
+    );
+    let causes: Vec<_> = json["findings"].as_array().unwrap().iter().collect();
+    assert!(
+        causes.iter().all(|it| it["cause"] != "slow_consumer"),
+        "{}",
+        brief(&json)
+    );
+    assert_eq!(
+        value(&cycling.target, CYCLES),
+        before,
+        "cycles with nothing new"
+    );
+    drop(process);
+    let mut process = cycling.run_with("spool", "100MB");
+    cycling.until("SELECT count(*) FROM t", "100000", &mut process);
+}
+
+fn status_json(cycling: &Cycling) -> Value {
+    status(&cycling.to)["replicas"][0].take()
+}
+
+/// Nobody but the process that has begun has a spool, and a pause ends what waits for a cycle.
+#[test]
+fn a_second_process_is_refused_without_a_trace_and_a_pause_ends_a_forced_cycles_wait() {
+    let cycling = Cycling::new("1h");
+    let mut process = cycling.begun("1GB");
+    let second = cycling.command("another", "1GB").output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(
+        said(&second).contains("another lockstep works on"),
+        "{second:?}"
+    );
+    assert!(!cycling.lab.folder().join("another").exists());
+
+    let mut blocker = sql(&cycling.target);
+    blocker
+        .execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        .unwrap();
+    sql(&cycling.source)
+        .execute("INSERT INTO t VALUES (1)")
+        .unwrap();
+    let to = cycling.to.clone();
+    let waiting = std::thread::spawn(move || output(&["force", "r", "--target", &to]));
+    let runs = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+    cycling.until(runs, "t", &mut process);
+    assert!(cycling.ask("pause", &[]).status.success());
+    let ended = waiting.join().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(
+        said(&ended).contains("lockstep replica resume"),
+        "{ended:?}"
+    );
+    let refused = cycling.ask("force", &[]);
+    assert!(
+        said(&refused).contains("is paused, so it has no cycle"),
+        "{refused:?}"
+    );
+    assert!(cycling.ask("resume", &[]).status.success());
+    blocker.execute("COMMIT").unwrap();
+    let forced = cycling.json("force");
+    assert_eq!(forced["state"], "done", "{forced}");
+    assert_eq!(value(&cycling.target, "SELECT count(*) FROM t"), "1");
+}
+
+/// A source that says nothing: no cycle says that it has nothing new, and who asks for one is told.
+#[test]
+fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_healthy() {
+    let cycling = Cycling::new("1s");
+    let (log, file) = (
+        cycling.lab.folder().join("log"),
+        cycling.lab.folder().join("r.toml"),
+    );
+    let spool = cycling.lab.folder().join("spool");
+    let config = format!(
+        "metrics = \"127.0.0.1:0\"\n[[replica]]\nname = \"r\"\ntarget = \"{}\"\nspool_dir = \"{}\"\n\
+         spool_limit = \"1GB\"\n",
+        cycling.to,
+        spool.display()
+    );
+    std::fs::write(&file, config).unwrap();
+    let mut command = lockstep(&["run", "--config", file.to_str().unwrap()]);
+    let told = std::fs::File::create(&log).unwrap();
+    let mut process = Running(command.stderr(told).spawn().unwrap());
+    cycling.until(FIRST, "t", &mut process);
+    let healthz = || page(&log, "/healthz");
+    assert!(healthz().starts_with("HTTP/1.1 200"), "{}", healthz());
+    let has_slot = "SELECT active FROM pg_replication_slots WHERE slot_type = 'logical'";
+    until(&cycling.source, has_slot, "t", &mut process.0);
+    // Its walsender is stopped, and the connection stays.
+    let walsender = value(
+        &cycling.source,
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_type = 'logical'",
+    );
+    let walsender = nix::unistd::Pid::from_raw(walsender.parse().unwrap());
+    nix::sys::signal::kill(walsender, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let _goes_on = GoesOn(walsender);
+    sql(&cycling.source)
+        .execute("INSERT INTO t VALUES (1)")
+        .unwrap();
+    let late = "SELECT coalesce(cycle_late_ms > 12000, false) FROM lockstep.replica";
+    cycling.until(late, "t", &mut process);
+    let health = healthz();
+    assert!(
+        health.starts_with("HTTP/1.1 503") && health.contains("later than its frequency"),
+        "{health}"
+    );
+    let before = value(&cycling.target, CYCLES);
+    let forced = cycling.ask("force", &["--wait", "2"]);
+    assert!(
+        said(&forced).contains("heard nothing of the source for"),
+        "{forced:?}"
+    );
+    assert_eq!(
+        value(&cycling.target, CYCLES),
+        before,
+        "cycles with nothing new"
+    );
+}
+
+/// A process that was stopped.
+struct GoesOn(nix::unistd::Pid);
+
+impl Drop for GoesOn {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGCONT);
+    }
 }

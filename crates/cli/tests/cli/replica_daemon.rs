@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
@@ -26,6 +26,16 @@ struct Several {
     log: PathBuf,
     // Last: it ends what still runs.
     lab: Lab,
+}
+
+/// A page of the newest process that has written to this log.
+pub fn page(log: &Path, path: &str) -> String {
+    let log = std::fs::read_to_string(log).unwrap();
+    let (_, address) = log.rsplit_once("address=").unwrap();
+    let mut stream = TcpStream::connect(address.lines().next().unwrap().trim()).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    std::io::read_to_string(stream).unwrap()
 }
 
 impl Several {
@@ -84,13 +94,7 @@ impl Several {
 
     /// The answer of the newest process to a path.
     fn get(&self, path: &str) -> String {
-        let log = std::fs::read_to_string(&self.log).unwrap();
-        let (_, address) = log.rsplit_once("address=").unwrap();
-        let mut stream = TcpStream::connect(address.lines().next().unwrap().trim()).unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        std::io::read_to_string(stream).unwrap()
+        page(&self.log, path)
     }
 
     fn run(&self) -> Running {

@@ -5,7 +5,9 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 
 use crate::relay_support::until as wait_until;
 use crate::relay_survives::copy_slot;
-use crate::replica::{Followed, Running, conninfo, create_args, output, server, sql, until, value};
+use crate::replica::{
+    Followed, Running, create_args, in_app, on, output, server, sql, until, value,
+};
 
 /// A replica of t, which has no key, so that a row that came twice would be there twice. Its source
 /// was killed, with all it had on its standby and on the target, and the standby promoted.
@@ -40,13 +42,13 @@ fn synchronised(source: &Server, standby: &mut Server) {
                  WHERE slot_name = '{slot}' AND synced AND NOT temporary"
             );
             // So that there is something to replay.
-            source.execute("SELECT pg_log_standby_snapshot()").unwrap();
+            source.run("SELECT pg_log_standby_snapshot()");
             let there = standby.query_text(&synced).unwrap();
             (there.as_deref() == Some("1")).then_some(())
         });
     } else {
         // What is on disk may be older than what was confirmed.
-        source.execute("CHECKPOINT").unwrap();
+        source.run("CHECKPOINT");
         standby.stop(Stop::Fast).unwrap();
         copy_slot(source, standby, &slot);
         standby.start().unwrap();
@@ -58,28 +60,24 @@ fn failed_over(with_slot: bool) -> FailedOver {
     let (mut source, target) = (server(&lab, "source"), server(&lab, "target"));
     let mut standby = lab.standby(&source, "standby", &Settings::new()).unwrap();
     let table = "CREATE TABLE t (v int); INSERT INTO t SELECT generate_series(1, 1000)";
-    sql(&source).execute(table).unwrap();
+    on(&source, table);
     let folder = source.sockets().display();
     let from = format!(
         "host={folder},{folder} port={},{} user={SUPERUSER} dbname=app target_session_attrs=read-write",
         source.port(),
         standby.port()
     );
-    let to = format!("{} dbname=app", conninfo(&target));
+    let to = in_app(&target);
     let created = output(&create_args(&from, &to));
     assert!(created.status.success(), "{created:?}");
     let log = lab.folder().join("run.log");
     let mut running = Followed::run(&to, &log, "2");
-    sql(&source)
-        .execute("INSERT INTO t SELECT generate_series(1, 10)")
-        .unwrap();
+    on(&source, "INSERT INTO t SELECT generate_series(1, 10)");
     until(&target, ROWS, "1010", &mut running.0);
     if with_slot {
         synchronised(&source, &mut standby);
     }
-    sql(&source)
-        .execute("INSERT INTO t SELECT generate_series(1, 10)")
-        .unwrap();
+    on(&source, "INSERT INTO t SELECT generate_series(1, 10)");
     until(&target, ROWS, "1020", &mut running.0);
     standby.catch_up(&source).unwrap();
     source.kill().unwrap();

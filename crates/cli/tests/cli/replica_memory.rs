@@ -4,7 +4,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
 use crate::replica::{
-    BETWEEN_STATUS, Running, conninfo, create_args, lockstep, output, server, sql, status, until,
+    BETWEEN_STATUS, Running, create_args, in_app, lockstep, output, pair, sql, status, until,
 };
 
 /// Limit of the process's memory, and size of a row.
@@ -33,13 +33,9 @@ struct Applying {
 
 impl Applying {
     fn new(writers: u64, spool: bool) -> Self {
-        let lab = Lab::for_tests().unwrap();
-        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source)
-            .execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int)")
-            .unwrap();
-        let from = format!("{} dbname=app", conninfo(&source));
-        let to = format!("{} dbname=app", conninfo(&target));
+        let (lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY, v text, n int)");
+        let from = in_app(&source);
+        let to = in_app(&target);
         let created = output(&create_args(&from, &to));
         assert!(created.status.success(), "{created:?}");
         let limit = format!("{LIMIT_MB}MB");

@@ -7,24 +7,23 @@ use lockstep_bench::tpcc::{self, Condition, LoadOptions, RunOptions, Tools};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
-use crate::replica::{Followed, conninfo, create_args, output, server, sql, until};
+use crate::replica::{Followed, create_args, in_app, on, output, server, until};
 
 /// pgbench on the source's database.
 fn pgbench(lab: &Lab, source: &Server, args: &[&str]) {
     let mut pgbench = Command::new(lab.package().program("pgbench"));
-    pgbench
-        .args(args)
-        .arg(format!("{} dbname=app", conninfo(source)));
+    pgbench.args(args).arg(in_app(source));
     let ended = pgbench.output().unwrap();
     assert!(ended.status.success(), "{ended:?}");
 }
 
 /// Waits until the target has what is committed on the source now.
 fn caught_up(source: &Server, target: &Server, running: &mut std::process::Child) {
-    sql(source)
-        .execute("CREATE TABLE IF NOT EXISTS marks (id int PRIMARY KEY)")
-        .unwrap();
-    sql(source).execute("INSERT INTO marks VALUES (1)").unwrap();
+    on(
+        source,
+        "CREATE TABLE IF NOT EXISTS marks (id int PRIMARY KEY)",
+    );
+    on(source, "INSERT INTO marks VALUES (1)");
     until(target, "SELECT count(*) FROM marks", "1", running);
 }
 
@@ -53,11 +52,8 @@ impl Schemas {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         pgbench(&lab, &source, &PGBENCH);
-        sql(&source)
-            .execute("CREATE TABLE marks (id int PRIMARY KEY)")
-            .unwrap();
-        let [from, to] =
-            [&source, &target].map(|server| format!("{} dbname=app", conninfo(server)));
+        on(&source, "CREATE TABLE marks (id int PRIMARY KEY)");
+        let [from, to] = [&source, &target].map(in_app);
         Self {
             source,
             target,

@@ -207,7 +207,7 @@ fn status_says_what_the_spool_holds() {
     );
     locker.execute("ROLLBACK").unwrap();
     spooling.until("that the target has all", &mut process.0, || {
-        status(false).contains("the target has all that is in it")
+        status(false).contains("holds no whole transaction that the target lacks")
     });
     drop(process);
     assert_eq!(held(), serde_json::Value::Null, "nobody says so now");

@@ -1,24 +1,17 @@
 //! `lockstep replica` with row filters and column lists, as a user gives and sees them.
 
-use lockstep_lab::cluster::Lab;
 use serde_json::Value;
 
-use crate::replica::{conninfo, create_args, output, server, sql, text, value};
+use crate::replica::{create_args, in_app, on, output, pair, text, value};
 
 #[test]
 fn a_row_filter_and_a_column_list_are_taken_kept_and_shown() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE SCHEMA \"A=b\"; CREATE TABLE \"A=b\".\"T\" (id int PRIMARY KEY, v text, hidden text);
+    let (_lab, source, target) = pair("CREATE SCHEMA \"A=b\"; CREATE TABLE \"A=b\".\"T\" (id int PRIMARY KEY, v text, hidden text);
              INSERT INTO \"A=b\".\"T\" SELECT n, 'v', 'hidden' FROM generate_series(1, 10) n;
              CREATE TABLE t (id int, v text DEFAULT 'none', PRIMARY KEY (id));
-             INSERT INTO t SELECT n, 'v' FROM generate_series(1, 10) n",
-        )
-        .unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+             INSERT INTO t SELECT n, 'v' FROM generate_series(1, 10) n");
+    let from = in_app(&source);
+    let to = in_app(&target);
     let with = |more: &[&str]| {
         let mut args = create_args(&from, &to);
         args.extend(more);
@@ -78,7 +71,7 @@ fn a_row_filter_and_a_column_list_are_taken_kept_and_shown() {
 
     // A creation goes on only with the same.
     let earlier = "UPDATE lockstep.replica SET phase = 'finishing'";
-    sql(&target).execute(earlier).unwrap();
+    on(&target, earlier);
     let other = with(&["--where", named]);
     assert_eq!(other.status.code(), Some(1), "{other:?}");
     let words = "was begun with other row filters or column lists";

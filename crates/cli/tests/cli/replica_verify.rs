@@ -3,13 +3,12 @@
 use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
 use crate::replica::{
-    Followed, Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+    Followed, Running, create_args, in_app, lockstep, on, output, pair, sql, text, until, value,
 };
 
 fn verify(followed: &Followed, more: &[&str]) -> Output {
@@ -44,9 +43,7 @@ impl Waiting {
 
 /// Inserts a row into b, and waits until the source has sent it.
 fn insert_and_send(source: &Server, id: i32) {
-    sql(source)
-        .execute(&format!("INSERT INTO b VALUES ({id})"))
-        .unwrap();
+    on(source, &format!("INSERT INTO b VALUES ({id})"));
     let end = value(source, "SELECT pg_current_wal_flush_lsn()");
     let sent = format!(
         "SELECT bool_or(sent_lsn >= '{end}')::text FROM pg_stat_replication WHERE application_name = 'r'"
@@ -432,12 +429,10 @@ fn databases_of_different_encodings_are_compared() {
 
 #[test]
 fn nothing_to_compare_is_no_equality_and_sequences_are_told() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let sequences = "CREATE SEQUENCE s; CREATE SEQUENCE s2";
-    sql(&source).execute(sequences).unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    let (_lab, source, target) = pair(sequences);
+    let from = in_app(&source);
+    let to = in_app(&target);
     let created = output(&create_args(&from, &to));
     assert!(created.status.success(), "{created:?}");
     let warned = text(&created.stderr) + &text(&created.stdout);

@@ -3,14 +3,13 @@
 use std::process::Stdio;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::doctor_support::doctor;
 use crate::replica::{
-    Followed, Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+    Followed, Running, create_args, in_app, lockstep, output, pair, sql, text, until, value,
 };
 
 const SLOTS: &str = "SELECT count(*)::text FROM pg_replication_slots";
@@ -29,12 +28,10 @@ fn wait_for(server: &lockstep_lab::server::Server, query: &str, wanted: &str) {
 
 #[test]
 fn a_creation_that_is_killed_while_it_waits_leaves_no_slot() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE log (x int PRIMARY KEY)";
-    sql(&source).execute(tables).unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    let (_lab, source, target) = pair(tables);
+    let from = in_app(&source);
+    let to = in_app(&target);
     let mut open = sql(&source);
     open.execute("BEGIN; INSERT INTO log VALUES (1)").unwrap();
     let mut creation = Running(
@@ -62,14 +59,10 @@ fn a_creation_that_is_killed_while_it_waits_leaves_no_slot() {
 
 #[test]
 fn a_lock_that_others_hold_is_named() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute("CREATE TABLE t (id int PRIMARY KEY)")
-        .unwrap();
-    target.execute("CREATE ROLE bob LOGIN").unwrap();
-    let from = format!("{} dbname=app", conninfo(&source));
-    let to = format!("{} dbname=app", conninfo(&target));
+    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+    target.run("CREATE ROLE bob LOGIN");
+    let from = in_app(&source);
+    let to = in_app(&target);
     let bob = Conninfo::parse(&to).unwrap().with("user", "bob").unwrap();
     let mut bob = Connection::connect(&bob, Purpose::Sql, "a tool").unwrap();
     let locked =
@@ -122,7 +115,7 @@ fn who_keeps_changes_waiting_is_named() {
     let words = waiting["error"].as_str().unwrap();
     assert!(words.starts_with(&who), "{words}");
     assert_eq!(waiting["apply"], "applying", "{waiting}");
-    let source = format!("{} dbname=app", conninfo(&followed.source));
+    let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());
     assert!(

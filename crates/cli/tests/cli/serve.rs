@@ -12,7 +12,7 @@ use crate::serve_support::{Answer, Serve, until};
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{SUPERUSER, Settings};
+use lockstep_lab::server::{SUPERUSER, settings_of};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -283,9 +283,7 @@ fn a_role_in_pg_monitor_is_enough() {
         .start()
         .unwrap();
     let primary = lab.primary("primary", None, &Default::default()).unwrap();
-    primary
-        .execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
-        .unwrap();
+    primary.run("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher");
     let conninfo = primary.conninfo(SUPERUSER);
     let conninfo = conninfo.replace("user=postgres", "user=watcher");
     let serve = Serve::start(&["--primary", &conninfo]);
@@ -309,14 +307,12 @@ fn a_role_in_pg_monitor_is_enough() {
 #[test]
 fn what_the_extension_says_is_shown() {
     let lab = TestLab::with_extension().start().unwrap();
-    let preloaded: Settings = [
+    let preloaded = settings_of([
         ("shared_preload_libraries", "lockstep"),
         ("lockstep.read_throttle_lag", "123ms"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ]);
     let primary = lab.primary("primary", None, &preloaded).unwrap();
-    primary.execute("CREATE EXTENSION lockstep").unwrap();
+    primary.run("CREATE EXTENSION lockstep");
     let standby = lab.standby(&primary, "standby", &preloaded).unwrap();
     let [primary, conninfo] = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
     let serve = Serve::start(&["--primary", &primary, "--standby", &conninfo]);
@@ -339,18 +335,14 @@ fn what_the_extension_says_is_shown() {
 #[test]
 fn parallel_replay_is_shown_where_the_extension_tells_it() {
     let lab = TestLab::with_extension().start().unwrap();
-    let preloaded: Settings = [
+    let preloaded = settings_of([
         ("shared_preload_libraries", "lockstep"),
         ("lockstep.replay_workers", "1"),
         ("lockstep.replay_hot_standby", "on"),
         ("lockstep.replay_min_backlog", "0"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ]);
     let primary = lab.primary("primary", None, &preloaded).unwrap();
-    primary
-        .execute("CREATE EXTENSION lockstep VERSION '0.1'; CREATE TABLE t (v int)")
-        .unwrap();
+    primary.run("CREATE EXTENSION lockstep VERSION '0.1'; CREATE TABLE t (v int)");
     let mut standby = lab.standby(&primary, "standby", &preloaded).unwrap();
     standby.catch_up(&primary).unwrap();
     let conninfos = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
@@ -368,9 +360,7 @@ fn parallel_replay_is_shown_where_the_extension_tells_it() {
     assert!(!text.contains("lockstep_replay_parallel{"), "{text}");
     drop(serve);
 
-    primary
-        .execute("ALTER EXTENSION lockstep UPDATE; INSERT INTO t SELECT generate_series(1, 100)")
-        .unwrap();
+    primary.run("ALTER EXTENSION lockstep UPDATE; INSERT INTO t SELECT generate_series(1, 100)");
     standby.catch_up(&primary).unwrap();
     let serve = watch();
     until("metrics agree with the views", || {

@@ -46,25 +46,19 @@ fn a_relays_cache_and_spool_are_shown() {
     let primary = publisher(&lab);
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
     for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
-            .unwrap();
+        server.run("CREATE TABLE t (id bigserial PRIMARY KEY, v text)");
     }
-    primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
+    primary.run("CREATE PUBLICATION p FOR TABLE t");
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
     let metrics = format!("127.0.0.1:{port}");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--metrics", &metrics]);
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-            relay.conninfo()
-        ))
-        .unwrap();
-    primary
-        .execute("INSERT INTO t (v) SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
-        .unwrap();
+    subscriber.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
+        relay.conninfo()
+    ));
+    primary.run("INSERT INTO t (v) SELECT repeat('x', 1000) FROM generate_series(1, 1000)");
     until_same(&primary, &subscriber, "t");
 
     let console = format!("port={} user={SUPERUSER}", relay.port);

@@ -30,16 +30,14 @@ fn end(child: Child) -> Value {
 
 /// Ten segments, of which the server has removed the first ones.
 fn with_removed_wal(server: &Server) {
-    server.execute("CREATE TABLE t (i int)").unwrap();
+    server.run("CREATE TABLE t (i int)");
     for _ in 0..10 {
-        server.execute("INSERT INTO t VALUES (1)").unwrap();
+        server.run("INSERT INTO t VALUES (1)");
         server.query_text("SELECT pg_switch_wal()::text").unwrap();
     }
-    server.execute("CHECKPOINT").unwrap();
+    server.run("CHECKPOINT");
     for i in 0..6 {
-        server
-            .execute(&format!("INSERT INTO t VALUES ({i})"))
-            .unwrap();
+        server.run(&format!("INSERT INTO t VALUES ({i})"));
         server.query_text("SELECT pg_switch_wal()::text").unwrap();
     }
 }
@@ -53,12 +51,10 @@ fn all_wal_is_read_that_a_server_still_has() {
         .into();
     let server = lab.primary("primary", None, &settings).unwrap();
     with_removed_wal(&server);
-    server
-        .execute(
-            "CREATE ROLE lists REPLICATION LOGIN; GRANT pg_monitor TO lists;
+    server.run(
+        "CREATE ROLE lists REPLICATION LOGIN; GRANT pg_monitor TO lists;
              CREATE ROLE guesses REPLICATION LOGIN",
-        )
-        .unwrap();
+    );
 
     let seen = server.log_length();
     let all = ["--megabytes", "4000"];
@@ -93,7 +89,7 @@ fn a_server_that_is_read_shuts_down() {
                    AND state = 'streaming'";
         server.query_text(sql).unwrap()
     });
-    server.execute("CREATE TABLE t ()").unwrap();
+    server.run("CREATE TABLE t ()");
     server.stop(Stop::Fast).unwrap();
     end(reading);
 }

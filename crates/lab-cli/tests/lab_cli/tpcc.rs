@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -49,9 +49,7 @@ fn await_sessions(server: &Server, wanted: usize) {
 }
 
 fn server(lab: &Lab) -> Server {
-    let settings: Settings = [("shared_buffers", "200MB")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("shared_buffers", "200MB")]);
     lab.primary("primary", None, &settings).unwrap()
 }
 
@@ -119,9 +117,7 @@ fn load_run_and_check_from_the_command_line() {
     let (code, said, line) = parts(&output(&["check", &here]));
     assert_eq!((code, said.lines().count()), (0, 12), "{line}");
     assert!(said.lines().all(|line| line.ends_with(": holds")), "{said}");
-    primary
-        .execute("UPDATE tpcc.customer SET c_delivery_cnt = 9 WHERE c_id = 1")
-        .unwrap();
+    primary.run("UPDATE tpcc.customer SET c_delivery_cnt = 9 WHERE c_id = 1");
     let (code, said, line) = parts(&output(&["check", "--output", "json", &here]));
     assert_eq!(code, 5, "{line}");
     assert!(line.contains("1 of 12"), "{line}");

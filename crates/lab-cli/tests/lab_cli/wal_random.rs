@@ -79,9 +79,7 @@ fn a_target_that_does_not_answer_exits_with_4() {
 #[test]
 fn it_runs_in_a_database_that_is_meant_for_it_and_no_other() {
     let (lab, primary) = lab();
-    primary
-        .execute("CREATE DATABASE lockstep_random_one")
-        .unwrap();
+    primary.run("CREATE DATABASE lockstep_random_one");
     let conninfo = |database: &str| {
         format!(
             "host={} port={} user={SUPERUSER} dbname={database}",

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Settings, Stop};
+use lockstep_lab::server::{SUPERUSER, Stop, settings_of};
 use lockstep_player::{Address, Recording};
 use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
@@ -63,9 +63,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
     let lab = Lab::for_tests().unwrap();
-    let settings: Settings = [("shared_buffers", "16MB")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("shared_buffers", "16MB")]);
     let mut primary = lab.primary("primary", None, &settings).unwrap();
     let folder = tempfile::tempdir_in(lab.folder()).unwrap();
     let to = folder.path().join("recording");
@@ -76,15 +74,13 @@ fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
         "the base backup is complete",
     );
     for n in 0..20 {
-        primary
-            .execute(&format!(
-                "CREATE TABLE t{n} AS SELECT generate_series(1, 9) g"
-            ))
-            .unwrap();
+        primary.run(&format!(
+            "CREATE TABLE t{n} AS SELECT generate_series(1, 9) g"
+        ));
     }
     // The source need not keep what was received.
-    primary.execute("SELECT pg_switch_wal()").unwrap();
-    primary.execute("CREATE TABLE later ()").unwrap();
+    primary.run("SELECT pg_switch_wal()");
+    primary.run("CREATE TABLE later ()");
     let written = primary.flush_lsn().unwrap();
     let segment = u64::from(written) & !0xFF_FFFF;
     let slot = "SELECT restart_lsn::text FROM pg_replication_slots";

@@ -11,15 +11,13 @@ use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::package::{Major, Package};
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{Server, Settings, Stop};
+use lockstep_lab::server::{Server, Settings, Stop, settings_of};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 use lockstep_lab::{LabError, Role, sweep};
 use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 
 fn small() -> Settings {
-    [("shared_buffers", "16MB"), ("max_connections", "20")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+    settings_of([("shared_buffers", "16MB"), ("max_connections", "20")])
 }
 
 fn rows(server: &Server) -> String {
@@ -45,9 +43,7 @@ fn a_standby_survives_crashes_of_both_ends_and_its_promotion() {
     let mut primary = lab.primary("primary", None, &small()).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
 
-    primary
-        .execute("CREATE TABLE t AS SELECT generate_series(1, 100)")
-        .unwrap();
+    primary.run("CREATE TABLE t AS SELECT generate_series(1, 100)");
     standby.catch_up(&primary).unwrap();
     assert_eq!(rows(&standby), "100");
     let name = primary
@@ -57,14 +53,14 @@ fn a_standby_survives_crashes_of_both_ends_and_its_promotion() {
 
     standby.kill().unwrap();
     assert!(standby.pid().is_none());
-    primary.execute("INSERT INTO t VALUES (0)").unwrap();
+    primary.run("INSERT INTO t VALUES (0)");
     standby.start().unwrap();
     standby.catch_up(&primary).unwrap();
     assert_eq!(rows(&standby), "101");
 
     primary.stop(Stop::Immediate).unwrap();
     primary.start().unwrap();
-    primary.execute("INSERT INTO t VALUES (0)").unwrap();
+    primary.run("INSERT INTO t VALUES (0)");
     standby.catch_up(&primary).unwrap();
 
     primary.set([("work_mem", "5MB")]).unwrap();
@@ -77,7 +73,7 @@ fn a_standby_survives_crashes_of_both_ends_and_its_promotion() {
     primary.stop(Stop::Fast).unwrap();
     assert_eq!(standby.id().role, Role::Standby);
     standby.promote().unwrap();
-    standby.execute("INSERT INTO t VALUES (0)").unwrap();
+    standby.run("INSERT INTO t VALUES (0)");
     assert_eq!(rows(&standby), "103");
     // Nobody but the lab connects to it, and the lab not before it takes sessions.
     let log = standby.log_since(0).unwrap();

@@ -142,6 +142,8 @@ causes! {
     ReplicaNotRunning = "replica_not_running",
     /// The process of a replica of Lockstep is connected and does nothing.
     ReplicaSilent = "replica_silent",
+    /// The spool of a replica of Lockstep takes nothing more in.
+    ReplicaSpoolFull = "replica_spool_full",
     /// A replica of Lockstep stands still while it is compared.
     ReplicaHeld = "replica_held",
     /// A replica of Lockstep had not all rows that its source had.

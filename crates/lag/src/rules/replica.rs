@@ -14,7 +14,7 @@ const MOSTLY: f64 = 0.5;
 
 /// Replicas that did what `is` says most of the time, as they were when they did so last, with that
 /// share.
-fn mostly<'v, 'a>(
+pub(super) fn mostly<'v, 'a>(
     view: &'v View<'a>,
     is: impl Fn(Doing, &Replica) -> bool + Copy + 'v,
 ) -> impl Iterator<Item = (ReplicaFound<'v, 'a>, f64)> {
@@ -46,7 +46,7 @@ fn doing<'v, 'a>(
 }
 
 /// Evidence that a replica does not apply. It lags if its source has WAL for it.
-fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
+pub(super) fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
     let behind = found.link.map_or(0, |link| link.last_bytes());
     let severity = match behind {
         0 => Severity::Risk,
@@ -72,7 +72,7 @@ fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
 }
 
 /// Adds how far it is behind, and what its slot keeps meanwhile.
-fn with_backlog(mut evidence: Evidence, found: &ReplicaFound<'_, '_>) -> Evidence {
+pub(super) fn with_backlog(mut evidence: Evidence, found: &ReplicaFound<'_, '_>) -> Evidence {
     let Some(link) = found.link else {
         return evidence;
     };

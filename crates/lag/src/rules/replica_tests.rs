@@ -8,11 +8,12 @@ use crate::sample::Sample;
 use crate::window::Window;
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 8] = [
+pub(super) const CAUSES: [Cause; 9] = [
     Cause::ReplicaStopped,
     Cause::ReplicaPaused,
     Cause::ReplicaNotRunning,
     Cause::ReplicaSilent,
+    Cause::ReplicaSpoolFull,
     Cause::ReplicaHeld,
     Cause::ReplicaRowsMissing,
     Cause::ReplicaIncomplete,
@@ -116,6 +117,58 @@ fn between_cycles(replica: &mut Replica) {
     replica.cycle_late_ms = Some(0.0);
 }
 
+/// The spool takes nothing more in, and the target has all of it.
+fn spool_full(replica: &mut Replica, by: &str) {
+    replica.spool_full = Some("so".to_owned());
+    replica.spool_full_by = Some(by.to_owned());
+    (replica.spool_bytes, replica.spool_limit) = (Some(1 << 20), Some(1 << 20));
+    (replica.spool_from, replica.spool_to) = (lsn(START), lsn(START));
+}
+
+#[test]
+fn a_full_spool_is_not_called_a_slow_consumer_unless_the_target_is_slow() {
+    let causes = |change: Change| {
+        let mut scene = scene(change);
+        pushed(&mut scene);
+        let findings = scene.diagnose().findings;
+        let causes: Vec<_> = findings.iter().map(|found| found.cause).collect();
+        causes
+    };
+    assert_eq!(causes(stands)[0], Cause::SlowConsumer);
+    let huge = causes(|it| {
+        stands(it);
+        spool_full(it, "transaction");
+    });
+    assert_eq!(huge[0], Cause::ReplicaSpoolFull);
+    assert!(!huge.contains(&Cause::SlowConsumer), "{huge:?}");
+    // The target has not applied what the spool holds: more writers may help.
+    let slow = causes(|it| {
+        stands(it);
+        spool_full(it, "limit");
+        it.spool_to = lsn(START + STEP);
+    });
+    assert_eq!(slow[0], Cause::ReplicaSpoolFull);
+    assert!(slow.contains(&Cause::SlowConsumer), "{slow:?}");
+    // What a replica does not do fills its spool.
+    let paused = causes(|it| {
+        stands(it);
+        spool_full(it, "limit");
+        (it.paused, it.apply_state) = (true, "paused".into());
+    });
+    assert_eq!(paused[0], Cause::ReplicaPaused);
+    assert!(paused.contains(&Cause::ReplicaSpoolFull), "{paused:?}");
+}
+
+/// The replica's walsender waits for it to take data.
+fn pushed(scene: &mut Scene) {
+    for sample in &mut scene.primary.samples {
+        let sender = &mut sample.senders[1];
+        (sender.flush_lsn, sender.replay_lsn) = (lsn(START), lsn(START));
+        sample.decoding[0].total_bytes = u64::from(sample.wal.flush.unwrap());
+        sample.processes[1] = process(11, "walsender", "Client", "WalSenderWaitForWAL");
+    }
+}
+
 #[test]
 fn a_replica_between_its_cycles_is_not_late_and_one_whose_cycle_is_overdue_is() {
     let behind = |change| {
@@ -209,7 +262,7 @@ fn a_replica_that_keeps_up_is_healthy_and_named() {
 /// What is found first, where, how bad it is, what the first remedy has, and a name.
 type Expected = (Cause, Severity, &'static str);
 
-const CASES: [(&str, bool, Change, Expected); 13] = [
+const CASES: [(&str, bool, Change, Expected); 16] = [
     (
         "a change does not fit",
         false,
@@ -336,6 +389,46 @@ const CASES: [(&str, bool, Change, Expected); 13] = [
             Cause::ReplicaHeld,
             Severity::Lag,
             "that are open on primary",
+        ),
+    ),
+    (
+        "a transaction that the spool has no room for",
+        false,
+        |it| {
+            stands(it);
+            spool_full(it, "transaction");
+        },
+        (
+            Cause::ReplicaSpoolFull,
+            Severity::Lag,
+            "start lockstep replica run app again with a --spool-limit",
+        ),
+    ),
+    (
+        "cycles that are larger than the spool",
+        true,
+        |it| {
+            between_cycles(it);
+            spool_full(it, "limit");
+            (it.spool_from, it.spool_to) = (lsn(START), lsn(START + STEP));
+        },
+        (
+            Cause::ReplicaSpoolFull,
+            Severity::Risk,
+            "start lockstep replica run app again with a --spool-limit of more",
+        ),
+    ),
+    (
+        "a full disk of the spool",
+        false,
+        |it| {
+            stands(it);
+            spool_full(it, "disk");
+        },
+        (
+            Cause::ReplicaSpoolFull,
+            Severity::Lag,
+            "make room on the disk of the spool of replica app",
         ),
     ),
     (
@@ -476,12 +569,7 @@ fn an_unused_slot_of_a_replica_is_dropped_by_its_name() {
 #[test]
 fn a_slow_replica_is_told_to_use_more_writers() {
     let mut scene = scene(stands);
-    for sample in &mut scene.primary.samples {
-        let sender = &mut sample.senders[1];
-        (sender.flush_lsn, sender.replay_lsn) = (lsn(START), lsn(START));
-        sample.decoding[0].total_bytes = u64::from(sample.wal.flush.unwrap());
-        sample.processes[1] = process(11, "walsender", "Client", "WalSenderWaitForWAL");
-    }
+    pushed(&mut scene);
     let diagnosis = scene.diagnose();
     let found = first(&diagnosis);
     assert_eq!(found.cause, Cause::SlowConsumer, "{diagnosis:#?}");

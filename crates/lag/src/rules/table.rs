@@ -2,8 +2,8 @@
 
 use super::{
     Cause, Rule, gone, halted, horizon, logical, machine, paused, primaries, published, receive,
-    refused, relay, replay, replica, server, standing, synchronised, synchronous, unconfirmed,
-    unfed,
+    refused, relay, replay, replica, server, spool_full, standing, synchronised, synchronous,
+    unconfirmed, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -185,25 +185,8 @@ pub const RULES: &[Rule] = &[
             "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); if it needs no slot",
         ],
     },
-    Rule {
-        cause: Cause::WalRemoved,
-        title: "{upstream} has removed WAL that the standby needs",
-        signal: unfed::wal_removed,
-        remedies: &[
-            "on {node}: a restore_command for the archive that has it, if there is one, and reload",
-            "build {node} anew (pg_basebackup), with a slot, so that {upstream} keeps what it needs",
-        ],
-    },
-    Rule {
-        cause: Cause::UpstreamElsewhere,
-        title: "primary_conninfo leads to {address}",
-        signal: unfed::elsewhere,
-        remedies: &[
-            "on {node}: correct host and port in primary_conninfo, and reload; its log says what that \
-             address answers",
-            "name the server at {address} here, if it is the right one",
-        ],
-    },
+    unfed::REMOVED,
+    unfed::ELSEWHERE,
     Rule {
         cause: Cause::TimelineDiverged,
         title: "the standby's history is not that of {upstream}",
@@ -246,17 +229,7 @@ pub const RULES: &[Rule] = &[
             "let {node} stream what its upstream still has: primary_conninfo, and a slot there",
         ],
     },
-    Rule {
-        cause: Cause::RestoreFails,
-        title: "restore_command does not get WAL that is archived",
-        signal: unfed::restore_fails,
-        remedies: &[
-            "look at the log of {node} for what restore_command says, and run it by hand as the server's \
-             user: the archive, a path, a right, a password",
-            "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that is called \
-             .partial; after a failover it needs the new timeline's .history file there, too",
-        ],
-    },
+    unfed::FAILS,
     Rule {
         cause: Cause::NotStreaming,
         title: "the standby does not stream",
@@ -621,12 +594,12 @@ pub const RULES: &[Rule] = &[
         title: "no process works on the replica",
         signal: replica::not_running,
         remedies: &[
-            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it has \
-             ended",
+            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it ended",
             "run lockstep replica create {uncopied} again: it goes on where it was",
             "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
         ],
     },
+    spool_full::RULE,
     Rule {
         cause: Cause::ReplicaSilent,
         title: "the replica's process is connected and does nothing",

@@ -94,12 +94,10 @@ fn write_wal(lab: &Lab, primary: &Server, megabytes: u64) {
             thread::sleep(Duration::from_millis(20));
             continue;
         }
-        primary
-            .execute(
-                "INSERT INTO pgbench_history \
+        primary.run(
+            "INSERT INTO pgbench_history \
                  SELECT 1, 1, 1, g, now(), 'filler' FROM generate_series(1, 3000) g",
-            )
-            .unwrap();
+        );
     }
 }
 
@@ -574,8 +572,8 @@ fn standbys_that_do_not_belong_to_the_recording_are_told_so() {
     // It has replayed all that its own primary wrote.
     let mut ahead = lab.standby(&primary, "ahead", &quick()).unwrap();
     ahead.execute("SELECT pg_switch_wal()").unwrap_err();
-    primary.execute("SELECT pg_switch_wal()").unwrap();
-    primary.execute("CREATE TABLE later ()").unwrap();
+    primary.run("SELECT pg_switch_wal()");
+    primary.run("CREATE TABLE later ()");
     ahead.catch_up(&primary).unwrap();
     send_to(&mut ahead, &player);
     // Newer minor releases ask for our position and wait, older ones just begin.
@@ -667,21 +665,17 @@ fn sources_that_cannot_be_recorded_are_refused() {
     assert!(used.join("file").exists());
 
     // No room for a slot.
-    primary
-        .execute(
-            "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, \
+    primary.run(
+        "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, \
              current_setting('max_replication_slots')::int - 1) n",
-        )
-        .unwrap();
+    );
     let line = refused(&primary, "no-slot");
     assert!(line.contains("all replication slots are in use"), "{line}");
 
     // A workload that fails leaves nothing, neither here nor there.
-    primary
-        .execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active",
-        )
-        .unwrap();
+    primary.run(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active",
+    );
     let folder = lab.folder().join("failed");
     let failed = lockstep_player::record::<PlayerError>(&lab, &primary, &folder, || {
         Err(LabError::Closing.into())

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lockstep_client::Switch;
-use lockstep_lab::for_tests;
+use lockstep_lab::seeds;
 use lockstep_pool::contest::Instance;
 use lockstep_pool::fault::Fault;
 use lockstep_pool::judge::{Judge, NodeAnswer, PrimaryAnswer, Rules, Supply};
@@ -244,22 +244,17 @@ fn new_judge(fault: Option<Fault>) -> Judge {
 #[test]
 fn one_server_gets_the_writers() {
     let mut all = Seen::default();
-    let seeds = for_tests::seeds(SEEDS);
-    let is_one = seeds.clone().count() == 1;
-    for seed in seeds {
+    let seeds = seeds::all_hold(SEEDS, "lockstep-pool --test pool contest", |seed| {
         let mut world = World::new(seed, None);
-        if let Err(words) = world.run() {
-            panic!(
-                "{words}; again with: SEED={seed} scripts/cargo test -p lockstep-pool --test pool contest"
-            );
-        }
+        let wrong = world.run().err();
         all.decided += world.seen.decided;
         all.undecided += world.seen.undecided;
         all.returned += world.seen.returned;
-    }
+        wrong
+    });
     eprintln!("contest: {all:?}");
     let least = all.decided.min(all.undecided).min(all.returned);
-    assert!(is_one || least > 100, "{all:?}");
+    assert!(seeds.count() == 1 || least > 100, "{all:?}");
 }
 
 #[test]
@@ -268,13 +263,9 @@ fn faults_of_the_choice_are_found() {
         (Fault::FirstIsPrimary, "the wrong one"),
         (Fault::HistoriesIgnored, "the wrong one"),
     ] {
-        let found = (1..=SEEDS).find_map(|seed| {
-            let words = World::new(seed, Some(fault)).run().err()?;
-            words.contains(expected).then_some((seed, words))
+        seeds::find(&fault, SEEDS, expected, |seed| {
+            let words = World::new(seed, Some(fault)).run().err();
+            words.filter(|words| words.contains(expected))
         });
-        let Some((seed, words)) = found else {
-            panic!("{fault:?} is not found in {SEEDS} seeds by: {expected}");
-        };
-        eprintln!("{fault:?}: seed {seed}: {words}");
     }
 }

@@ -15,12 +15,8 @@ use lockstep_service::tls::TlsFiles;
 
 /// Roles that log in with passwords.
 fn roles(server: &Server) {
-    server
-        .execute("CREATE ROLE app LOGIN PASSWORD 'secret'; CREATE ROLE old LOGIN")
-        .unwrap();
-    server
-        .execute("SET password_encryption = md5; ALTER ROLE old PASSWORD 'older'")
-        .unwrap();
+    server.run("CREATE ROLE app LOGIN PASSWORD 'secret'; CREATE ROLE old LOGIN");
+    server.run("SET password_encryption = md5; ALTER ROLE old PASSWORD 'older'");
     rules(
         server,
         "local all app scram-sha-256\n\
@@ -35,7 +31,7 @@ fn sessions_are_those_of_the_primary() {
     let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     roles(&server);
-    server.execute("CREATE TABLE t (a int, v text)").unwrap();
+    server.run("CREATE TABLE t (a int, v text)");
     let relay = Relay::start(Options::of(&server));
     let us = relay.conninfo("postgres", "");
 
@@ -192,10 +188,8 @@ fn slots_of_the_primary_and_of_the_relay_are_streamed() {
     let server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     // A slot of the primary passes through.
-    server
-        .execute("SELECT pg_create_logical_replication_slot('theirs', 'test_decoding')")
-        .unwrap();
-    server.execute("CREATE TABLE t AS SELECT 1 AS a").unwrap();
+    server.run("SELECT pg_create_logical_replication_slot('theirs', 'test_decoding')");
+    server.run("CREATE TABLE t AS SELECT 1 AS a");
     let end = server.flush_lsn().unwrap().to_string();
     let receive = |slot: &str, more: &[&str]| {
         let mut receiver = program("pg_recvlogical");
@@ -266,25 +260,22 @@ fn physical_replication_passes() {
 fn the_console_asks_the_primary_who_it_is() {
     let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
-    server
-        .execute(
-            "CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE keeper; \
+    server.run(
+        "CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE keeper; \
              CREATE ROLE helper LOGIN NOINHERIT IN ROLE keeper; CREATE ROLE nobody LOGIN; \
              CREATE ROLE app LOGIN PASSWORD 'secret'; \
              CREATE SCHEMA trap AUTHORIZATION nobody",
-        )
-        .unwrap();
+    );
     // Names that would lie, found first.
     server
-        .execute(
+        .run(
             "CREATE FUNCTION trap.yes(name, name) RETURNS bool LANGUAGE sql AS 'SELECT true'; \
              CREATE OPERATOR trap.= (LEFTARG = name, RIGHTARG = name, FUNCTION = trap.yes); \
              CREATE FUNCTION trap.pg_has_role(oid, text, text) RETURNS bool LANGUAGE sql AS 'SELECT true'; \
              CREATE VIEW trap.pg_roles AS SELECT 'nobody'::name AS rolname, true AS rolsuper, 10::oid AS oid; \
              GRANT SELECT ON trap.pg_roles TO PUBLIC; \
              ALTER ROLE nobody SET search_path = trap, pg_catalog",
-        )
-        .unwrap();
+        );
     rules(&server, "local all app scram-sha-256");
     let relay = Relay::start(Options::of(&server));
     let console = |user: &str, more: &str| {

@@ -62,11 +62,22 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
 pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
     control.begin();
     let alive = Arc::new(());
-    let spool = what.spool.as_ref().map(Spool::open).transpose();
+    let taken = take(&what.name, &what.target);
+    // Who is refused leaves no folder behind.
+    let may_fill = match &taken {
+        Ok(_) => true,
+        Err(ReplicaError::Target(error)) if error.may_pass() => what
+            .spool
+            .as_ref()
+            .is_some_and(|spool| spool.folder.exists()),
+        Err(_) => false,
+    };
+    let spool = what.spool.as_ref().filter(|_| may_fill);
+    let spool = spool.map(Spool::open).transpose();
     let spool = spool.map_err(ReplicaError::Apply)?;
     thread::scope(|scope| {
         let _ends = Ends(spool.as_ref(), control);
-        let (away, taken) = match (take(&what.name, &what.target), &spool) {
+        let (away, taken) = match (taken, &spool) {
             (Err(ReplicaError::Target(error)), Some(spool)) if error.may_pass() => {
                 let Some(settings) = while_away(what, spool)? else {
                     return Err(ReplicaError::Target(error));

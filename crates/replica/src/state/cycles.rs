@@ -37,13 +37,15 @@ pub struct RunningCycle {
 }
 
 /// A cycle that has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Cycle {
     pub number: u64,
     /// `done` or `failed`.
     pub state: String,
     /// Beginning by the target's clock, as ISO 8601 in UTC.
     pub start_time: String,
+    /// The beginning in milliseconds since 1970.
+    pub start_ms: f64,
     pub end_time: String,
     pub elapsed_ms: u64,
     /// Bytes of the source's messages.
@@ -65,7 +67,7 @@ pub struct Cycle {
 }
 
 /// What has become of a request for a cycle.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Forced {
     NotYet,
     Ended(Cycle),
@@ -79,7 +81,8 @@ pub(super) fn whole_ms(time: Duration) -> u64 {
 const COLUMNS: &str = "cycle, state, \
     to_char(start_time AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), \
     to_char(end_time AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), \
-    elapsed_ms, sent_bytes, write_bytes, bandwidth, transactions, rows, tables, lsn, failures, error";
+    elapsed_ms, sent_bytes, write_bytes, bandwidth, transactions, rows, tables, lsn, failures, error, \
+    1000 * extract(epoch FROM start_time)";
 
 fn cycle(row: &[Option<String>]) -> std::result::Result<Cycle, ClientError> {
     Ok(Cycle {
@@ -97,6 +100,7 @@ fn cycle(row: &[Option<String>]) -> std::result::Result<Cycle, ClientError> {
         lsn: field(row, 11)?,
         failures: field(row, 12)?,
         error: field(row, 13)?,
+        start_ms: field(row, 14)?,
     })
 }
 
@@ -173,8 +177,67 @@ impl ReplicaState {
 }
 
 impl Applied {
-    /// The cycle that runs.
-    pub fn running_cycle(&self) -> Option<RunningCycle> {
-        self.cycles.and_then(|cycles| cycles.running)
+    /// The cycle that runs, unless it has ended since that was written: `newest` is the newest that has.
+    pub fn running_cycle(&self, newest: Option<&Cycle>) -> Option<RunningCycle> {
+        let has_ended = |running: &RunningCycle| {
+            newest.is_some_and(|newest| match newest.state.as_str() {
+                "done" => newest.number >= running.number,
+                _ => newest.number > running.number,
+            })
+        };
+        let running = self.cycles.and_then(|cycles| cycles.running);
+        running.filter(|running| !has_ended(running))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cycle_that_has_ended_does_not_run_although_its_process_has_said_so_last() {
+        let running = RunningCycle {
+            number: 5,
+            elapsed: Duration::ZERO,
+            remaining: None,
+            sent_bytes: 0,
+            lsn: Lsn::from(7),
+        };
+        let applied = Applied {
+            cycles: Some(CyclesNow {
+                running: Some(running),
+                next: Duration::ZERO,
+                late: Duration::ZERO,
+            }),
+            ..Applied::default()
+        };
+        let newest = |number: u64, state: &str| Cycle {
+            number,
+            state: state.to_owned(),
+            start_time: String::new(),
+            start_ms: 0.0,
+            end_time: String::new(),
+            elapsed_ms: 0,
+            sent_bytes: 0,
+            write_bytes: 0,
+            bandwidth: 0,
+            transactions: 0,
+            rows: 0,
+            tables: 0,
+            lsn: None,
+            failures: 0,
+            error: None,
+        };
+        for (number, state, runs) in [
+            (4, "done", true),
+            (5, "done", false),
+            (6, "done", false),
+            (5, "failed", true),
+            (6, "failed", false),
+        ] {
+            let found = applied.running_cycle(Some(&newest(number, state)));
+            assert_eq!(found.is_some(), runs, "{number} {state}");
+        }
+        assert_eq!(applied.running_cycle(None), Some(running));
     }
 }

@@ -24,6 +24,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 use lockstep_wire::Lsn;
 
+use super::locks::LOCK_PATIENCE;
 use super::{Lock, ReplicaState, lock_holders, since};
 use crate::error::{ReplicaError, Result};
 
@@ -79,7 +80,7 @@ impl ReplicaState {
     /// Asks apply to hold at `wanted` for at most so long. False if another session holds the replica
     /// already. It ends with this session, or with [`ReplicaState::end_hold`].
     pub fn begin_hold(&mut self, name: &str, wanted: Lsn, patience: Duration) -> Result<bool> {
-        if !self.lock_for(Lock::Hold, name)? {
+        if !self.lock_for(Lock::Hold, name, LOCK_PATIENCE)? {
             return Ok(false);
         }
         let sql = "INSERT INTO lockstep.hold (replica, wanted, pid, until) \

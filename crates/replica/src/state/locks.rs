@@ -13,6 +13,9 @@ use lockstep_apply::sessions;
 /// Longest wait for another lockstep's lock.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Time in which a process that applies has written its state, if it lives: it writes every second.
+const WRITES_WITHIN: Duration = Duration::from_millis(1_500);
+
 /// SQLSTATE of a lock that was not free in time.
 const LOCKED: &str = "55P03";
 
@@ -72,13 +75,27 @@ impl ReplicaState {
     /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
     /// killed one is gone.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
-        self.lock_for(Lock::Replica, name)
+        let before = self.written(name)?;
+        if self.lock_for(Lock::Replica, name, WRITES_WITHIN)? {
+            return Ok(true);
+        }
+        // Somebody who lives does not give it up.
+        let is_alive = self.holder(name)? == Holder::Apply && self.written(name)? != before;
+        Ok(!is_alive && self.lock_for(Lock::Replica, name, LOCK_PATIENCE)?)
     }
 
-    pub(super) fn lock_for(&mut self, what: Lock, name: &str) -> Result<bool> {
+    /// When apply has written its state last.
+    fn written(&mut self, name: &str) -> Result<Option<String>> {
+        let sql = "SELECT applied_at FROM lockstep.replica WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let written = rows.and_then(|rows| rows.first().map(|row| field(row, 0)).transpose());
+        written.map(Option::flatten).map_err(ReplicaError::Target)
+    }
+
+    pub(super) fn lock_for(&mut self, what: Lock, name: &str, patience: Duration) -> Result<bool> {
         let mut lock = || -> Result<bool, ClientError> {
             let key = lock_key(what, name)?;
-            let patience = LOCK_PATIENCE.as_millis();
+            let patience = patience.as_millis();
             self.connection
                 .execute(&format!("SET lock_timeout = {patience}"))?;
             let locked = (self.connection).execute(&format!("SELECT pg_advisory_lock({key})"));

@@ -57,7 +57,7 @@ use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;
 use crate::publication::subset::Subset;
 use lockstep_apply::sessions;
-use lockstep_apply::{SpoolStats, Unreplicated};
+use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -209,6 +209,18 @@ impl ReplicaState {
     /// The session, for SQL of the same transaction.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
+    }
+
+    /// Reads several things as they are at one moment.
+    pub fn at_one_moment<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        self.connection
+            .execute(begin)
+            .map_err(ReplicaError::Target)?;
+        let read = read(self);
+        let ended = self.connection.execute("ROLLBACK");
+        let read = read?;
+        ended.map(|()| read).map_err(ReplicaError::Target)
     }
 
     /// Adds a replica, unless another one has begun in this database: an error then. False if this one
@@ -370,6 +382,7 @@ impl ReplicaState {
                        heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
                        apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
                        spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11, \
+                       spool_full_by = $23, \
                        unreplicated_tables = $12::bigint, unreplicated = $13, \
                        cycle_number = $14, cycle_elapsed_ms = $15, cycle_remaining_ms = $16, \
                        cycle_bytes = $17, cycle_lsn = $18::pg_lsn, cycle_next_ms = $19, \
@@ -377,6 +390,7 @@ impl ReplicaState {
                        writers = $21::bigint, writers_why = $22 \
                    WHERE name = $1";
         let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
+        let full = spool.and_then(|spool| spool.full.as_ref());
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
         let running = applied.cycles.and_then(|cycles| cycles.running);
         let changed = self.connection.query_with(
@@ -392,7 +406,7 @@ impl ReplicaState {
                 &spool.map(|spool| spool.limit),
                 &spool.map(|spool| spool.from),
                 &spool.map(|spool| spool.to),
-                &spool.and_then(|spool| spool.full.clone()),
+                &full.map(|full| full.words.clone()),
                 &unreplicated.map(|it| it.tables),
                 &unreplicated.and_then(|it| it.words.clone()),
                 &running.map(|it| it.number),
@@ -404,6 +418,7 @@ impl ReplicaState {
                 &(applied.cycles).map(|it| cycles::whole_ms(it.late)),
                 &applied.writers.as_ref().map(|it| it.0),
                 &applied.writers.as_ref().map(|it| it.1.clone()),
+                &full.and_then(|full| full.by).map(FullBy::name),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -416,7 +431,7 @@ impl ReplicaState {
                        spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
                        unreplicated_tables, unreplicated, cycle_number, cycle_elapsed_ms, \
                        cycle_remaining_ms, cycle_bytes, cycle_lsn, cycle_next_ms, cycle_late_ms, \
-                       writers, writers_why \
+                       writers, writers_why, spool_full_by \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -436,7 +451,14 @@ impl ReplicaState {
                         limit: field(row, 7)?,
                         from: field(row, 8)?,
                         to: field(row, 9)?,
-                        full: field(row, 10)?,
+                        full: match field(row, 10)? {
+                            None => None,
+                            Some(words) => Some(SpoolFull {
+                                by: field::<Option<String>>(row, 22)?
+                                    .and_then(|name| FullBy::named(&name)),
+                                words,
+                            }),
+                        },
                     }),
                 },
                 writers: field::<Option<usize>>(row, 20)?.zip(field(row, 21)?),

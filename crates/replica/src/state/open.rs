@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 12] = [
+const VERSIONS: [&str; 13] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -161,6 +161,9 @@ CREATE TABLE lockstep.cycle (
     PRIMARY KEY (replica, cycle)
 );
 GRANT SELECT ON lockstep.cycle TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.replica ADD spool_full_by text;
 ",
 ];
 

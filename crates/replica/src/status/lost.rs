@@ -1,7 +1,7 @@
 //! Tables of the source that are not replicated, or not under their names. One that was copied was dropped
 //! there, renamed, replaced by another table of its name, or taken out of the publication; another came
-//! after the copy. Or the target's table is not the one that was copied into, or lacks columns. Nothing of that
-//! is in the stream, so `run`, `status`, `start` and `verify` ask for it.
+//! after the copy. Or the target's table is not the one that was copied into, or lacks columns. Nothing of
+//! that is in the stream, so `run`, `status`, `start` and `verify` ask for it.
 
 use std::collections::{BTreeSet, HashMap};
 

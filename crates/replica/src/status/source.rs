@@ -130,8 +130,8 @@ impl Source {
         }
     }
 
-    /// Adds what the target has in place of later partitions, and tables that lack columns there. `tables` are
-    /// those of the replica.
+    /// Adds what the target has in place of later partitions, and tables that lack columns there. `tables`
+    /// are those of the replica.
     pub fn look_at_target(&mut self, state: &mut ReplicaState, tables: &[TableCopy]) -> Result<()> {
         let found = no_partitions(state.connection(), &self.later);
         self.lost.extend(found.map_err(ReplicaError::Target)?);

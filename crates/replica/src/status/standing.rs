@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use lockstep_apply::cycle::SILENT_AFTER;
 use lockstep_wire::Lsn;
 
 use crate::state::{Applied, Holder};
@@ -64,8 +65,29 @@ pub fn lag(standing: Standing<'_>, applied: &Applied, source_end: Option<Lsn>) -
     }
 }
 
+/// Why a replica whose process is there does not get on, as far as that process has said; None if it knows
+/// nothing. While a spool is full, nothing is heard of the source, which is not to blame then.
+pub fn hindrance(applied: &Applied) -> Option<String> {
+    let full = applied.spool.as_ref().and_then(|spool| spool.full.as_ref());
+    let full = full.map(|full| format!("its spool is full: {}", full.words));
+    let silent = || match applied.heard {
+        Some(heard) if heard < SILENT_AFTER => None,
+        Some(heard) => Some(format!(
+            "its process has heard nothing of the source for {} s: is the source there, and does nobody else \
+             use the slot?",
+            heard.as_secs()
+        )),
+        None => Some("its process has heard nothing of the source since it began".to_owned()),
+    };
+    let of_stream = full.or_else(|| silent().filter(|_| applied.error.is_none()));
+    let all: Vec<_> = applied.error.clone().into_iter().chain(of_stream).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
 #[cfg(test)]
 mod tests {
+    use lockstep_apply::{FullBy, SpoolFull, SpoolStats};
+
     use super::*;
 
     const NOW: Option<Duration> = Some(Duration::from_secs(1));
@@ -101,6 +123,46 @@ mod tests {
         ] {
             assert_eq!(standing(holder, applied), expected);
         }
+    }
+
+    #[test]
+    fn what_holds_a_replica_back_is_what_its_process_has_said() {
+        let now = applied("applying", NOW);
+        assert_eq!(hindrance(&now), None);
+        let full = |now: &Applied| Applied {
+            spool: Some(SpoolStats {
+                full: Some(SpoolFull {
+                    by: Some(FullBy::Limit),
+                    words: "the limit".to_owned(),
+                }),
+                ..SpoolStats::default()
+            }),
+            heard: OLD,
+            ..now.clone()
+        };
+        let words = hindrance(&full(&now)).unwrap();
+        assert_eq!(words, "its spool is full: the limit");
+        let blocked = Applied {
+            error: Some("no such table".to_owned()),
+            ..now.clone()
+        };
+        let words = hindrance(&full(&blocked)).unwrap();
+        assert_eq!(words, "no such table; its spool is full: the limit");
+        for (heard, wanted) in [(OLD, "for 60 s"), (None, "since it began")] {
+            let silent = Applied {
+                heard,
+                ..now.clone()
+            };
+            assert!(hindrance(&silent).unwrap().contains(wanted));
+        }
+        assert_eq!(
+            hindrance(&Applied {
+                heard: OLD,
+                ..blocked
+            })
+            .unwrap(),
+            "no such table"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use lockstep_wire::Lsn;
 
 use super::{Result, VerifyError};
 use crate::state::{Held, Holder, ReplicaState};
+use crate::status::standing::hindrance;
 use lockstep_apply::Control;
 use lockstep_apply::control::before_all;
 
@@ -84,7 +85,7 @@ impl ThroughState {
         loop {
             match self.held()? {
                 Held::At(at) if at == lsn => return Ok(()),
-                _ if Instant::now() >= deadline => return Err(not_reached()),
+                _ if Instant::now() >= deadline => return Err(self.not_reached()),
                 _ if self.state.holder(&self.name)? == Holder::Apply => there = Instant::now(),
                 _ if there.elapsed() >= GONE_AFTER => return Err(self.gone()?),
                 _ => {}
@@ -102,6 +103,18 @@ impl ThroughState {
              again, repeat the command",
             self.name
         )))
+    }
+
+    /// The error of a moment that was not reached, with what the replica's process has said of it.
+    fn not_reached(&mut self) -> VerifyError {
+        let applied = self.state.applied(&self.name);
+        match applied.ok().as_ref().and_then(hindrance) {
+            Some(words) => VerifyError::NoMoment(format!(
+                "replica \"{}\" did not come to stand at one position in time: {words}",
+                self.name
+            )),
+            None => not_reached(),
+        }
     }
 
     fn held(&mut self) -> Result<Held> {
@@ -132,7 +145,7 @@ impl Hold for ThroughState {
     fn check(&mut self, lsn: Lsn) -> Result<()> {
         match self.held()? {
             Held::At(at) if at == lsn => Ok(()),
-            _ => Err(not_reached()),
+            _ => Err(self.not_reached()),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::names::TableName;
 use crate::state::{Holder, Replica, ReplicaState};
 use crate::status::lost::{Why, lost};
 use crate::status::source::{Source, source_of};
+use crate::status::standing::hindrance;
 use lockstep_apply::{Control, MEMORY};
 
 /// Interval of questions to the state how far apply is.
@@ -187,7 +188,9 @@ fn wait_near(
         }
         let holder = state.holder(name)?;
         let applied = state.applied(name)?;
-        let error = applied.error.as_deref();
+        // A process that begins has not heard of the source yet, and is given its time.
+        let hindrance = hindrance(&applied).filter(|_| holder == Holder::Apply);
+        let error = hindrance.as_ref().or(applied.error.as_ref());
         let of_error = || error.map_or_else(String::new, |error| format!(": {error}"));
         let refused = match holder {
             Holder::Nobody if own.is_none() => Some("the process that applied has ended"),

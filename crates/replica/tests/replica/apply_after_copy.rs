@@ -21,8 +21,7 @@ fn a_copy_of_a_busy_database_is_followed() {
         .execute(
             "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE log (id serial PRIMARY KEY, n int); \
              INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20000) i",
-        )
-        .unwrap();
+        ).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -33,8 +32,7 @@ fn a_copy_of_a_busy_database_is_followed() {
                     .execute(&format!(
                         "BEGIN; UPDATE t SET v = '{number}' WHERE id % 1000 = {number} % 1000; \
                          DELETE FROM t WHERE id = {number}; INSERT INTO log (n) VALUES ({number}); COMMIT"
-                    ))
-                    .unwrap();
+                    )).unwrap();
             }
         });
         let made = create(&options(&source, &target), &mut Told::default());

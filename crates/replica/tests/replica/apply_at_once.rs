@@ -36,14 +36,14 @@ fn text(of: &str) -> Option<String> {
 #[test]
 fn rows_without_a_key_arrive_once_whoever_ends_between_them_and_their_position() {
     let mut pair = Pair::new("CREATE TABLE t (n int); CREATE TABLE k (id int PRIMARY KEY, n int)");
-    pair.source.execute("INSERT INTO k VALUES (1, 0)").unwrap();
+    pair.source.run("INSERT INTO k VALUES (1, 0)");
     pair.start();
     pair.catch_up();
     let write = "BEGIN; INSERT INTO t VALUES (1), (2); UPDATE k SET n = n + 1; COMMIT";
     let seen = "SELECT (SELECT count(*) FROM t), n FROM k";
     for round in 0..3 {
         let holder = holds_positions(&pair);
-        pair.source.execute(write).unwrap();
+        pair.source.run(write);
         await_changes(&pair);
         let before = [text(&(2 * round).to_string()), text(&round.to_string())];
         assert_eq!(rows(&pair.target, seen), [before]);
@@ -67,19 +67,14 @@ fn a_row_that_is_not_there_is_counted_once_in_the_transaction_that_lacks_it() {
     );
     let control = pair.start();
     pair.source
-        .execute("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 5) AS i")
-        .unwrap();
+        .run("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 5) AS i");
     pair.catch_up();
-    pair.target
-        .execute("DELETE FROM t WHERE id IN (2, 4, 5)")
-        .unwrap();
+    pair.target.run("DELETE FROM t WHERE id IN (2, 4, 5)");
     let holder = holds_positions(&pair);
-    pair.source
-        .execute(
-            "BEGIN; INSERT INTO u VALUES (1); UPDATE t SET v = 'new' WHERE id < 3; \
+    pair.source.run(
+        "BEGIN; INSERT INTO u VALUES (1); UPDATE t SET v = 'new' WHERE id < 3; \
              DELETE FROM t WHERE id > 2; COMMIT",
-        )
-        .unwrap();
+    );
     await_changes(&pair);
     let missing = "SELECT coalesce(sum(missing_rows), 0) FROM lockstep.table_copy";
     assert_eq!(rows(&pair.target, missing), [[text("0")]]);
@@ -103,12 +98,12 @@ fn nothing_is_left_of_a_transaction_of_which_a_later_statement_is_refused() {
             "BEGIN; INSERT INTO a VALUES ({id}); INSERT INTO b VALUES ({id}, 'its'); \
              INSERT INTO c VALUES ({id}); COMMIT"
         );
-        pair.source.execute(&write).unwrap();
+        pair.source.run(&write);
     };
     // The statements are prepared.
     write(1);
     pair.catch_up();
-    pair.target.execute("INSERT INTO b VALUES (2)").unwrap();
+    pair.target.run("INSERT INTO b VALUES (2)");
     write(2);
     let words = pair.blocked();
     assert!(
@@ -117,7 +112,7 @@ fn nothing_is_left_of_a_transaction_of_which_a_later_statement_is_refused() {
     );
     let of = "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM c)";
     assert_eq!(rows(&pair.target, of), [[text("1"), text("1")]]);
-    pair.target.execute("DELETE FROM b WHERE id = 2").unwrap();
+    pair.target.run("DELETE FROM b WHERE id = 2");
     control.resume();
     pair.assert_same("SELECT a.n, b.v FROM a JOIN b ON b.id = a.n JOIN c ON c.n = a.n ORDER BY 1");
     pair.assert_same(of);
@@ -129,9 +124,7 @@ fn more_tables_than_statements_are_kept_prepared_arrive() {
         EXECUTE format('CREATE TABLE many_%s (n int)', i); END LOOP; END $$";
     let mut pair = Pair::new(make);
     let control = pair.start();
-    pair.source
-        .execute("INSERT INTO many_2 VALUES (0)")
-        .unwrap();
+    pair.source.run("INSERT INTO many_2 VALUES (0)");
     pair.catch_up();
     for first in [1, 481] {
         // In transactions of several tables each, so that one comes where statements are forgotten.
@@ -140,23 +133,19 @@ fn more_tables_than_statements_are_kept_prepared_arrive() {
                IF i <= 520 THEN EXECUTE format('INSERT INTO many_%s VALUES (1)', i); END IF; \
                IF i % 7 = 0 THEN COMMIT; END IF; END LOOP; END $$"
         );
-        pair.source.execute(&write).unwrap();
+        pair.source.run(&write);
     }
-    pair.source
-        .execute("INSERT INTO many_1 VALUES (2)")
-        .unwrap();
+    pair.source.run("INSERT INTO many_1 VALUES (2)");
     pair.assert_same("SELECT n FROM many_1 ORDER BY n");
     let each = "DO $$ DECLARE found int; BEGIN FOR i IN 1 .. 520 LOOP \
         EXECUTE format('SELECT count(*) FROM many_%s WHERE n = 1', i) INTO found; \
         IF found <> 1 THEN RAISE 'many_% has %', i, found; END IF; END LOOP; END $$";
-    pair.target.execute(each).unwrap();
+    pair.target.run(each);
     assert_eq!(control.stats().missing, 0);
     assert_eq!(control.stats().sessions, 1, "{:?}", control.stats());
     // Those that are forgotten are prepared again, all of them.
     let holder = holds_positions(&pair);
-    pair.source
-        .execute("INSERT INTO many_2 VALUES (2)")
-        .unwrap();
+    pair.source.run("INSERT INTO many_2 VALUES (2)");
     await_changes(&pair);
     drop(holder);
     pair.assert_same("SELECT n FROM many_2 ORDER BY n");

@@ -215,7 +215,7 @@ fn triggers_that_always_act_do_so_and_rules_stop_the_replica() {
 
     let rule = "CREATE RULE nothing AS ON INSERT TO t DO INSTEAD NOTHING; \
                 ALTER TABLE t ENABLE ALWAYS RULE nothing";
-    pair.target.execute(rule).unwrap();
+    pair.target.run(rule);
     run(&pair, &["INSERT INTO t VALUES (3)"]);
     drop(control);
     let control = pair.start();
@@ -225,7 +225,7 @@ fn triggers_that_always_act_do_so_and_rules_stop_the_replica() {
         "{words}"
     );
     let disable = "ALTER TABLE t DISABLE RULE nothing";
-    pair.target.execute(disable).unwrap();
+    pair.target.run(disable);
     control.resume();
     pair.assert_same("SELECT id FROM t ORDER BY id");
 }
@@ -244,7 +244,7 @@ fn no_error_of_the_target_ends_the_replica() {
     let passing = ["40P01", "40001", "55P03"];
     for (id, code) in (1..).zip(["40P01", "40001", "55P03", "XX000", "2D000", "23503"]) {
         let fail = format!("INSERT INTO fails VALUES ('{code}')");
-        pair.target.execute(&fail).unwrap();
+        pair.target.run(&fail);
         run(&pair, &[&format!("INSERT INTO t VALUES ({id})")]);
         let failed = |stats: &Stats| {
             stats
@@ -257,7 +257,7 @@ fn no_error_of_the_target_ends_the_replica() {
             let words = pair.blocked();
             assert!(words.contains("table \"public.t\""), "{code}: {words}");
         }
-        pair.target.execute("DELETE FROM fails").unwrap();
+        pair.target.run("DELETE FROM fails");
         control.resume();
         pair.assert_same("SELECT id FROM t ORDER BY id");
     }
@@ -282,7 +282,7 @@ fn generated_identity_and_further_columns() {
     );
     pair.start();
     pair.assert_same("SELECT id, a, g FROM t ORDER BY id");
-    pair.target.execute("UPDATE t SET more = 'kept'").unwrap();
+    pair.target.run("UPDATE t SET more = 'kept'");
     run(
         &pair,
         &[
@@ -382,8 +382,7 @@ fn rows_move_between_partitions() {
     );
     pair.assert_same("SELECT tableoid::regclass, * FROM p ORDER BY id");
     pair.source
-        .execute("ALTER PUBLICATION everything SET (publish_via_partition_root = true)")
-        .unwrap();
+        .run("ALTER PUBLICATION everything SET (publish_via_partition_root = true)");
     run(
         &pair,
         &[
@@ -428,7 +427,7 @@ fn rows_that_are_missing_are_counted() {
     );
     let control = pair.start();
     pair.catch_up();
-    pair.target.execute("DELETE FROM t WHERE id < 4").unwrap();
+    pair.target.run("DELETE FROM t WHERE id < 4");
     run(
         &pair,
         &[
@@ -449,9 +448,7 @@ fn rows_that_are_missing_are_counted() {
 #[test]
 fn a_conflicting_row_stops_right_before_its_transaction() {
     let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
-    pair.target
-        .execute("INSERT INTO t VALUES (3, 'in the way')")
-        .unwrap();
+    pair.target.run("INSERT INTO t VALUES (3, 'in the way')");
     run(
         &pair,
         &[
@@ -471,7 +468,7 @@ fn a_conflicting_row_stops_right_before_its_transaction() {
         "SELECT string_agg(id::text, ' ' ORDER BY id) FROM t",
     );
     assert_eq!(there[0][0].as_deref(), Some("1 2 3"), "{error}");
-    pair.target.execute("DELETE FROM t WHERE id = 3").unwrap();
+    pair.target.run("DELETE FROM t WHERE id = 3");
     control.resume();
     pair.assert_same("SELECT * FROM t ORDER BY id");
 }
@@ -494,7 +491,7 @@ fn a_change_of_the_schema_stops_at_the_boundary() {
     assert!(error.contains("no column \"w\""), "{error}");
     let there = rows(&pair.target, "SELECT string_agg(id::text, ' ') FROM t");
     assert_eq!(there[0][0].as_deref(), Some("1"));
-    pair.target.execute("ALTER TABLE t ADD w int").unwrap();
+    pair.target.run("ALTER TABLE t ADD w int");
     control.resume();
     pair.assert_same("SELECT id, w FROM t ORDER BY id");
     run(
@@ -509,9 +506,7 @@ fn a_change_of_the_schema_stops_at_the_boundary() {
         error.contains("public.late") && error.contains("does not exist"),
         "{error}"
     );
-    pair.target
-        .execute("CREATE TABLE late (id int PRIMARY KEY)")
-        .unwrap();
+    pair.target.run("CREATE TABLE late (id int PRIMARY KEY)");
     control.resume();
     pair.assert_same("SELECT * FROM late");
 }

@@ -24,7 +24,7 @@ use crate::apply_lab::until;
 use crate::apply_random::{SCHEMA, statement, transaction};
 use crate::failpoints::process::{Death, Does, Process, Starts, said};
 use crate::subsets::compare;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, pair, values};
 
 /// What a process that follows comes to, whatever the load is; the spool's it comes to with a spool.
 const REACHED: [Failpoint; 10] = [
@@ -84,9 +84,7 @@ struct Killing {
 
 impl Killing {
     fn new(rng: &mut Rng, with_spool: bool) -> Self {
-        let lab = Lab::for_tests().unwrap();
-        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source).execute(SCHEMA).unwrap();
+        let (lab, source, target) = pair(SCHEMA);
         write(rng, &conninfo(&source), 30);
         create(&options(&source, &target), &mut Told::default()).unwrap();
         Self {

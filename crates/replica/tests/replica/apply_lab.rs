@@ -8,6 +8,8 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
+use lockstep_replica::error::ReplicaError;
+use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::state::{Replica, ReplicaState};
 
 use crate::{begun, primary};
@@ -25,6 +27,32 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
+}
+
+/// Follows while `work` runs, and stops.
+pub fn while_following(what: &Following, work: impl FnOnce(&Control)) -> Result<(), ReplicaError> {
+    let control = Control::default();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&control);
+        let following = scope.spawn(|| follow(what, &control));
+        work(&control);
+        control.stop();
+        following.join().unwrap()
+    })
+}
+
+/// Waits until everything is applied that is committed on the source now.
+pub fn catch_up(source: &Server, control: &Control) {
+    let end = source.flush_lsn().unwrap();
+    let reached = control.wait_for(LONG, |stats| stats.applied >= end);
+    assert!(reached, "{end}: {:?}", control.stats());
+}
+
+/// Waits until a change does not fit, and returns the error.
+pub fn blocked(control: &Control) -> String {
+    let blocked = control.wait_for(LONG, |stats| stats.phase == Phase::Blocked);
+    assert!(blocked, "{:?}", control.stats());
+    control.stats().error.unwrap()
 }
 
 pub struct Pair {
@@ -47,11 +75,9 @@ impl Pair {
     pub fn apart(on_source: &str, on_target: &str) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (primary(&lab, "source"), primary(&lab, "target"));
-        source.execute(on_source).unwrap();
-        target.execute(on_target).unwrap();
-        source
-            .execute("CREATE PUBLICATION everything FOR ALL TABLES")
-            .unwrap();
+        source.run(on_source);
+        target.run(on_target);
+        source.run("CREATE PUBLICATION everything FOR ALL TABLES");
         let info = conninfo(&source);
         let mut maker = Connection::connect(&info, Purpose::Replication, "test").unwrap();
         maker.create_slot(SLOT, "pgoutput", false, false).unwrap();
@@ -114,17 +140,12 @@ impl Pair {
 
     /// Waits until everything is applied that is committed on the source now.
     pub fn catch_up(&self) {
-        let end = self.source.flush_lsn().unwrap();
-        let reached = self.control().wait_for(LONG, |stats| stats.applied >= end);
-        assert!(reached, "{end}: {:?}", self.control().stats());
+        catch_up(&self.source, self.control());
     }
 
     /// Waits until a change does not fit, and returns the error.
     pub fn blocked(&self) -> String {
-        let blocked = |stats: &apply::Stats| stats.phase == Phase::Blocked;
-        let reached = self.control().wait_for(LONG, blocked);
-        assert!(reached, "{:?}", self.control().stats());
-        self.control().stats().error.unwrap()
+        blocked(self.control())
     }
 
     /// Catches up, and compares what a query says on both ends.

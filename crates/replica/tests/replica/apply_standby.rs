@@ -47,7 +47,7 @@ fn a_target_that_takes_its_time_makes_no_talk() {
     pair.catch_up();
     let mut locker = sql(&pair.target);
     locker.execute("BEGIN; LOCK TABLE t").unwrap();
-    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (1)");
     until("that the writer waits for the lock", || {
         !rows(&pair.target, "SELECT 1 FROM pg_locks WHERE NOT granted").is_empty()
     });
@@ -75,10 +75,9 @@ fn wal_that_is_not_replicated_does_not_hold_back_the_slot() {
         Pair::new("CREATE TABLE t (id int PRIMARY KEY); CREATE UNLOGGED TABLE u (id int)");
     pair.start();
     pair.catch_up();
-    pair.source.execute("CREATE DATABASE elsewhere; ").unwrap();
+    pair.source.run("CREATE DATABASE elsewhere; ");
     pair.source
-        .execute("BEGIN; CREATE TABLE x AS SELECT generate_series(1, 1000); ROLLBACK")
-        .unwrap();
+        .run("BEGIN; CREATE TABLE x AS SELECT generate_series(1, 1000); ROLLBACK");
     let end = pair.source.flush_lsn().unwrap();
     until("that the slot has passed the end of the WAL", || {
         let sql = format!(
@@ -93,22 +92,22 @@ fn wal_that_is_not_replicated_does_not_hold_back_the_slot() {
 fn a_pause_and_restarts_of_both_servers_lose_nothing() {
     let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
     let control = pair.start();
-    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (1)");
     pair.catch_up();
     control.pause();
     assert!(control.wait_for(LONG, |stats| stats.phase == Phase::Paused));
-    pair.source.execute("INSERT INTO t VALUES (2)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (2)");
     let there = "SELECT count(*) FROM t";
     assert_eq!(rows(&pair.target, there)[0][0].as_deref(), Some("1"));
     control.resume();
     pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.target.stop(Stop::Immediate).unwrap();
-    pair.source.execute("INSERT INTO t VALUES (3)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (3)");
     pair.target.start().unwrap();
     pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.source.stop(Stop::Fast).unwrap();
     pair.source.start().unwrap();
-    pair.source.execute("INSERT INTO t VALUES (4)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (4)");
     pair.assert_same("SELECT * FROM t ORDER BY id");
     assert!(control.stats().sessions >= 4);
 }
@@ -122,7 +121,7 @@ fn a_lock_on_the_target_holds_neither_the_stream_nor_the_end_up() {
     pair.catch_up();
     let mut locker = sql(&pair.target);
     locker.execute("BEGIN; LOCK TABLE t").unwrap();
-    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    pair.source.run("INSERT INTO t VALUES (1)");
     until("that the writer waits for the lock", || {
         !rows(&pair.target, "SELECT 1 FROM pg_locks WHERE NOT granted").is_empty()
     });

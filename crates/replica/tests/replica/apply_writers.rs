@@ -191,7 +191,7 @@ fn a_row_that_an_earlier_batch_changes_is_waited_for() {
 fn a_unique_value_that_an_earlier_batch_takes_is_waited_for() {
     let mut pair = pair("");
     // An index that only the target has.
-    pair.target.execute("CREATE UNIQUE INDEX ON t (e)").unwrap();
+    pair.target.run("CREATE UNIQUE INDEX ON t (e)");
     let control = pair.start();
     let gate = shut(&pair);
     blocked(&pair, "INSERT INTO t VALUES (1, 'x', 'y')");
@@ -262,7 +262,7 @@ fn an_index_that_is_made_meanwhile_makes_a_later_batch_give_way_and_is_known_the
     let control = pair.start();
     run(&pair, &["INSERT INTO t VALUES (100)"]);
     pair.catch_up();
-    pair.target.execute("CREATE UNIQUE INDEX ON t (e)").unwrap();
+    pair.target.run("CREATE UNIQUE INDEX ON t (e)");
     // The third batch has the value; the first one waits for it, and it waits for the first one.
     // The second finds in its turn that the index is not what it was planned with.
     drop(handed_on(&pair, "e", 1));
@@ -306,13 +306,11 @@ fn unique_values_of_a_partition_are_waited_for_under_each_name() {
             "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); \
              CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)",
         );
-        pair.target
-            .execute("CREATE UNIQUE INDEX ON p1 (v)")
-            .unwrap();
+        pair.target.run("CREATE UNIQUE INDEX ON p1 (v)");
         let set = format!(
             "ALTER PUBLICATION everything SET (publish_via_partition_root = {through_root})"
         );
-        pair.source.execute(&set).unwrap();
+        pair.source.run(&set);
         let control = pair.start();
         let gate = shut(&pair);
         blocked(&pair, "INSERT INTO p VALUES (1, 'x')");
@@ -370,9 +368,7 @@ fn values_that_are_equal_and_not_the_same_keep_their_order() {
 fn a_large_unique_value_that_stays_is_no_new_one() {
     let mut pair = pair("");
     for server in [&pair.source, &pair.target] {
-        server
-            .execute("ALTER TABLE t ALTER u SET STORAGE EXTERNAL")
-            .unwrap();
+        server.run("ALTER TABLE t ALTER u SET STORAGE EXTERNAL");
     }
     run(&pair, &["INSERT INTO t VALUES (1, repeat('x', 2500), 'a')"]);
     let control = pair.start();
@@ -404,14 +400,12 @@ fn triggers_that_always_act_see_what_came_before() {
           RETURN NULL; END $$; \
         CREATE TRIGGER log AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION log()";
     let mut pair = pair("");
-    pair.target.execute(log).unwrap();
+    pair.target.run(log);
     let control = pair.start();
     run(&pair, &["INSERT INTO t VALUES (100)"]);
     pair.catch_up();
     // It is not known yet that it acts: the batch finds out when its turn comes.
-    pair.target
-        .execute("ALTER TABLE t ENABLE ALWAYS TRIGGER log")
-        .unwrap();
+    pair.target.run("ALTER TABLE t ENABLE ALWAYS TRIGGER log");
     for again in 0..2 {
         let gate = shut(&pair);
         blocked(&pair, "SELECT");
@@ -439,9 +433,7 @@ fn triggers_that_always_act_see_what_came_before() {
 fn a_change_that_does_not_fit_stops_right_before_it_whatever_ran_ahead() {
     let mut pair = pair("");
     let control = pair.start();
-    pair.target
-        .execute("INSERT INTO t VALUES (1, 'in the way')")
-        .unwrap();
+    pair.target.run("INSERT INTO t VALUES (1, 'in the way')");
     let gate = shut(&pair);
     blocked(&pair, "SELECT");
     large(&pair, 0, "SELECT");
@@ -464,7 +456,7 @@ fn a_change_that_does_not_fit_stops_right_before_it_whatever_ran_ahead() {
         WORTH.to_string()
     );
     assert_eq!(count(&pair, "SELECT n FROM gate"), "1");
-    pair.target.execute("DELETE FROM t").unwrap();
+    pair.target.run("DELETE FROM t");
     control.resume();
     pair.assert_same("SELECT count(*), sum(id) FROM filler");
     pair.assert_same("SELECT * FROM t");
@@ -516,7 +508,7 @@ fn a_row_that_is_not_there_is_looked_for_again_in_turn() {
     run(&pair, &["INSERT INTO t VALUES (1), (2)"]);
     let control = pair.start();
     pair.catch_up();
-    pair.target.execute("DELETE FROM t").unwrap();
+    pair.target.run("DELETE FROM t");
     let gate = shut(&pair);
     blocked(&pair, "SELECT");
     large(
@@ -527,9 +519,7 @@ fn a_row_that_is_not_there_is_looked_for_again_in_turn() {
     until("that the second batch has given up", || {
         writers(&pair, "query = 'ROLLBACK' AND state = 'idle'") == 1
     });
-    pair.target
-        .execute("INSERT INTO t VALUES (1), (2)")
-        .unwrap();
+    pair.target.run("INSERT INTO t VALUES (1), (2)");
     drop(gate);
     assert_all_same(&pair, &control, 1);
 }

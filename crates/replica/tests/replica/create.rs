@@ -1,14 +1,13 @@
 //! A replica from its creation to its end.
 
 use lockstep_client::{Connection, Purpose};
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::{Phase, TableState};
 
 use crate::apply_lab::until;
-use crate::{Told, conninfo, copied, options, server, sql, state_of, values};
+use crate::{Told, conninfo, copied, on, options, pair, sql, state_of, values};
 
 /// A database with something of everything that is copied.
 const EVERYTHING: &str = "
@@ -107,9 +106,7 @@ fn assert_told(told: &Told) {
 
 #[test]
 fn a_database_arrives_whole() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(EVERYTHING).unwrap();
+    let (_lab, source, target) = pair(EVERYTHING);
     let mut options = options(&source, &target);
     options.excluded.schemas = vec!["out".to_owned()];
     options.excluded.tables = vec!["public.skipped".to_owned()];
@@ -184,15 +181,11 @@ fn a_database_arrives_whole() {
 
 #[test]
 fn settings_of_the_databases_change_no_value_and_end_no_session() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     // A column of type money makes the table be copied as text.
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (id int PRIMARY KEY, m money, a text[], x text DEFAULT 'NULL');
-             INSERT INTO t VALUES (1, 1, ARRAY['a', NULL, 'NULL'], DEFAULT)",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (id int PRIMARY KEY, m money, a text[], x text DEFAULT 'NULL');
+         INSERT INTO t VALUES (1, 1, ARRAY['a', NULL, 'NULL'], DEFAULT)",
+    );
     for server in [&source, &target] {
         for setting in [
             "array_nulls = off",
@@ -202,7 +195,7 @@ fn settings_of_the_databases_change_no_value_and_end_no_session() {
             "idle_session_timeout = '200ms'",
         ] {
             let set = format!("ALTER ROLE CURRENT_USER SET {setting}");
-            server.execute(&set).unwrap();
+            server.run(&set);
         }
     }
     create(&options(&source, &target), &mut Told::default()).unwrap();
@@ -222,26 +215,20 @@ fn settings_of_the_databases_change_no_value_and_end_no_session() {
 
 #[test]
 fn what_one_session_loads_is_frozen_and_ranges_are_not_mixed_up() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE big (id int PRIMARY KEY, v text);
-             INSERT INTO big SELECT n, repeat('v', 200) FROM generate_series(1, 150000) n;
-             CREATE TABLE whole (id int PRIMARY KEY, v text);
-             INSERT INTO whole SELECT n, repeat('v', 200) FROM generate_series(1, 10000) n;
-             DELETE FROM big WHERE id % 3 = 0; UPDATE big SET v = 'new' WHERE id % 1000 = 1",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE big (id int PRIMARY KEY, v text);
+         INSERT INTO big SELECT n, repeat('v', 200) FROM generate_series(1, 150000) n;
+         CREATE TABLE whole (id int PRIMARY KEY, v text);
+         INSERT INTO whole SELECT n, repeat('v', 200) FROM generate_series(1, 10000) n;
+         DELETE FROM big WHERE id % 3 = 0; UPDATE big SET v = 'new' WHERE id % 1000 = 1",
+    );
     let mut told = Told::default();
     create(&options(&source, &target), &mut told).unwrap();
     for table in ["big", "whole"] {
         assert_eq!(rows(&source, table), rows(&target, table), "{table}");
     }
-    target.execute("CREATE EXTENSION pageinspect").unwrap();
-    sql(&target)
-        .execute("CREATE EXTENSION pageinspect")
-        .unwrap();
+    target.run("CREATE EXTENSION pageinspect");
+    on(&target, "CREATE EXTENSION pageinspect");
     // HEAP_XMIN_FROZEN
     let frozen = |table: &str| {
         let query = format!(
@@ -260,15 +247,11 @@ fn what_one_session_loads_is_frozen_and_ranges_are_not_mixed_up() {
 
 #[test]
 fn an_error_in_a_copy_names_the_table_and_leaves_the_rest_to_be_resumed() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE FUNCTION fits(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true';
-             CREATE TABLE t (a int PRIMARY KEY CHECK (public.fits(a)));
-             INSERT INTO t SELECT generate_series(1, 100000); CREATE TABLE u (a int PRIMARY KEY)",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE FUNCTION fits(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true';
+         CREATE TABLE t (a int PRIMARY KEY CHECK (public.fits(a)));
+         INSERT INTO t SELECT generate_series(1, 100000); CREATE TABLE u (a int PRIMARY KEY)",
+    );
     let options = options(&source, &target);
     let broken = conninfo(&target);
     let mut told = Told {
@@ -293,12 +276,11 @@ fn an_error_in_a_copy_names_the_table_and_leaves_the_rest_to_be_resumed() {
     let error = create(&options, &mut told).unwrap_err().to_string();
     assert!(error.contains("table \"public.t\": target:"), "{error}");
     assert!(error.contains("violates check constraint"), "{error}");
-    sql(&target)
-        .execute(
-            "CREATE OR REPLACE FUNCTION public.fits(int) RETURNS bool IMMUTABLE
-             LANGUAGE sql AS 'SELECT true'",
-        )
-        .unwrap();
+    on(
+        &target,
+        "CREATE OR REPLACE FUNCTION public.fits(int) RETURNS bool IMMUTABLE
+         LANGUAGE sql AS 'SELECT true'",
+    );
     let mut told = Told::default();
     create(&options, &mut told).unwrap();
     assert_eq!(told.phases[0], (Phase::Copying, true));
@@ -307,10 +289,8 @@ fn an_error_in_a_copy_names_the_table_and_leaves_the_rest_to_be_resumed() {
 
 #[test]
 fn no_table_is_rewritten_while_rows_are_copied() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let make = "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)";
-    sql(&source).execute(make).unwrap();
+    let (_lab, source, target) = pair(make);
     let rewriting = conninfo(&source);
     let mut told = Told {
         at_phase: Some(Box::new(move |phase| {
@@ -327,18 +307,13 @@ fn no_table_is_rewritten_while_rows_are_copied() {
     };
     create(&options(&source, &target), &mut told).unwrap();
     assert_eq!(rows(&target, "t"), rows(&source, "t"));
-    sql(&source)
-        .execute("ALTER TABLE t ALTER a TYPE bigint")
-        .unwrap();
+    on(&source, "ALTER TABLE t ALTER a TYPE bigint");
 }
 
 #[test]
 fn of_two_creations_in_one_database_one_goes_on() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
-        .unwrap();
+    let (_lab, source, target) =
+        pair("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)");
     let results = std::thread::scope(|scope| {
         let begun = ["one", "two"].map(|name| {
             let mut options = options(&source, &target);

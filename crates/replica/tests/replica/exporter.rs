@@ -4,7 +4,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use lockstep_client::{Connection, Purpose};
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::Finding;
@@ -15,7 +14,7 @@ use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::{Phase, Replica, ReplicaState};
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, begun, conninfo, options, server, sql, values};
+use crate::{Told, begun, conninfo, options, pair, sql, values};
 
 /// Tells the test what is waited for, while it is.
 struct Teller(Sender<String>);
@@ -53,9 +52,7 @@ const TABLES: &str = "CREATE TABLE log (x int PRIMARY KEY); CREATE TABLE k (id i
 
 #[test]
 fn a_transaction_that_needs_the_locks_gets_them() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(TABLES).unwrap();
+    let (_lab, source, target) = pair(TABLES);
     let mut application = sql(&source);
     application.set_patience(LONG);
     application
@@ -80,9 +77,7 @@ fn a_transaction_that_needs_the_locks_gets_them() {
 
 #[test]
 fn a_table_that_others_have_locked_is_not_waited_for_in_silence() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(TABLES).unwrap();
+    let (_lab, source, target) = pair(TABLES);
     let mut application = sql(&source);
     application
         .execute("BEGIN; LOCK TABLE k IN SHARE MODE")
@@ -96,9 +91,7 @@ fn a_table_that_others_have_locked_is_not_waited_for_in_silence() {
 
 #[test]
 fn who_waits_to_change_a_table_does_not_wait_for_a_copy_that_waits_for_them() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(TABLES).unwrap();
+    let (_lab, source, target) = pair(TABLES);
     let (changes, change) = mpsc::channel();
     let from = conninfo(&source);
     let mut told = Told {
@@ -129,9 +122,7 @@ fn who_waits_to_change_a_table_does_not_wait_for_a_copy_that_waits_for_them() {
 
 #[test]
 fn a_drop_ends_the_session_that_still_makes_the_slot() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(TABLES).unwrap();
+    let (_lab, source, target) = pair(TABLES);
     let replica = Replica {
         source: conninfo(&source).to_string(),
         ..begun("r", "lockstep_r_1")

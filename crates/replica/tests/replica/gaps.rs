@@ -7,16 +7,15 @@ use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::lifecycle::create::create;
-use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::state::{Replica, ReplicaState};
 
-use crate::apply_lab::{Ends, LONG, until};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::apply_lab::{LONG, until, while_following};
+use crate::{Told, conninfo, on, options, server, sql, values};
 
 /// A replica of table t, which has row 1.
 fn replicated(source: &Server, target: &Server) -> Replica {
     let table = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)";
-    sql(source).execute(table).unwrap();
+    on(source, table);
     create(&options(source, target), &mut Told::default()).unwrap();
     let mut state = ReplicaState::open(&conninfo(target)).unwrap();
     state.replica("r").unwrap().unwrap()
@@ -24,32 +23,24 @@ fn replicated(source: &Server, target: &Server) -> Replica {
 
 /// Applies all that is on the source now, and ends. `then` is called before the end.
 fn applied(source: &Server, target: &Server, then: impl FnOnce(&Control)) {
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, target) = (control.clone(), conninfo(target));
-        let following = scope.spawn(move || follow(&crate::following(&target), &given));
+    let what = crate::following(&conninfo(target));
+    let followed = while_following(&what, |control| {
         let end = source.flush_lsn().unwrap();
         let reached = control.wait_for(LONG, |stats| {
             stats.applied >= end || stats.phase == Phase::Stopped
         });
-        then(&control);
-        control.stop();
-        following.join().unwrap().unwrap();
         assert!(reached, "{:?}", control.stats());
+        then(control);
     });
+    followed.unwrap();
 }
 
 fn refused(target: &Server) -> String {
-    let control = Control::default();
-    let ended = std::thread::scope(|scope| {
-        let (given, target) = (control.clone(), conninfo(target));
-        let following = scope.spawn(move || follow(&crate::following(&target), &given));
+    let what = crate::following(&conninfo(target));
+    let ended = while_following(&what, |control| {
         control.wait_for(LONG, |stats| {
             stats.phase == Phase::Stopped || stats.phase == Phase::Applying
         });
-        control.stop();
-        following.join().unwrap()
     });
     let words = ended.unwrap_err().to_string();
     let mut state = ReplicaState::open(&conninfo(target)).unwrap();
@@ -68,12 +59,12 @@ fn a_slot_that_is_made_again_does_not_hide_what_it_has_missed() {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let replica = replicated(&source, &target);
-    sql(&source).execute("INSERT INTO t VALUES (2)").unwrap();
+    on(&source, "INSERT INTO t VALUES (2)");
     applied(&source, &target, |_| {});
     sql(&source).drop_slot(&replica.slot).unwrap();
-    sql(&source).execute("INSERT INTO t VALUES (3)").unwrap();
+    on(&source, "INSERT INTO t VALUES (3)");
     make_slot(&source, &replica.slot);
-    sql(&source).execute("INSERT INTO t VALUES (4)").unwrap();
+    on(&source, "INSERT INTO t VALUES (4)");
     let words = refused(&target);
     assert!(words.contains("made again or moved"), "{words}");
     assert_eq!(values(&target, "SELECT max(id) FROM t"), ["2"]);
@@ -85,7 +76,7 @@ fn a_slot_that_is_made_again_before_apply_ever_ran_is_refused() {
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let replica = replicated(&source, &target);
     sql(&source).drop_slot(&replica.slot).unwrap();
-    sql(&source).execute("INSERT INTO t VALUES (2)").unwrap();
+    on(&source, "INSERT INTO t VALUES (2)");
     make_slot(&source, &replica.slot);
     let words = refused(&target);
     assert!(words.contains("made again or moved"), "{words}");
@@ -99,7 +90,7 @@ fn the_source_confirms_only_what_the_origin_holds_on_disk() {
     // WAL of no published table moves slot and origin alike.
     let unpublished = "CREATE TABLE u (id int); INSERT INTO u SELECT generate_series(1, 1000)";
     applied(&source, &target, |_| {
-        sql(&source).execute(unpublished).unwrap();
+        on(&source, unpublished);
         let end = source.flush_lsn().unwrap();
         until("that the slot confirms WAL without changes", || {
             let slot = sql(&source).slot(&replica.slot).unwrap().unwrap();
@@ -112,7 +103,7 @@ fn the_source_confirms_only_what_the_origin_holds_on_disk() {
     let stands: lockstep_wire::Lsn = values(&target, stands)[0].parse().unwrap();
     let slot = sql(&source).slot(&replica.slot).unwrap().unwrap();
     assert!(stands >= slot.confirmed, "{stands} {slot:?}");
-    sql(&source).execute("INSERT INTO t VALUES (2)").unwrap();
+    on(&source, "INSERT INTO t VALUES (2)");
     applied(&source, &target, |_| {});
     assert_eq!(values(&target, "SELECT max(id) FROM t"), ["2"]);
 }
@@ -131,8 +122,7 @@ fn a_source_that_is_set_back_is_refused() {
         .status();
     assert!(copied.unwrap().success());
     source.start().unwrap();
-    let insert = "INSERT INTO t SELECT generate_series(2, 1000)";
-    sql(&source).execute(insert).unwrap();
+    on(&source, "INSERT INTO t SELECT generate_series(2, 1000)");
     applied(&source, &target, |_| {});
     source.stop(Stop::Fast).unwrap();
     std::fs::remove_dir_all(source.data()).unwrap();

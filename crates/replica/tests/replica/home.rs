@@ -23,9 +23,7 @@ fn refused<T>(result: Result<T, ReplicaError>) -> String {
 fn nothing_is_done_in_a_copy_of_the_database() {
     let (_lab, source, target) =
         copied("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)");
-    target
-        .execute("CREATE DATABASE clone TEMPLATE copy")
-        .unwrap();
+    target.run("CREATE DATABASE clone TEMPLATE copy");
     let clone = conninfo(&target).with_database("clone").unwrap();
     let what = Following {
         target: clone.clone(),
@@ -60,9 +58,7 @@ fn nothing_is_done_in_a_copy_of_the_database() {
     };
     forget(&clone);
     assert!(ReplicaState::find(&clone).unwrap().is_none());
-    target
-        .execute("ALTER DATABASE copy RENAME TO original")
-        .unwrap();
+    target.run("ALTER DATABASE copy RENAME TO original");
     let original = conninfo(&target).with_database("original").unwrap();
     let mut state = ReplicaState::find(&original).unwrap().unwrap();
     assert!(state.replica("r").unwrap().is_some());

@@ -115,11 +115,22 @@ fn sql(server: &Server) -> Connection {
     Connection::connect(&conninfo(server), Purpose::Sql, "lockstep test").unwrap()
 }
 
-/// A source with this schema and rows, and a target to which replica r has copied them.
-fn copied(schema: &str) -> (Lab, Server, Server) {
+/// Runs statements in database `copy`.
+fn on(server: &Server, statements: &str) {
+    sql(server).execute(statements).unwrap();
+}
+
+/// A source with this schema and rows, and an empty target.
+fn pair(schema: &str) -> (Lab, Server, Server) {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(schema).unwrap();
+    on(&source, schema);
+    (lab, source, target)
+}
+
+/// A source with this schema and rows, and a target to which replica r has copied them.
+fn copied(schema: &str) -> (Lab, Server, Server) {
+    let (lab, source, target) = pair(schema);
     create(&options(&source, &target), &mut Told::default()).unwrap();
     (lab, source, target)
 }

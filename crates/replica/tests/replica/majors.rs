@@ -7,7 +7,7 @@ use lockstep_lab::server::Server;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 
-use crate::{Told, options, server, sql, values};
+use crate::{Told, options, pair, server, values};
 
 #[test]
 fn the_servers_are_of_the_majors_that_are_asked_for() {
@@ -31,15 +31,11 @@ fn assert_nothing_is_changed(source: &Server, target: &Server) {
 
 #[test]
 fn a_column_option_that_is_the_sources_own_is_left_out_or_refused() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1);
-             UPDATE pg_attribute SET attoptions = '{pg_attver=1}'
-                 WHERE attrelid = 't'::regclass AND attname = 'a' AND attoptions IS NULL",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1);
+         UPDATE pg_attribute SET attoptions = '{pg_attver=1}'
+             WHERE attrelid = 't'::regclass AND attname = 'a' AND attoptions IS NULL",
+    );
     match create(&options(&source, &target), &mut Told::default()) {
         // This pg_dump knows it.
         Ok(_) => assert_eq!(values(&target, "SELECT a FROM t"), ["1"]),
@@ -56,11 +52,8 @@ fn a_column_option_that_is_the_sources_own_is_left_out_or_refused() {
 #[ignore = "needs a source that is newer than its target: make test-majors MAJORS=17-15"]
 fn a_target_that_is_older_is_refused_before_anything_is_changed() {
     assert!(source_major().unwrap().get() > major().unwrap().get());
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
-        .unwrap();
+    let (_lab, source, target) =
+        pair("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)");
     let mut told = Told::default();
     let error = create(&options(&source, &target), &mut told).unwrap_err();
     assert!(matches!(error, ReplicaError::Preflight(_)), "{error}");

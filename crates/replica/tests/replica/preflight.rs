@@ -6,7 +6,7 @@ use lockstep_replica::error::{Finding, Severity};
 use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::state::ReplicaState;
 
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, on, options, pair, server, values};
 
 const AWKWARD: &str = "
 CREATE ROLE bob LOGIN;
@@ -35,10 +35,8 @@ SELECT lo_create(0);";
 
 #[test]
 fn a_real_database_is_seen_as_it_is() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(AWKWARD).unwrap();
-    sql(&source).execute("UPDATE s.changed SET a = 2").unwrap();
+    let (_lab, source, target) = pair(AWKWARD);
+    on(&source, "UPDATE s.changed SET a = 2");
     // Counts of changes arrive when the session that made them ends.
     let counted = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'changed'";
     while values(&source, counted) != ["1"] {}
@@ -88,16 +86,15 @@ fn a_role_with_no_rights_hears_of_each_grant() {
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     for server in [&source, &target] {
         for role in ["poor LOGIN", "\"Bob\"", "other"] {
-            server.execute(&format!("CREATE ROLE {role}")).unwrap();
+            server.run(&format!("CREATE ROLE {role}"));
         }
     }
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE u (a int PRIMARY KEY); \
+    on(
+        &source,
+        "CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE u (a int PRIMARY KEY); \
              CREATE SCHEMA bobs AUTHORIZATION \"Bob\"; CREATE SCHEMA apart AUTHORIZATION other; \
              CREATE DOMAIN d AS int; ALTER DOMAIN d OWNER TO poor",
-        )
-        .unwrap();
+    );
     let mut options = options(&source, &target);
     options.source = options.source.with("user", "poor").unwrap();
     options.target = options.target.with("user", "poor").unwrap();
@@ -206,9 +203,7 @@ const NEEDING: [[&str; 4]; 10] = [
 
 #[test]
 fn what_needs_an_excluded_schema_is_found_before_anything_is_changed() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(NEEDS_APART).unwrap();
+    let (_lab, source, target) = pair(NEEDS_APART);
     let mut options = options(&source, &target);
     options.excluded.schemas = vec!["apart".to_owned()];
     let needing = |options| -> Vec<_> {
@@ -219,12 +214,12 @@ fn what_needs_an_excluded_schema_is_found_before_anything_is_changed() {
     // Nothing of what is within the schema.
     assert_eq!(needing(&options), []);
     for [make, object, needed, drop] in NEEDING {
-        sql(&source).execute(make).unwrap();
+        on(&source, make);
         let found = needing(&options);
         let says = format!("it needs {needed}, which is excluded");
         let is = |(subject, words): &(String, String)| subject == object && *words == says;
         assert!(found.iter().any(is), "{object} {says}: {found:#?}");
-        sql(&source).execute(drop).unwrap();
+        on(&source, drop);
     }
     create(&options, &mut Told::default()).unwrap();
     let there = "SELECT to_regclass('public.below') IS NOT NULL";
@@ -233,9 +228,7 @@ fn what_needs_an_excluded_schema_is_found_before_anything_is_changed() {
 
 #[test]
 fn an_excluded_table_that_a_view_needs_is_found() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(NEEDS_APART).unwrap();
+    let (_lab, source, target) = pair(NEEDS_APART);
     let mut options = options(&source, &target);
     options.excluded.tables = vec!["public.side".to_owned()];
     let error = create(&options, &mut Told::default())

@@ -1,12 +1,10 @@
 //! A publication that somebody altered, and a replica with a spool.
 
 use lockstep_apply::{Control, Phase, SpoolConfig};
-use lockstep_lab::cluster::Lab;
-use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{conninfo, copied, on, values};
 
 /// What the replica ends with. `then` is called once it has applied what is on the source.
 fn ended(what: &Following, source: &lockstep_lab::server::Server, then: impl FnOnce()) -> String {
@@ -28,15 +26,12 @@ fn ended(what: &Following, source: &lockstep_lab::server::Server, then: impl FnO
 
 #[test]
 fn an_altered_publication_ends_a_replica_with_a_spool() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let table = "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)";
-    sql(&source).execute(table).unwrap();
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (lab, source, target) = copied(table);
     let publication = &values(&source, "SELECT pubname FROM pg_publication")[0];
     let publish = |what: &str| {
         let alter = format!("ALTER PUBLICATION {publication} SET (publish = '{what}')");
-        sql(&source).execute(&alter).unwrap();
+        on(&source, &alter);
     };
     let what = Following {
         spool: Some(SpoolConfig {
@@ -45,12 +40,12 @@ fn an_altered_publication_ends_a_replica_with_a_spool() {
         }),
         ..crate::following(&conninfo(&target))
     };
-    sql(&source).execute("INSERT INTO t VALUES (2, 1)").unwrap();
+    on(&source, "INSERT INTO t VALUES (2, 1)");
     // While it applies.
     let words = ended(&what, &source, || {
         assert_eq!(values(&target, "SELECT max(id) FROM t"), ["2"]);
         publish("insert");
-        sql(&source).execute("UPDATE t SET v = 2").unwrap();
+        on(&source, "UPDATE t SET v = 2");
     });
     let expected = "it does not send UPDATE, DELETE, TRUNCATE";
     assert!(
@@ -58,7 +53,7 @@ fn an_altered_publication_ends_a_replica_with_a_spool() {
         "{words}"
     );
     // When it begins: the spool takes nothing more in.
-    sql(&source).execute("INSERT INTO t VALUES (3, 1)").unwrap();
+    on(&source, "INSERT INTO t VALUES (3, 1)");
     let words = ended(&what, &source, || {});
     assert!(words.contains(expected), "{words}");
     assert_eq!(values(&target, "SELECT max(id) FROM t"), ["2"]);

@@ -1,16 +1,14 @@
 //! Servers whose transactions are read-only unless they ask for more.
 
-use lockstep_apply::Control;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_replica::error::Severity;
 use lockstep_replica::lifecycle::create::{create, preflight};
-use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::verify::{self};
 
-use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
+use crate::apply_lab::{catch_up, while_following};
+use crate::{Told, conninfo, on, options, server, sql, state_of, to_verify, values};
 
 fn write(server: &Server, statements: &str) {
     let mut session = sql(server);
@@ -25,10 +23,10 @@ fn a_replica_lives_on_servers_where_others_shall_only_read() {
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
                   CREATE MATERIALIZED VIEW m AS SELECT count(*) FROM t; CREATE SEQUENCE s";
-    sql(&source).execute(tables).unwrap();
+    on(&source, tables);
     for server in [&source, &target] {
         let read_only = format!("ALTER ROLE {SUPERUSER} SET default_transaction_read_only = on");
-        sql(server).execute(&read_only).unwrap();
+        on(server, &read_only);
         let refused = sql(server).execute("CREATE TABLE x (id int)").unwrap_err();
         assert!(refused.to_string().contains("read-only"), "{refused}");
     }
@@ -43,19 +41,14 @@ fn a_replica_lives_on_servers_where_others_shall_only_read() {
     for paused in [true, false] {
         assert!(state.set_paused("r", paused).unwrap());
     }
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow(&crate::following(&to), &given));
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
         write(&source, "INSERT INTO t VALUES (2)");
-        let end = source.flush_lsn().unwrap();
-        assert!(control.wait_for(LONG, |stats| stats.applied >= end));
+        catch_up(&source, control);
         let what = to_verify(conninfo(&target));
         assert!(verify::replica(&what, &mut |_| ()).unwrap().is_equal());
-        control.stop();
-        following.join().unwrap().unwrap();
     });
+    followed.unwrap();
     assert_eq!(values(&target, "SELECT id FROM t ORDER BY 1"), ["1", "2"]);
     remove("r", &conninfo(&target), None).unwrap();
     assert_eq!(

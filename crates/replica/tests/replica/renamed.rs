@@ -2,16 +2,15 @@
 
 use std::time::Instant;
 
-use lockstep_apply::{Control, Phase, Stats};
+use lockstep_apply::Stats;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
-use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify;
 
-use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, copied, options, server, sql, state_of, to_verify, values};
+use crate::apply_lab::{LONG, blocked, catch_up, while_following};
+use crate::{Told, conninfo, copied, on, options, server, state_of, to_verify, values};
 
 /// Words for a table, among those that are not replicated, or not under their names; None if it is not.
 fn said_of(target: &Server, table: &str) -> Option<String> {
@@ -34,23 +33,23 @@ fn a_table_that_was_changed_on_the_target_only_is_told_until_it_is_the_copy_agai
         "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)",
         "ALTER TABLE t RENAME TO old; CREATE TABLE t (id int PRIMARY KEY)",
     ] {
-        sql(&target).execute(empty).unwrap();
+        on(&target, empty);
         let words = told("t").unwrap();
         assert!(words.contains("in place of the one"), "{words}");
         let compare = || verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
         assert!(!compare().is_equal());
         assert!(told("t").is_some());
-        sql(&target).execute("INSERT INTO t VALUES (1)").unwrap();
+        on(&target, "INSERT INTO t VALUES (1)");
         assert!(compare().is_equal());
         assert_eq!(told("t"), None, "verify has found it equal");
     }
     // Its changes go into the table that was adopted.
-    sql(&source).execute("INSERT INTO t VALUES (2)").unwrap();
+    on(&source, "INSERT INTO t VALUES (2)");
     let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
     assert!(report.is_equal(), "{report:?}");
     assert_eq!(values(&target, "SELECT id FROM t ORDER BY id"), ["1", "2"]);
 
-    sql(&target).execute("ALTER TABLE u RENAME TO v").unwrap();
+    on(&target, "ALTER TABLE u RENAME TO v");
     let words = told("u").unwrap();
     assert!(
         words.contains("called \"public.v\" on the target"),
@@ -58,7 +57,7 @@ fn a_table_that_was_changed_on_the_target_only_is_told_until_it_is_the_copy_agai
     );
     let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
     assert!(!report.is_equal(), "{report:?}");
-    sql(&target).execute("ALTER TABLE v RENAME TO u").unwrap();
+    on(&target, "ALTER TABLE v RENAME TO u");
     assert_eq!(told("u"), None);
 }
 
@@ -80,34 +79,27 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
                   PRIMARY KEY); CREATE TABLE ahead (id int PRIMARY KEY); CREATE TABLE moved (id int PRIMARY \
                   KEY); CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY); \
                   CREATE TABLE again (id int); INSERT INTO pair VALUES (1); INSERT INTO again VALUES (1)";
-    sql(&source).execute(tables).unwrap();
+    on(&source, tables);
     create(&options(&source, &target), &mut Told::default()).unwrap();
     // While nothing follows: what committed before the renames arrives under the old names.
-    sql(&source)
-        .execute("INSERT INTO ahead VALUES (1); INSERT INTO pair VALUES (2)")
-        .unwrap();
+    on(
+        &source,
+        "INSERT INTO ahead VALUES (1); INSERT INTO pair VALUES (2)",
+    );
     let of_both = "ALTER TABLE pair RENAME TO pair2; ALTER TABLE moved SET SCHEMA s; \
                    ALTER TABLE ahead RENAME TO ahead2";
-    sql(&target).execute(of_both).unwrap();
-    sql(&source).execute(of_both).unwrap();
+    on(&target, of_both);
+    on(&source, of_both);
     let of_source = "ALTER TABLE one RENAME TO one2; ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; \
                      ALTER TABLE z RENAME TO y";
-    sql(&source).execute(of_source).unwrap();
+    on(&source, of_source);
     let changes = "INSERT INTO pair2 VALUES (3); DELETE FROM pair2 WHERE id = 1; INSERT INTO one2 VALUES (1); \
                    INSERT INTO s.moved VALUES (1); INSERT INTO ahead2 VALUES (2); \
                    INSERT INTO y VALUES (10); INSERT INTO x VALUES (20)";
-    sql(&source).execute(changes).unwrap();
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow(&crate::following(&to), &given));
-        let caught_up = || {
-            let end = source.flush_lsn().unwrap();
-            let reached = control.wait_for(LONG, |stats| stats.applied >= end);
-            assert!(reached, "{:?}", control.stats());
-        };
-        caught_up();
+    on(&source, changes);
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
+        catch_up(&source, control);
         for (table, ids) in [
             ("pair2", "2 3"),
             ("one", "1"),
@@ -129,22 +121,17 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
             "DROP TABLE again; CREATE TABLE again (id int); ALTER PUBLICATION {publication} ADD TABLE again; \
              INSERT INTO again VALUES (2)"
         );
-        sql(&source).execute(&anew).unwrap();
-        let blocked = control.wait_for(LONG, |stats| stats.phase == Phase::Blocked);
-        assert!(blocked, "{:?}", control.stats());
-        let words = control.stats().error.unwrap();
+        on(&source, &anew);
+        let words = blocked(control);
         assert!(words.contains("is the copy of another table"), "{words}");
         assert_eq!(lost(&target), ["again", "one", "x", "y"]);
-        sql(&target)
-            .execute("DROP TABLE again; CREATE TABLE again (id int)")
-            .unwrap();
+        on(&target, "DROP TABLE again; CREATE TABLE again (id int)");
         control.resume();
-        caught_up();
+        catch_up(&source, control);
         assert_eq!(values(&target, "SELECT id FROM again"), ["2"]);
         assert_eq!(lost(&target), ["one", "x", "y"]);
-        control.stop();
-        following.join().unwrap().unwrap();
     });
+    followed.unwrap();
 }
 
 #[test]
@@ -154,17 +141,14 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
     let tables = "CREATE SCHEMA hidden; CREATE TABLE hidden.out (id int); CREATE UNLOGGED TABLE light (id int); \
                   CREATE TABLE gone (id int); CREATE TABLE kept (id int); \
                   CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)";
-    sql(&source).execute(tables).unwrap();
+    on(&source, tables);
     let mut options = options(&source, &target);
     options.excluded.schemas = vec!["hidden".to_owned()];
     create(&options, &mut Told::default()).unwrap();
     let partition = "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
-    sql(&target).execute(partition).unwrap();
-    let control = Control::default();
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow(&crate::following(&to), &given));
+    on(&target, partition);
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
         let told = |count| {
             let is_told = |stats: &Stats| {
                 let told = stats.unreplicated.as_ref();
@@ -175,7 +159,7 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
         };
         assert_eq!(told(0), None);
         // Nothing arrives meanwhile.
-        sql(&target).execute("DROP TABLE kept").unwrap();
+        on(&target, "DROP TABLE kept");
         let words = told(1).unwrap();
         let part = "\"public.kept\" (the target no longer has such a table, nor its rows)";
         assert!(words.contains(part), "{words}");
@@ -184,7 +168,7 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
              CREATE TABLE fresh (id int); ALTER TABLE light SET LOGGED; DROP TABLE gone; \
              ALTER TABLE hidden.out SET SCHEMA public"
         );
-        sql(&source).execute(&after).unwrap();
+        on(&source, &after);
         let words = told(5).unwrap();
         for part in [
             "\"public.gone\" (the source no longer has such a table",
@@ -202,10 +186,9 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
             assert!(started.elapsed() < LONG, "the state does not say it");
         }
         // Mended on the target, where nothing tells the stream of it.
-        sql(&target).execute("DROP TABLE gone").unwrap();
+        on(&target, "DROP TABLE gone");
         told(4);
-        control.stop();
-        following.join().unwrap().unwrap();
     });
+    followed.unwrap();
     assert_eq!(values(&target, "SELECT id FROM p"), ["1"]);
 }

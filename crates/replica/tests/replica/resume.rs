@@ -2,41 +2,38 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lockstep_lab::cluster::Lab;
-use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::state::{Phase, TableState};
 
 use crate::create::rows;
-use crate::{Told, options, server, sql, state_of, values};
+use crate::{Told, on, options, pair, state_of, values};
 
 /// Ends a creation at the beginning of a phase, as if the process had ended there: a panic runs no
 /// more of its work than a kill would, and its sessions end.
-pub fn end_at(phase: Phase) -> Told {
-    Told {
+pub fn end_at(phase: Phase, options: &CreateOptions) {
+    let mut told = Told {
         at_phase: Some(Box::new(move |now| {
             if now == phase {
                 std::panic::resume_unwind(Box::new("the end"));
             }
         })),
         ..Told::default()
-    }
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| create(options, &mut told)));
+    assert!(ended.is_err(), "{phase:?}: {ended:?}");
 }
 
 #[test]
 fn every_phase_can_be_begun_again() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE a (id int PRIMARY KEY, v text UNIQUE);
-             INSERT INTO a SELECT n, n FROM generate_series(1, 10) n;
-             CREATE TABLE b (id int PRIMARY KEY REFERENCES a); INSERT INTO b VALUES (1);
-             CREATE INDEX ON a (lower(v)); CREATE SEQUENCE s; SELECT nextval('s');
-             CREATE TABLE p (k int PRIMARY KEY) PARTITION BY LIST (k);
-             CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (5);
-             CREATE STATISTICS st ON id, v FROM a",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE a (id int PRIMARY KEY, v text UNIQUE);
+         INSERT INTO a SELECT n, n FROM generate_series(1, 10) n;
+         CREATE TABLE b (id int PRIMARY KEY REFERENCES a); INSERT INTO b VALUES (1);
+         CREATE INDEX ON a (lower(v)); CREATE SEQUENCE s; SELECT nextval('s');
+         CREATE TABLE p (k int PRIMARY KEY) PARTITION BY LIST (k);
+         CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (5);
+         CREATE STATISTICS st ON id, v FROM a",
+    );
     let options = options(&source, &target);
     let order = [
         Phase::Preparing,
@@ -47,17 +44,13 @@ fn every_phase_can_be_begun_again() {
     ];
     let mut starts = Vec::new();
     for phase in order {
-        let mut told = end_at(phase);
-        let ended = catch_unwind(AssertUnwindSafe(|| create(&options, &mut told)));
-        assert!(ended.is_err(), "{phase:?}: {ended:?}");
+        end_at(phase, &options);
         let mut state = state_of(&target);
         let replica = state.replica("r").unwrap().unwrap();
         assert_eq!(replica.phase, phase);
         starts.extend(replica.start);
         // Rows that come later are in the WAL that the slot keeps.
-        sql(&source)
-            .execute("INSERT INTO a (id) SELECT max(id) + 1 FROM a")
-            .unwrap();
+        on(&source, "INSERT INTO a (id) SELECT max(id) + 1 FROM a");
     }
     let created = create(&options, &mut Told::default()).unwrap();
     assert!(
@@ -81,29 +74,24 @@ fn every_phase_can_be_begun_again() {
 
 #[test]
 fn indexes_that_are_half_made_are_made_again() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE a (id int PRIMARY KEY, v text UNIQUE, w int4range, CHECK (id > 0),
-                 EXCLUDE USING gist (w WITH &&));
-             CREATE TABLE b (id int PRIMARY KEY REFERENCES a); CREATE INDEX ON a (lower(v));
-             CREATE TABLE p (k int PRIMARY KEY) PARTITION BY LIST (k);
-             CREATE TABLE p1 PARTITION OF p DEFAULT; CREATE INDEX ON p ((k + 1));
-             CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
-             CREATE TRIGGER t BEFORE INSERT ON p FOR EACH ROW EXECUTE FUNCTION f();
-             CREATE RULE r AS ON DELETE TO b DO INSTEAD NOTHING;
-             CREATE POLICY y ON b USING (true); CREATE STATISTICS st ON id, v FROM a",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE a (id int PRIMARY KEY, v text UNIQUE, w int4range, CHECK (id > 0),
+             EXCLUDE USING gist (w WITH &&));
+         CREATE TABLE b (id int PRIMARY KEY REFERENCES a); CREATE INDEX ON a (lower(v));
+         CREATE TABLE p (k int PRIMARY KEY) PARTITION BY LIST (k);
+         CREATE TABLE p1 PARTITION OF p DEFAULT; CREATE INDEX ON p ((k + 1));
+         CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+         CREATE TRIGGER t BEFORE INSERT ON p FOR EACH ROW EXECUTE FUNCTION f();
+         CREATE RULE r AS ON DELETE TO b DO INSTEAD NOTHING;
+         CREATE POLICY y ON b USING (true); CREATE STATISTICS st ON id, v FROM a",
+    );
     let options = options(&source, &target);
     // All is made by then, and the state says that none is.
-    let mut told = end_at(Phase::Finishing);
-    let ended = catch_unwind(AssertUnwindSafe(|| create(&options, &mut told)));
-    assert!(ended.is_err());
-    sql(&target)
-        .execute("UPDATE lockstep.replica SET phase = 'indexing'; DROP INDEX a_lower_idx")
-        .unwrap();
+    end_at(Phase::Finishing, &options);
+    on(
+        &target,
+        "UPDATE lockstep.replica SET phase = 'indexing'; DROP INDEX a_lower_idx",
+    );
     create(&options, &mut Told::default()).unwrap();
     let made = "
         SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
@@ -118,31 +106,25 @@ fn indexes_that_are_half_made_are_made_again() {
 
 #[test]
 fn a_finished_table_stays_and_a_begun_one_is_copied_again() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE done (id int PRIMARY KEY); INSERT INTO done VALUES (1);
-             CREATE TABLE begun (id int PRIMARY KEY); INSERT INTO begun VALUES (1), (2)",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE done (id int PRIMARY KEY); INSERT INTO done VALUES (1);
+         CREATE TABLE begun (id int PRIMARY KEY); INSERT INTO begun VALUES (1), (2)",
+    );
     let options = options(&source, &target);
-    let mut told = end_at(Phase::Indexing);
-    let ended = catch_unwind(AssertUnwindSafe(|| create(&options, &mut told)));
-    assert!(ended.is_err());
+    end_at(Phase::Indexing, &options);
     let mut state = state_of(&target);
     let first = state.replica("r").unwrap().unwrap().start;
     // As a kill leaves it while several sessions load a table.
-    sql(&target)
-        .execute(
-            "UPDATE lockstep.replica SET phase = 'copying';
-             UPDATE lockstep.table_copy SET state = 'copying' WHERE table_name = 'begun';
-             DELETE FROM begun WHERE id = 2",
-        )
-        .unwrap();
-    sql(&source)
-        .execute("INSERT INTO done VALUES (2); INSERT INTO begun VALUES (3)")
-        .unwrap();
+    on(
+        &target,
+        "UPDATE lockstep.replica SET phase = 'copying';
+         UPDATE lockstep.table_copy SET state = 'copying' WHERE table_name = 'begun';
+         DELETE FROM begun WHERE id = 2",
+    );
+    on(
+        &source,
+        "INSERT INTO done VALUES (2); INSERT INTO begun VALUES (3)",
+    );
     create(&options, &mut Told::default()).unwrap();
     assert_eq!(
         values(&target, "SELECT id FROM done"),
@@ -160,9 +142,7 @@ fn a_finished_table_stays_and_a_begun_one_is_copied_again() {
     assert!(begun > done, "{begun:?} {done:?}");
 
     // Other options than those it was begun with.
-    sql(&target)
-        .execute("UPDATE lockstep.replica SET phase = 'finishing'")
-        .unwrap();
+    on(&target, "UPDATE lockstep.replica SET phase = 'finishing'");
     let mut other = options.clone();
     other.excluded.schemas = vec!["public".to_owned()];
     let error = create(&other, &mut Told::default())

@@ -17,8 +17,8 @@ use lockstep_replica::state::{Replica, ReplicaState};
 use lockstep_replica::verify::named::replica as verify;
 use lockstep_wire::Lsn;
 
-use crate::apply_lab::{Ends, LONG, until};
-use crate::{Told, conninfo, options, server, sql, to_verify, values};
+use crate::apply_lab::{Ends, LONG, until, while_following};
+use crate::{Told, conninfo, copied, options, sql, to_verify, values};
 
 /// Larger than anything here.
 const LARGE: u64 = 1 << 30;
@@ -36,11 +36,8 @@ struct Spooled {
 
 impl Spooled {
     fn new() -> Self {
-        let lab = Lab::for_tests().unwrap();
-        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
-        sql(&source).execute(table).unwrap();
-        create(&options(&source, &target), &mut Told::default()).unwrap();
+        let (lab, source, target) = copied(table);
         let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
         let replica = state.replica("r").unwrap().unwrap();
         Self {
@@ -68,16 +65,7 @@ impl Spooled {
         &mut self,
         happens: impl FnOnce(&mut Self, &Control),
     ) -> Result<(), ReplicaError> {
-        let control = Control::default();
-        let what = self.following();
-        std::thread::scope(|scope| {
-            let _ends = Ends(&control);
-            let given = control.clone();
-            let following = scope.spawn(move || follow(&what, &given));
-            happens(self, &control);
-            control.stop();
-            following.join().unwrap()
-        })
+        while_following(&self.following(), |control| happens(self, control))
     }
 
     /// The error with which it ends by itself.
@@ -183,7 +171,7 @@ fn full(control: &Control) -> String {
         "{:?}",
         control.stats()
     );
-    full(&control.stats()).unwrap()
+    full(&control.stats()).unwrap().words
 }
 
 fn held(control: &Control) -> SpoolStats {
@@ -427,7 +415,11 @@ fn a_transaction_larger_than_the_spool_is_said_and_a_larger_spool_takes_it() {
         let mut state = ReplicaState::open(&conninfo(&this.target)).unwrap();
         until("that status says so", || {
             let spool = state.applied("r").unwrap().spool;
-            spool.is_some_and(|spool| spool.full.is_some_and(|full| full.contains("spool_limit")))
+            spool.is_some_and(|spool| {
+                spool
+                    .full
+                    .is_some_and(|full| full.words.contains("spool_limit"))
+            })
         });
     });
     ended.unwrap();
@@ -564,16 +556,12 @@ fn a_target_that_went_on_without_the_spool_begins_it_anew() {
     };
     spooled.while_following(both).unwrap();
     let before = std::fs::read(spooled.segments().pop().unwrap()).unwrap();
-    let control = Control::default();
-    let what = crate::following(&conninfo(&spooled.target));
-    std::thread::scope(|scope| {
-        let _ends = Ends(&control);
-        let following = scope.spawn(|| follow(&what, &control));
+    let without = crate::following(&conninfo(&spooled.target));
+    let followed = while_following(&without, |control| {
         spooled.insert(11, 20);
-        spooled.reach_end(&control);
-        control.stop();
-        following.join().unwrap().unwrap();
+        spooled.reach_end(control);
     });
+    followed.unwrap();
     spooled.while_following(both).unwrap();
     spooled.assert_same();
     let after = std::fs::read(spooled.segments().pop().unwrap()).unwrap();

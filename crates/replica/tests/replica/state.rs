@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_apply::target_state::ADD_MISSING;
-use lockstep_apply::{SpoolStats, Unreplicated};
+use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::SUPERUSER;
@@ -16,7 +16,7 @@ use lockstep_replica::state::{
 };
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::{conninfo, server, sql, state_of};
+use crate::{conninfo, on, server, sql, state_of};
 
 fn replica(name: &str) -> Replica {
     Replica {
@@ -178,7 +178,10 @@ fn apply_is_asked_and_says_how_far_it_is() {
             limit: 9,
             from: Lsn::from(16),
             to: Lsn::from(20),
-            full: Some("so".to_owned()),
+            full: Some(SpoolFull {
+                by: Some(FullBy::Disk),
+                words: "so".to_owned(),
+            }),
         }),
         writers: Some((2, "tried".to_owned())),
         unreplicated: Some(Unreplicated {
@@ -288,23 +291,19 @@ fn an_older_states_version_is_upgraded() {
         .unwrap()
         .add(&replica("r"))
         .unwrap();
-    sql(&target)
-        .execute(
-            "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
+    on(&target, "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
                  DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
                  DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
-                 DROP cycle_late_ms, DROP writers, DROP writers_why;
+                 DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
                  lockstep.unmade, lockstep.cycle;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
-             CREATE ROLE reader LOGIN IN ROLE pg_monitor",
-        )
-        .unwrap();
+             CREATE ROLE reader LOGIN IN ROLE pg_monitor");
     let reader = conninfo(&target).with("user", "reader").unwrap();
     let error = ReplicaState::find(&reader).unwrap_err().to_string();
     assert!(error.contains("older version"), "{error}");
@@ -329,9 +328,7 @@ fn a_newer_states_version_is_refused() {
     let target = server(&lab, "target");
     let conninfo = conninfo(&target);
     drop(ReplicaState::open(&conninfo).unwrap());
-    sql(&target)
-        .execute("UPDATE lockstep.state_version SET version = 99")
-        .unwrap();
+    on(&target, "UPDATE lockstep.state_version SET version = 99");
     for error in [
         ReplicaState::open(&conninfo).unwrap_err(),
         ReplicaState::find(&conninfo).unwrap_err(),

@@ -1,6 +1,5 @@
 //! What is found about row filters and column lists before anything is changed.
 
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::error::Severity::{self, Error, Warning};
@@ -8,7 +7,7 @@ use lockstep_replica::lifecycle::create::{CreateOptions, create, preflight};
 use lockstep_replica::state::ReplicaState;
 
 use crate::subsets::subsets;
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, conninfo, on, options, pair, sql, values};
 
 /// Filters, lists, how bad it is, what it is about, what is said, and what to do.
 type Case<'a> = (
@@ -47,16 +46,12 @@ fn assert_untouched(source: &Server, target: &Server) {
 
 #[test]
 fn tables_that_cannot_have_one_are_named() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE gone (a int PRIMARY KEY);
-             CREATE UNLOGGED TABLE fast (a int PRIMARY KEY); CREATE VIEW v AS SELECT 1 AS a;
-             CREATE TABLE p (a int PRIMARY KEY) PARTITION BY RANGE (a);
-             CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE gone (a int PRIMARY KEY);
+         CREATE UNLOGGED TABLE fast (a int PRIMARY KEY); CREATE VIEW v AS SELECT 1 AS a;
+         CREATE TABLE p (a int PRIMARY KEY) PARTITION BY RANGE (a);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)",
+    );
     let mut options = options(&source, &target);
     options.excluded.tables = vec!["public.gone".to_owned()];
     let no_table = "the source has no such table";
@@ -126,18 +121,14 @@ fn tables_that_cannot_have_one_are_named() {
 
 #[test]
 fn what_the_source_refuses_to_publish_is_found_with_its_words() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a + 1) STORED, c int);
-             CREATE TABLE u (a int PRIMARY KEY);
-             CREATE FUNCTION f(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true';
-             CREATE TABLE p (a int PRIMARY KEY) PARTITION BY RANGE (a);
-             CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);
-             CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (19)",
-        )
-        .unwrap();
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a + 1) STORED, c int);
+         CREATE TABLE u (a int PRIMARY KEY);
+         CREATE FUNCTION f(int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true';
+         CREATE TABLE p (a int PRIMARY KEY) PARTITION BY RANGE (a);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);
+         CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (19)",
+    );
     let options = options(&source, &target);
     let of_t = |filter: &'static str, words: &'static str| {
         check(
@@ -226,20 +217,14 @@ fn what_the_source_refuses_to_publish_is_found_with_its_words() {
 /// beside each.
 #[test]
 fn a_subset_that_would_break_updates_on_the_source_is_refused() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE TABLE t (a int, b int NOT NULL, c text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 1);
+    let (_lab, source, target) = pair("CREATE TABLE t (a int, b int NOT NULL, c text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 1);
              CREATE TABLE i (a int PRIMARY KEY, b int NOT NULL UNIQUE, c text); INSERT INTO i VALUES (1, 1);
              ALTER TABLE i REPLICA IDENTITY USING INDEX i_b_key;
              CREATE TABLE f (a int, b int); ALTER TABLE f REPLICA IDENTITY FULL;
              INSERT INTO f VALUES (1, 1);
              CREATE TABLE p (k int PRIMARY KEY, v int) PARTITION BY RANGE (k);
              CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9); INSERT INTO p VALUES (1, 1);
-             CREATE TABLE only_inserts (a int, b int)",
-        )
-        .unwrap();
+             CREATE TABLE only_inserts (a int, b int)");
     let options = options(&source, &target);
     let outside = "outside of its replica identity";
     let (t, i) = ("table \"public.t\"", "table \"public.i\"");
@@ -300,16 +285,12 @@ fn a_subset_that_would_break_updates_on_the_source_is_refused() {
     );
     create(&good, &mut Told::default()).unwrap();
     let change = "UPDATE f SET b = 2; UPDATE i SET a = 2, c = 'x'; UPDATE t SET c = 'y'";
-    sql(&source).execute(change).unwrap();
+    on(&source, change);
 }
 
 #[test]
 fn what_the_target_could_not_hold_is_found() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source)
-        .execute(
-            "CREATE DOMAIN must AS int CHECK (VALUE > 0) NOT NULL; CREATE DOMAIN musts AS must;
+    let (_lab, source, target) = pair("CREATE DOMAIN must AS int CHECK (VALUE > 0) NOT NULL; CREATE DOMAIN musts AS must;
              CREATE TABLE t (a int PRIMARY KEY, needed int NOT NULL, domained musts, d int NOT NULL DEFAULT 7,
                  s serial, i int GENERATED ALWAYS AS IDENTITY, n int, CHECK (n > 0),
                  g int GENERATED ALWAYS AS (coalesce(n, 0) + d) STORED NOT NULL);
@@ -319,9 +300,7 @@ fn what_the_target_could_not_hold_is_found() {
              CREATE UNIQUE INDEX expression ON t (coalesce(n, 0));
              INSERT INTO t (a, needed, domained, d, n) SELECT n, n, n, n, n FROM generate_series(1, 9) n;
              CREATE TABLE p (a int, region int, v int) PARTITION BY LIST (abs(region));
-             CREATE TABLE p1 PARTITION OF p (PRIMARY KEY (a)) FOR VALUES IN (1)",
-        )
-        .unwrap();
+             CREATE TABLE p1 PARTITION OF p (PRIMARY KEY (a)) FOR VALUES IN (1)");
     let options = options(&source, &target);
     let subject = "table \"public.t\"";
     let says = "NOT NULL and have no default, so the target could have no row: needed, domained";
@@ -393,9 +372,7 @@ INSERT INTO item VALUES (1, 'x', 1)";
 
 #[test]
 fn foreign_keys_that_the_target_could_not_have_are_found() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(RELATED).unwrap();
+    let (_lab, source, target) = pair(RELATED);
     let options = options(&source, &target);
     let of_orders = "constraint \"orders_region_customer_fkey\" of table \"public.orders\"";
     check(

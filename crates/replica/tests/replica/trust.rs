@@ -6,14 +6,13 @@ use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::ReplicaState;
 
-use crate::{Told, begun, conninfo, options, server, sql, values};
+use crate::{Told, begun, conninfo, on, options, server, values};
 
 /// Database `copy` belongs to bob, who is no superuser.
 fn of_bob(lab: &Lab) -> (Server, Conninfo) {
     let target = server(lab, "target");
     target
-        .execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob")
-        .unwrap();
+        .run("CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob");
     let bob = conninfo(&target).with("user", "bob").unwrap();
     (target, bob)
 }
@@ -29,7 +28,7 @@ fn as_bob(bob: &Conninfo, sql: &str) {
 }
 
 fn forget(target: &Server) {
-    sql(target).execute("DROP SCHEMA lockstep CASCADE").unwrap();
+    on(target, "DROP SCHEMA lockstep CASCADE");
 }
 
 /// Bob's code makes him a superuser if a superuser runs it.
@@ -98,9 +97,10 @@ fn what_another_role_has_planted_does_not_run() {
     drop(ReplicaState::open(&bob).unwrap());
     forget(&target);
     // A table in a schema of ours.
-    sql(&target)
-        .execute("CREATE SCHEMA lockstep; GRANT ALL ON SCHEMA lockstep TO bob")
-        .unwrap();
+    on(
+        &target,
+        "CREATE SCHEMA lockstep; GRANT ALL ON SCHEMA lockstep TO bob",
+    );
     as_bob(&bob, "CREATE TABLE lockstep.replica (name text)");
     let words = ReplicaState::open(&conninfo(&target))
         .unwrap_err()

@@ -6,7 +6,7 @@ use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::state::{ReplicaState, Unmade};
 use lockstep_replica::verify::replica;
 
-use crate::{Told, conninfo, options, server, sql, to_verify, values};
+use crate::{Told, conninfo, on, options, server, sql, to_verify, values};
 
 /// One of each kind: a view and an index whose functions find names by the search path alone, rows that
 /// refer to none under a foreign key that counts as valid, and statistics that a server which is away would
@@ -100,9 +100,7 @@ fn what_the_target_refuses_after_the_rows_is_listed_until_it_is_made() {
     assert!(differ.is_empty(), "{differ:?}");
 
     // What mends each, and its command as it is printed.
-    sql(&source)
-        .execute("INSERT INTO parent VALUES (2)")
-        .unwrap();
+    on(&source, "INSERT INTO parent VALUES (2)");
     replica(&what, &mut |_| ()).unwrap();
     let mut user = sql(&target);
     user.execute("ALTER FUNCTION norm SET search_path = public; DROP FOREIGN TABLE ev20")

@@ -29,7 +29,7 @@ fn casts_that_others_have_made_are_not_called() {
     let with_rows = |tables| format!("{TYPES}{tables}");
     let mut pair = Pair::apart(&with_rows(keyed), &with_rows(keyless));
     pair.source
-        .execute(
+        .run(
             "INSERT INTO k VALUES (1, '(1,\"x, \\\"y\\\"\")', '{\"(1,a)\",NULL,\"(,)\"}', '(1,)', 'good', '{bad,NULL}'), \
                  (2, NULL, NULL, NULL, NULL, NULL), (3, '(,)', '{}', '(3,c)', 'bad', '{}'); \
              UPDATE k SET p = ROW(4, 'd'), ps = ARRAY[ROW(5, 'e')::pair] WHERE id = 3; \
@@ -38,16 +38,13 @@ fn casts_that_others_have_made_are_not_called() {
              UPDATE f SET m = 'bad' WHERE (p).a = 1; DELETE FROM f WHERE (p).b = '2'; \
              INSERT INTO by_pair VALUES (ROW(1, 'a'), 1), (ROW(2, NULL), 2); \
              INSERT INTO by_mood VALUES ('good', 1), ('bad', 2)",
-        )
-        .unwrap();
+        );
     pair.start();
     pair.catch_up();
-    pair.source
-        .execute(
-            "UPDATE by_pair SET v = 3; UPDATE by_mood SET v = 3; \
+    pair.source.run(
+        "UPDATE by_pair SET v = 3; UPDATE by_mood SET v = 3; \
              DELETE FROM by_pair WHERE (p).a = 1; DELETE FROM by_mood WHERE m = 'good'",
-        )
-        .unwrap();
+    );
     for table in ["k", "f", "by_pair", "by_mood"] {
         pair.assert_same(&format!("SELECT ROW(t.*)::text FROM {table} t ORDER BY 1"));
     }
@@ -62,13 +59,10 @@ fn keys_without_an_index_are_compared_as_the_source_writes_them() {
         &format!("CREATE TABLE t ({columns}); INSERT INTO t (c) VALUES (0)"),
     );
     pair.source
-        .execute("INSERT INTO t VALUES (true, 'x', 1, '2026-01-31'), (false, 'y', 2, 'infinity')")
-        .unwrap();
+        .run("INSERT INTO t VALUES (true, 'x', 1, '2026-01-31'), (false, 'y', 2, 'infinity')");
     let control = pair.start();
     pair.catch_up();
-    pair.source
-        .execute("UPDATE t SET v = 1; DELETE FROM t WHERE a")
-        .unwrap();
+    pair.source.run("UPDATE t SET v = 1; DELETE FROM t WHERE a");
     pair.catch_up();
     let query = "SELECT ROW(t.*)::text FROM t ORDER BY c";
     let expected = [["(,,0,,)"], ["(f,\"y  \",2,infinity,1)"]];
@@ -91,12 +85,10 @@ fn settings_of_the_target_do_not_change_values() {
             .execute(&format!("ALTER ROLE CURRENT_USER SET {setting}"))
             .unwrap();
     }
-    pair.source
-        .execute(
-            "INSERT INTO t VALUES (1, 'x'), (2, NULL), (3, 'NULL'), (4, E'a\\\\b'); \
+    pair.source.run(
+        "INSERT INTO t VALUES (1, 'x'), (2, NULL), (3, 'NULL'), (4, E'a\\\\b'); \
              UPDATE t SET v = NULL WHERE id = 1",
-        )
-        .unwrap();
+    );
     pair.start();
     pair.assert_same("SELECT id, v, v IS NULL FROM t ORDER BY id");
 }

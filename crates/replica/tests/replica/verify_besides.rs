@@ -9,7 +9,7 @@ use lockstep_replica::status::source::Source;
 use lockstep_replica::verify::{DifferenceKind, Report};
 
 use crate::subsets::compare;
-use crate::{Told, options, server, sql, state_of};
+use crate::{Told, on, options, server, sql, state_of};
 
 fn named(report: &Report) -> Vec<(String, String, DifferenceKind)> {
     let one = |table: &lockstep_replica::verify::TableReport| {
@@ -71,9 +71,10 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
          ALTER PUBLICATION {publication} DROP TABLE out"
     );
     session.execute(&migration).unwrap();
-    sql(&target)
-        .execute("DROP TABLE neither; CREATE TABLE \"S\".\"M\" (id int PRIMARY KEY)")
-        .unwrap();
+    on(
+        &target,
+        "DROP TABLE neither; CREATE TABLE \"S\".\"M\" (id int PRIMARY KEY)",
+    );
     let report = compare(&target);
     assert!(!report.is_equal());
     assert_eq!(
@@ -97,9 +98,7 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
     );
 
     // Of a state that an older version made only the names are known.
-    sql(&target)
-        .execute("UPDATE lockstep.table_copy SET source_oid = NULL")
-        .unwrap();
+    on(&target, "UPDATE lockstep.table_copy SET source_oid = NULL");
     let kinds: Vec<_> = named(&compare(&target))
         .into_iter()
         .map(|it| it.2)
@@ -128,23 +127,21 @@ fn rows_below_a_table_that_only_the_target_has_are_named() {
          CREATE TABLE inh (id int PRIMARY KEY); INSERT INTO inh VALUES (1)";
     let (_lab, _source, target, mut session) = made(tables);
     // Empty ones differ in no row, and what the target has for itself is its own.
-    sql(&target)
-        .execute(
-            "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30); \
+    on(
+        &target,
+        "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30); \
              CREATE TABLE own (id int) PARTITION BY RANGE (id); \
              CREATE TABLE own1 PARTITION OF own FOR VALUES FROM (0) TO (10); INSERT INTO own VALUES (1)",
-        )
-        .unwrap();
+    );
     let report = compare(&target);
     assert!(report.is_equal(), "{report:?}");
-    sql(&target)
-        .execute(
-            "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id); \
+    on(
+        &target,
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id); \
              CREATE TABLE \"P 2\" PARTITION OF p2 FOR VALUES FROM (10) TO (15); \
              INSERT INTO p VALUES (12, 'extra'); \
              CREATE TABLE child (more text) INHERITS (inh); INSERT INTO child VALUES (99, 'm')",
-        )
-        .unwrap();
+    );
     let extra = DifferenceKind::Extra;
     let report = compare(&target);
     let expected = [of("P 2", "(12)", extra), of("child", "(99,m)", extra)];
@@ -154,9 +151,10 @@ fn rows_below_a_table_that_only_the_target_has_are_named() {
     session.execute(others).unwrap();
     assert_eq!(named(&compare(&target)), expected);
 
-    sql(&target)
-        .execute("INSERT INTO child SELECT n FROM generate_series(100, 250) n")
-        .unwrap();
+    on(
+        &target,
+        "INSERT INTO child SELECT n FROM generate_series(100, 250) n",
+    );
     let report = compare(&target);
     let name = TableName {
         schema: "public".to_owned(),

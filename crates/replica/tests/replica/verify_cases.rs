@@ -89,13 +89,11 @@ fn rows_that_differ_are_named() {
          ALTER TABLE f REPLICA IDENTITY FULL; CREATE TABLE gone (id uuid PRIMARY KEY); \
          CREATE TABLE \"A b\" (\"x y\" text, n int, PRIMARY KEY (\"x y\", n))",
     );
-    pair.source
-        .execute(
-            "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 1000) i; ANALYZE t; \
+    pair.source.run(
+        "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 1000) i; ANALYZE t; \
              INSERT INTO f VALUES (1, 'a'), (1, 'a'), (2, NULL); \
              INSERT INTO \"A b\" VALUES ('q', 1), ('r', 2)",
-        )
-        .unwrap();
+    );
     let control = pair.start();
     pair.catch_up();
     let options = options(&pair);
@@ -104,13 +102,11 @@ fn rows_that_differ_are_named() {
             .unwrap()
             .is_equal()
     );
-    pair.target
-        .execute(
-            "UPDATE t SET v = 'w' WHERE id = 700; DELETE FROM t WHERE id = 100; \
+    pair.target.run(
+        "UPDATE t SET v = 'w' WHERE id = 700; DELETE FROM t WHERE id = 100; \
              INSERT INTO t VALUES (-5, 'v'); DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE gone; \
              UPDATE \"A b\" SET n = 3 WHERE n = 2",
-        )
-        .unwrap();
+    );
     let report = verify::run(&options, &mut InProcess(&control)).unwrap();
     let named = |table: &str, key: &str, kind| (table.to_owned(), key.to_owned(), kind);
     assert_eq!(
@@ -128,9 +124,7 @@ fn rows_that_differ_are_named() {
     let rows: Vec<_> = report.tables.iter().map(|table| table.rows).collect();
     assert_eq!(rows, [2, 3, 0, 1000]);
     // Changes flow again afterwards, also after a verify that could not be done.
-    pair.source
-        .execute("INSERT INTO t VALUES (2000, 'x')")
-        .unwrap();
+    pair.source.run("INSERT INTO t VALUES (2000, 'x')");
     pair.catch_up();
 }
 

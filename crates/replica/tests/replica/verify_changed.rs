@@ -51,8 +51,7 @@ fn a_table_that_is_changed_after_the_moment_is_not_called_equal() {
     let mut pair = Pair::apart(&pair_of(1), &pair_of(2));
     let control = pair.start();
     pair.source
-        .execute("INSERT INTO flows SELECT generate_series(1, 1000); ANALYZE flows")
-        .unwrap();
+        .run("INSERT INTO flows SELECT generate_series(1, 1000); ANALYZE flows");
     pair.catch_up();
     let changed = |kind| [of("columns", kind), of("rewritten", kind)];
     let found = compared_after(&pair, &control, || {});
@@ -64,22 +63,18 @@ fn a_table_that_is_changed_after_the_moment_is_not_called_equal() {
     let found = compared_after(&pair, &control, || {
         let both = "ALTER TABLE rewritten ALTER v TYPE bigint; \
             ALTER TABLE columns DROP v; ALTER TABLE columns ADD v int DEFAULT 7";
-        pair.source.execute(both).unwrap();
-        pair.target.execute(both).unwrap();
-        pair.source
-            .execute(
-                "TRUNCATE flows; ALTER TABLE renamed RENAME v TO w; \
+        pair.source.run(both);
+        pair.target.run(both);
+        pair.source.run(
+            "TRUNCATE flows; ALTER TABLE renamed RENAME v TO w; \
                  BEGIN; DROP TABLE replaced; CREATE TABLE replaced (id int PRIMARY KEY); COMMIT; \
                  ALTER SCHEMA s RENAME TO s_old; CREATE SCHEMA s; \
                  CREATE TABLE s.of_schema (id int PRIMARY KEY)",
-            )
-            .unwrap();
-        pair.target
-            .execute(
-                "TRUNCATE emptied; ALTER TABLE replaced_there RENAME TO old; \
+        );
+        pair.target.run(
+            "TRUNCATE emptied; ALTER TABLE replaced_there RENAME TO old; \
                  CREATE TABLE replaced_there (LIKE old INCLUDING ALL); DROP TABLE dropped_there",
-            )
-            .unwrap();
+        );
         // The TRUNCATE is applied before anything is compared.
         pair.catch_up();
         assert_eq!(rows(&pair.target, "SELECT FROM flows").len(), 0);
@@ -113,7 +108,7 @@ fn a_table_that_others_lock_is_not_waited_for_for_ever() {
          CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
     );
     let by_root = "ALTER PUBLICATION everything SET (publish_via_partition_root = true)";
-    pair.source.execute(by_root).unwrap();
+    pair.source.run(by_root);
     let control = pair.start();
     let patient = options(&pair);
     let moment = Moment::take(&patient, &mut InProcess(&control)).unwrap();
@@ -161,7 +156,7 @@ fn who_waits_to_change_a_table_waits_no_longer_than_its_range() {
         until("b is waited for", || waits(&pair.target, "b"));
         // Table a is done.
         let truncate = "SET lock_timeout = '1min'; TRUNCATE a";
-        pair.source.execute(truncate).unwrap();
+        pair.source.run(truncate);
         pair.catch_up();
         holds.execute("COMMIT").unwrap();
         let found = comparing.join().unwrap();
@@ -191,29 +186,27 @@ fn a_partition_that_is_replaced_makes_its_table_not_compared() {
     let replace = "BEGIN; ALTER TABLE p DETACH PARTITION p1; ALTER TABLE p1 RENAME TO p1_old; \
         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10); COMMIT";
     let found = compared_after(&pair, &control, || {
-        pair.source.execute(replace).unwrap();
-        pair.target.execute("TRUNCATE only_here").unwrap();
+        pair.source.run(replace);
+        pair.target.run("TRUNCATE only_here");
     });
     let expected = [of("only_here", NotCompared), of("p1", NotCompared)];
     assert_eq!(differences(&found), expected);
 
     // By their root, on each side.
-    pair.source
-        .execute(
-            "DROP TABLE p1_old; \
+    pair.source.run(
+        "DROP TABLE p1_old; \
              ALTER PUBLICATION everything SET (publish_via_partition_root = true)",
-        )
-        .unwrap();
-    pair.target.execute("DELETE FROM p WHERE id = 1").unwrap();
+    );
+    pair.target.run("DELETE FROM p WHERE id = 1");
     pair.catch_up();
     let found = compared_after(&pair, &control, || {});
     assert_eq!(differences(&found), []);
     let found = compared_after(&pair, &control, || {
-        pair.target.execute(replace).unwrap();
+        pair.target.run(replace);
     });
     assert_eq!(differences(&found), [of("p", NotCompared)]);
     let found = compared_after(&pair, &control, || {
-        pair.source.execute("TRUNCATE p2").unwrap();
+        pair.source.run("TRUNCATE p2");
     });
     assert_eq!(differences(&found), [of("p", NotCompared)]);
 }
@@ -234,7 +227,7 @@ fn a_partition_that_is_attached_while_the_table_is_read_is_noticed() {
     );
     let mut pair = Pair::apart(&on_source, &on_target);
     let by_root = "ALTER PUBLICATION everything SET (publish_via_partition_root = true)";
-    pair.source.execute(by_root).unwrap();
+    pair.source.run(by_root);
     let control = pair.start();
     let found = compared_after(&pair, &control, || {});
     let missing = ("p".to_owned(), "(11,1)".to_owned(), Missing);
@@ -248,7 +241,7 @@ fn a_partition_that_is_attached_while_the_table_is_read_is_noticed() {
         let comparing = scope.spawn(|| compare::tables(&options, &moment.snapshots).unwrap());
         until("the index is waited for", || waits(&pair.target, "p1_pkey"));
         let attach = "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20)";
-        pair.target.execute(attach).unwrap();
+        pair.target.run(attach);
         holds.execute("COMMIT").unwrap();
         let found = comparing.join().unwrap();
         assert_eq!(differences(&found), [of("p", NotCompared)]);
@@ -262,13 +255,12 @@ const VIEW: &str = "CREATE ROLE mallory LOGIN; CREATE SCHEMA m AUTHORIZATION mal
 
 fn put_view(server: &Server) {
     server
-        .execute(
+        .run(
             "SET ROLE mallory; BEGIN; CREATE FUNCTION m.f(int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN \
              EXECUTE format('COPY (SELECT 1) TO %L', current_setting('data_directory') || '/ran'); \
              RETURN $1; END $$; ALTER TABLE m.t RENAME TO t0; \
              CREATE VIEW m.t AS SELECT id, m.f(v) AS v FROM m.t0; COMMIT",
-        )
-        .unwrap();
+        );
 }
 
 fn has_run(server: &Server) -> bool {
@@ -288,7 +280,7 @@ fn the_code_of_a_view_in_a_tables_place_does_not_run() {
     assert_eq!(differences(&found), [of("t", NoTable)]);
     assert!(!has_run(&pair.target));
     let back = "SET ROLE mallory; DROP VIEW m.t; ALTER TABLE m.t0 RENAME TO t";
-    pair.target.execute(back).unwrap();
+    pair.target.run(back);
     let found = compared_after(&pair, &control, || put_view(&pair.source));
     assert_eq!(differences(&found), [of("t", NotCompared)]);
     assert!(!has_run(&pair.source));

@@ -43,6 +43,17 @@ pub fn seconds(ms: f64) -> String {
     }
 }
 
+/// A time in seconds that may be short, displayed in us, ms, s, min or h.
+pub fn short(seconds: f64) -> String {
+    let time = seconds * 1000.0;
+    match time {
+        0.0 => "0 ms".to_owned(),
+        time if time < 0.9995 => format!("{:.0} us", (time * 1000.0).max(1.0)),
+        time if time < 9.95 => ms(time),
+        time => self::seconds(time),
+    }
+}
+
 /// A share from 0 to 1 as a percentage.
 pub fn percent(share: f64) -> String {
     of_hundred(share * 100.0)
@@ -142,6 +153,12 @@ mod tests {
         assert_eq!(seconds(3_500.0), "3.5 s");
         assert_eq!(seconds(82_460.0), "82 s");
         assert_eq!(seconds(600_000.0), "10 min");
+        assert_eq!(short(0.0), "0 ms");
+        assert_eq!(short(1e-9), "1 us");
+        assert_eq!(short(0.000_5), "500 us");
+        assert_eq!(short(0.001_5), "1.5 ms");
+        assert_eq!(short(0.012_4), "12 ms");
+        assert_eq!(short(82.46), "82 s");
         assert_eq!(percent(0.504), "50 %");
     }
 }

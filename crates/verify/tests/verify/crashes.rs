@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::sweep;
 use lockstep_verify::VerifyError;
 use lockstep_verify::crash::{
@@ -20,16 +20,14 @@ use lockstep_wire::Lsn;
 const DISK_MB: u64 = 1500;
 
 fn small() -> Settings {
-    [
+    settings_of([
         // As on servers whose crashes count.
         ("fsync", "on"),
         ("shared_buffers", "16MB"),
         ("max_connections", "20"),
         ("log_checkpoints", "on"),
         ("wal_retrieve_retry_interval", "100ms"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 fn rows(server: &Server) -> String {
@@ -40,9 +38,7 @@ fn rows(server: &Server) -> String {
 }
 
 fn insert(primary: &Server) {
-    primary
-        .execute("INSERT INTO t SELECT generate_series(1, 1000)")
-        .unwrap();
+    primary.run("INSERT INTO t SELECT generate_series(1, 1000)");
 }
 
 fn caught_up(primary: &Server, standby: &mut Server) {
@@ -59,7 +55,7 @@ fn a_standby_comes_back_from_the_end_of_any_process() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &small()).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     for victim in [
         Victim::Server,
         Victim::Recovery,
@@ -93,7 +89,7 @@ fn a_primary_loses_any_process_as_well() {
     let primary_settings = small();
     let mut primary = lab.primary("primary", None, &primary_settings).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     for victim in [
         Victim::Process(Process::WalWriter),
         Victim::Process(Process::ClientBackend),
@@ -139,7 +135,7 @@ fn named_moments_are_met() {
     let lab = Lab::for_tests().unwrap();
     let primary = lab.primary("primary", None, &small()).unwrap();
     let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     insert(&primary);
 
     let (_, log) = killed_at(Moment::Restartpoint, &primary, &mut standby);
@@ -193,7 +189,7 @@ fn a_power_cut_takes_what_was_not_synced() {
     let primary = lab.primary("primary", None, &small()).unwrap();
     let (mut standby, disk) =
         standby_on_disk(&lab, &primary, "standby", &Settings::new(), DISK_MB).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     insert(&primary);
     caught_up(&primary, &mut standby);
     let file = |name: &str| disk.folder().join(name);
@@ -235,7 +231,7 @@ fn another_mount_namespace_does_not_keep_the_dead_disk() {
     let primary = lab.primary("primary", None, &small()).unwrap();
     let (mut standby, disk) =
         standby_on_disk(&lab, &primary, "standby", &Settings::new(), DISK_MB).unwrap();
-    primary.execute("CREATE TABLE t (i int)").unwrap();
+    primary.run("CREATE TABLE t (i int)");
     // As a container that starts meanwhile: it has a copy of every mount.
     let mut other = Command::new("/usr/bin/unshare")
         .args(["--mount", "--", "/bin/sh", "-c", "echo; exec cat"])

@@ -133,7 +133,7 @@ fn compare(
 fn compare_rows(lab: &Lab, primary: &Server, a: &mut Server, b: &mut Server) -> Vec<String> {
     let open = |side, server: &mut Server| {
         server.catch_up(primary).unwrap();
-        server.execute("SELECT pg_wal_replay_pause()").unwrap();
+        server.run("SELECT pg_wal_replay_pause()");
         let state = "SELECT pg_get_wal_replay_pause_state()";
         while server.query_text(state).unwrap().as_deref() != Some("paused") {
             thread::sleep(Duration::from_millis(5));
@@ -154,7 +154,7 @@ fn compare_rows(lab: &Lab, primary: &Server, a: &mut Server, b: &mut Server) -> 
         check.corruption.len()
     );
     for server in [a, b] {
-        server.execute("SELECT pg_wal_replay_resume()").unwrap();
+        server.run("SELECT pg_wal_replay_resume()");
     }
     let mut wrong = rows.differing;
     wrong.extend(check.corruption);
@@ -182,9 +182,7 @@ fn lab_and_primary() -> (Lab, Server) {
         .start()
         .unwrap();
     let primary = lab.primary("primary", None, &settings()).unwrap();
-    primary
-        .execute("CREATE EXTENSION lockstep; CREATE EXTENSION amcheck")
-        .unwrap();
+    primary.run("CREATE EXTENSION lockstep; CREATE EXTENSION amcheck");
     (lab, primary)
 }
 

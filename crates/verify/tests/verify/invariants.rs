@@ -59,7 +59,7 @@ fn primary_and_standby(lab: &Lab, replay: Replay, more: &[(&str, &str)]) -> (Ser
         .collect();
     let mut standby = lab.standby(&primary, "standby", &standby).unwrap();
     if replay == Replay::Helpers {
-        primary.execute("CREATE EXTENSION lockstep").unwrap();
+        primary.run("CREATE EXTENSION lockstep");
     }
     invariants::prepare(&primary).unwrap();
     standby.catch_up(&primary).unwrap();
@@ -175,9 +175,9 @@ fn readers_go_on_after_crashes_of_the_standby() {
     let mut standby = lab.standby(&primary, "standby", &feedback).unwrap();
     invariants::prepare(&primary).unwrap();
     // After a crash a standby may show an earlier state, but none before its last restartpoint.
-    primary.execute("CHECKPOINT").unwrap();
+    primary.run("CHECKPOINT");
     standby.catch_up(&primary).unwrap();
-    standby.execute("CHECKPOINT").unwrap();
+    standby.run("CHECKPOINT");
     let writers = Writers::start(&primary, 3, 2).unwrap();
     let options = Options {
         short_readers: 2,
@@ -314,7 +314,7 @@ fn what_is_broken_by_hand_is_found() {
         ),
     ] {
         invariants::prepare(&server).unwrap();
-        server.execute(&sql).unwrap();
+        server.run(&sql);
         assert_found(&look(&server), table, scans, is);
     }
 
@@ -330,11 +330,9 @@ fn another_row_in_a_line_pointer(lab: &Lab, server: &mut Server) {
     let schema = invariants::SCHEMA;
     // k, v and copy follow each other in the row, with padding after k: found by v.
     let marked = 0x5EAD_BEEF_0BAD_CAFE_i64;
-    server
-        .execute(&format!(
-            "UPDATE {schema}.recycled SET v = {marked} WHERE k = 5"
-        ))
-        .unwrap();
+    server.run(&format!(
+        "UPDATE {schema}.recycled SET v = {marked} WHERE k = 5"
+    ));
     let file = stopped_file(lab, server, "recycled", "");
     let mut bytes = fs::read(&file).unwrap();
     let at: Vec<_> = (0..bytes.len() - 12)
@@ -366,12 +364,8 @@ fn a_visibility_map_that_lies(lab: &Lab, server: &mut Server) {
     let schema = invariants::SCHEMA;
     // An older transaction, which survives the restart: without it the first scan would
     // find the rows dead for everybody and mark their index entries so.
-    server
-        .execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'older'")
-        .unwrap();
-    server
-        .execute(&format!("DELETE FROM {schema}.recycled WHERE k < 10"))
-        .unwrap();
+    server.run("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'older'");
+    server.run(&format!("DELETE FROM {schema}.recycled WHERE k < 10"));
     let file = stopped_file(lab, server, "recycled", "_vm");
     // All-visible for the first eight pages, and not frozen.
     fs::File::options()
@@ -392,9 +386,7 @@ fn a_visibility_map_that_lies(lab: &Lab, server: &mut Server) {
 /// A row that a long-held snapshot has seen is gone in its next round.
 fn a_row_that_goes_under_a_snapshot(server: &Server) {
     invariants::prepare(server).unwrap();
-    server
-        .execute("CREATE EXTENSION IF NOT EXISTS pg_surgery")
-        .unwrap();
+    server.run("CREATE EXTENSION IF NOT EXISTS pg_surgery");
     let options = Options {
         short_readers: 0,
         long_readers: 1,
@@ -412,11 +404,9 @@ fn a_row_that_goes_under_a_snapshot(server: &Server) {
         ))
         .unwrap()
         .unwrap();
-    server
-        .execute(&format!(
-            "SELECT heap_force_kill('{schema}.recycled'::regclass, ARRAY['{row}'::tid])"
-        ))
-        .unwrap();
+    server.run(&format!(
+        "SELECT heap_force_kill('{schema}.recycled'::regclass, ARRAY['{row}'::tid])"
+    ));
     assert!(readers.await_report(PATIENCE, |report| report.violation_count >= 8));
     let report = readers.finish();
     assert_eq!(report.snapshots, 0, "the snapshot was not held");

@@ -170,14 +170,12 @@ fn missing_records(lab: &Lab, primary: &Server) -> Vec<&'static str> {
 fn an_error_that_must_not_happen_is_reported() {
     let lab = TestLab::stock().space_mb(2000).start().unwrap();
     let primary = lab.primary("primary", None, &random::settings()).unwrap();
-    primary
-        .execute(
-            "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS \
+    primary.run(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS \
              $$BEGIN RAISE EXCEPTION 'could not read block 0' USING ERRCODE = 'XX001'; END$$; \
              CREATE EVENT TRIGGER refuse ON ddl_command_start \
              WHEN TAG IN ('REFRESH MATERIALIZED VIEW') EXECUTE FUNCTION refuse()",
-        )
-        .unwrap();
+    );
     let workload = RandomWorkload::new(1, Size::default());
     let summary = random::run(&lab, &primary, &workload).unwrap();
     assert!(summary.unexpected_count > 0, "{summary}");

@@ -101,12 +101,10 @@ impl Backlogs {
         let at_any_cost = seed % 2 == 1;
         let thread = (replay == Replay::Helpers).then(|| {
             let least = if at_any_cost { "0" } else { "64kB" };
-            standby
-                .execute(&format!(
-                    "ALTER SYSTEM SET lockstep.replay_min_backlog = '{least}'"
-                ))
-                .unwrap();
-            standby.execute("SELECT pg_reload_conf()").unwrap();
+            standby.run(&format!(
+                "ALTER SYSTEM SET lockstep.replay_min_backlog = '{least}'"
+            ));
+            standby.run("SELECT pg_reload_conf()");
             let stop = Arc::clone(&stop);
             let address = standby.config(SUPERUSER, "lockstep lab backlogs");
             thread::spawn(move || hold_up(&address, seed, &stop))

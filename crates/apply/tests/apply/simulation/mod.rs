@@ -28,7 +28,7 @@ mod world;
 mod writers;
 
 use lockstep_apply::fault::Fault;
-use lockstep_lab::for_tests;
+use lockstep_lab::seeds;
 
 use seen::Seen;
 use world::{Plant, World};
@@ -39,20 +39,15 @@ const SEEDS: u64 = 1_000;
 #[test]
 fn the_target_is_always_what_the_source_was() {
     let mut all = Seen::default();
-    let seeds = for_tests::seeds(SEEDS);
-    let is_one = seeds.clone().count() == 1;
-    for seed in seeds {
+    let seeds = seeds::all_hold(SEEDS, "lockstep-apply simulation", |seed| {
         let mut world = World::new(seed, None);
-        if let Err(words) = world.run() {
-            panic!(
-                "{words}; again with: SEED={seed} scripts/cargo test -p lockstep-apply simulation"
-            );
-        }
+        let wrong = world.run().err();
         all.add(&world.seen);
-    }
+        wrong
+    });
     eprintln!("simulation: {all:?}");
     // What is never come by is not checked.
-    assert!(is_one || all.least() > 20, "{all:?}");
+    assert!(seeds.count() == 1 || all.least() > 20, "{all:?}");
 }
 
 /// Each planted fault, seeds within which it is found, and what is said then.
@@ -101,14 +96,8 @@ const PLANTS: [(Plant, u64, &str); 15] = [
 #[test]
 fn faults_are_found() {
     for (plant, seeds, expected) in PLANTS {
-        let found = (1..=seeds).find_map(|seed| {
-            let words = World::new(seed, Some(plant)).run().err()?;
-            Some((seed, words))
+        seeds::find(&plant, seeds, expected, |seed| {
+            World::new(seed, Some(plant)).run().err()
         });
-        let Some((seed, words)) = found else {
-            panic!("{plant:?} is not found in {seeds} seeds");
-        };
-        eprintln!("{plant:?}: seed {seed}: {words}");
-        assert!(words.contains(expected), "{plant:?}: {words}");
     }
 }

@@ -28,7 +28,7 @@ mod world;
 use counts::Counts;
 use lockstep_apply::fault::Fault;
 use lockstep_intake::fault::IntakeFault;
-use lockstep_lab::for_tests;
+use lockstep_lab::seeds;
 use lockstep_simulation::panic_words;
 use world::{Plant, World};
 
@@ -38,18 +38,9 @@ const SEEDS: u64 = 200;
 #[test]
 fn nothing_is_lost_nothing_comes_twice_and_a_source_that_was_set_back_is_noticed() {
     let mut counts = Counts::default();
-    let seeds = for_tests::seeds(SEEDS);
-    for seed in seeds.clone() {
-        let mut run = Counts::default();
-        let words = panic_words(|| run = World::new(seed, None).run());
-        if let Some(words) = words {
-            panic!(
-                "{words}; again with: SEED={seed} SHOW=1 scripts/cargo test -p lockstep-apply \
-                 spool_simulation"
-            );
-        }
-        counts.add_all(&run);
-    }
+    let seeds = seeds::all_hold(SEEDS, "lockstep-apply spool_simulation", |seed| {
+        panic_words(|| counts.add_all(&World::new(seed, None).run()))
+    });
     println!("simulation of the spool: seeds {seeds:?} hold: {counts}");
     if seeds.count() as u64 >= SEEDS {
         assert_eq!(counts.missing(), Vec::<&str>::new(), "never happened");
@@ -88,15 +79,9 @@ const PLANTS: [(Plant, u64, &str); 12] = [
 #[test]
 fn planted_faults_are_found() {
     for (plant, seeds, words) in PLANTS {
-        let said = (1..=seeds).find_map(|seed| {
-            let run = || World::new(seed, Some(plant)).run();
-            Some((seed, panic_words(run)?))
+        seeds::find(&plant, seeds, words, |seed| {
+            panic_words(|| World::new(seed, Some(plant)).run())
         });
-        let Some((seed, said)) = said else {
-            panic!("{plant:?} is not found in {seeds} seeds");
-        };
-        println!("simulation of the spool: {plant:?} is found with seed {seed}: {said}");
-        assert!(said.contains(words), "{plant:?}: {said}");
     }
 }
 

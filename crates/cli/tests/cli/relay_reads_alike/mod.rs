@@ -70,12 +70,10 @@ const SIDES: [Side; 2] = [Side::Server, Side::Relay];
 impl Twins {
     fn new(lab: &Lab) -> Self {
         let server = publisher(lab);
-        server
-            .execute(
-                "CREATE ROLE plain LOGIN; CREATE ROLE copier LOGIN REPLICATION; CREATE TABLE t ()",
-            )
-            .unwrap();
-        server.execute("CREATE DATABASE other").unwrap();
+        server.run(
+            "CREATE ROLE plain LOGIN; CREATE ROLE copier LOGIN REPLICATION; CREATE TABLE t ()",
+        );
+        server.run("CREATE DATABASE other");
         let relay = Relay::start(lab, &server.conninfo(SUPERUSER), &[]);
         let version = "SELECT (current_setting('server_version_num')::int / 10000)::text";
         let major = server.query_text(version).unwrap().unwrap();

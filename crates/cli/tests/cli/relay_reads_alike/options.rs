@@ -144,8 +144,7 @@ pub fn options_are_read_alike(twins: &Twins, rng: &mut Rng) {
 pub fn names_are_read_alike(twins: &Twins, rng: &mut Rng) {
     twins
         .server
-        .execute("SELECT pg_create_logical_replication_slot('named', 'pgoutput'); INSERT INTO t DEFAULT VALUES")
-        .unwrap();
+        .run("SELECT pg_create_logical_replication_slot('named', 'pgoutput'); INSERT INTO t DEFAULT VALUES");
     let mut client = twins.log_in(Side::Server);
     let mut named = 0;
     let done = rounds(|| {
@@ -170,8 +169,5 @@ pub fn names_are_read_alike(twins: &Twins, rng: &mut Rng) {
         }
     });
     println!("reads alike: {done} lists of names, {named} with a name back");
-    twins
-        .server
-        .execute("SELECT pg_drop_replication_slot('named')")
-        .unwrap();
+    twins.server.run("SELECT pg_drop_replication_slot('named')");
 }

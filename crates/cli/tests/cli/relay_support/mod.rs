@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Settings of publishers and subscribers.
 pub fn logical() -> Settings {
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("max_wal_senders", "20"),
         ("max_replication_slots", "20"),
@@ -29,10 +29,7 @@ pub fn logical() -> Settings {
         ("max_worker_processes", "24"),
         // Workers that failed are started again soon.
         ("wal_retrieve_retry_interval", "100ms"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 /// A publisher that may use plugin lockstep.
@@ -54,29 +51,23 @@ pub fn table_on_both(lab: &Lab, table: &str) -> (Server, Server) {
 /// Makes a table on two servers that are there, and publishes it on the first.
 pub fn publish(primary: &Server, subscriber: &Server, table: &str) {
     for server in [primary, subscriber] {
-        server.execute(&format!("CREATE TABLE {table}")).unwrap();
+        server.run(&format!("CREATE TABLE {table}"));
     }
     let name = table.split(' ').next().unwrap();
-    primary
-        .execute(&format!("CREATE PUBLICATION p FOR TABLE {name}"))
-        .unwrap();
+    primary.run(&format!("CREATE PUBLICATION p FOR TABLE {name}"));
 }
 
 /// Makes a subscription that connects with a conninfo.
 pub fn subscribe(subscriber: &Server, name: &str, conninfo: &str, publication: &str) {
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION {name} CONNECTION '{conninfo}' PUBLICATION {publication}"
-        ))
-        .unwrap();
+    subscriber.run(&format!(
+        "CREATE SUBSCRIPTION {name} CONNECTION '{conninfo}' PUBLICATION {publication}"
+    ));
 }
 
 /// Takes a subscriber away until its slot is free.
 pub fn disable(lab: &Lab, subscriber: &Server, name: &str, relay: &Relay) {
     until_ready(subscriber);
-    subscriber
-        .execute(&format!("ALTER SUBSCRIPTION {name} DISABLE"))
-        .unwrap();
+    subscriber.run(&format!("ALTER SUBSCRIPTION {name} DISABLE"));
     let pid =
         format!("SELECT active_pid FROM lockstep_stat_logical_wal_cache() WHERE name = '{name}'");
     until("the slot is free", || {

@@ -199,6 +199,7 @@ pub const CHECKS: &[Check] = &[
             Cause::ReplicaPaused,
             Cause::ReplicaNotRunning,
             Cause::ReplicaSilent,
+            Cause::ReplicaSpoolFull,
             Cause::ReplicaHeld,
             Cause::ReplicaRowsMissing,
             Cause::ReplicaIncomplete,

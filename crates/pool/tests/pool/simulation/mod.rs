@@ -22,7 +22,7 @@
 mod primary;
 mod world;
 
-use lockstep_lab::for_tests;
+use lockstep_lab::seeds;
 use lockstep_pool::fault::Fault;
 
 use world::{Seen, World};
@@ -33,20 +33,15 @@ const SEEDS: u64 = 400;
 #[test]
 fn what_is_said_of_a_node_is_never_better_than_the_truth() {
     let mut all = Seen::default();
-    let seeds = for_tests::seeds(SEEDS);
-    let is_one = seeds.clone().count() == 1;
-    for seed in seeds {
+    let seeds = seeds::all_hold(SEEDS, "lockstep-pool --test pool simulation", |seed| {
         let mut world = World::new(seed, None);
-        if let Err(words) = world.run() {
-            panic!(
-                "{words}; again with: SEED={seed} scripts/cargo test -p lockstep-pool --test pool simulation"
-            );
-        }
+        let wrong = world.run().err();
         all.add(&world.seen);
-    }
+        wrong
+    });
     eprintln!("simulation: {all:?}");
     // What is never come by is not checked.
-    assert!(is_one || all.least() > 20, "{all:?}");
+    assert!(seeds.count() == 1 || all.least() > 20, "{all:?}");
 }
 
 /// Each planted fault, and what is said where it is found.
@@ -70,14 +65,10 @@ const FAULTS: [(Fault, &str); 14] = [
 #[test]
 fn faults_are_found() {
     for (fault, expected) in FAULTS {
-        let found = (1..=SEEDS).find_map(|seed| {
-            let words = World::new(seed, Some(fault)).run().err()?;
-            words.contains(expected).then_some((seed, words))
+        seeds::find(&fault, SEEDS, expected, |seed| {
+            let words = World::new(seed, Some(fault)).run().err();
+            words.filter(|words| words.contains(expected))
         });
-        let Some((seed, words)) = found else {
-            panic!("{fault:?} is not found in {SEEDS} seeds by: {expected}");
-        };
-        eprintln!("{fault:?}: seed {seed}: {words}");
     }
 }
 

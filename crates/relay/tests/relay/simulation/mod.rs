@@ -19,11 +19,9 @@ mod slots;
 mod subscriber;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use counts::Counts;
 use lockstep_intake::fault::IntakeFault;
-use lockstep_lab::for_tests;
+use lockstep_lab::seeds;
 use lockstep_relay::fault::Fault;
 use lockstep_simulation::panic_words;
 use world::World;
@@ -37,22 +35,12 @@ const ENOUGH: u64 = 120;
 #[test]
 fn nothing_is_lost_and_nothing_comes_twice() {
     let mut counts = Counts::default();
-    let seeds = for_tests::seeds(SEEDS);
-    for seed in seeds.clone() {
-        match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
-            Ok(run) => counts.add(&run),
-            Err(panic) => {
-                eprintln!(
-                    "simulation: failed, again with: SEED={seed} SHOW=1 scripts/cargo test -p \
-                     lockstep-relay --test relay simulation::"
-                );
-                resume_unwind(panic);
-            }
-        }
-    }
-    let number = seeds.clone().count() as u64;
+    let test = "lockstep-relay --test relay simulation::";
+    let seeds = seeds::all_hold(SEEDS, test, |seed| {
+        panic_words(|| counts.add(&World::new(seed, None).run()))
+    });
     println!("simulation: seeds {seeds:?} hold: {counts}");
-    if number >= ENOUGH {
+    if seeds.count() as u64 >= ENOUGH {
         assert_eq!(counts.missing(), Vec::<&str>::new(), "never happened");
     }
 }
@@ -85,15 +73,9 @@ const FOUND_WITHIN: u64 = SEEDS;
 #[test]
 fn planted_faults_are_found() {
     for (fault, words) in FAULTS {
-        let said = (1..=FOUND_WITHIN).find_map(|seed| {
-            let run = || World::new(seed, Some(fault)).run();
-            Some((seed, panic_words(run)?))
+        seeds::find(&fault, FOUND_WITHIN, words, |seed| {
+            panic_words(|| World::new(seed, Some(fault)).run())
         });
-        let Some((seed, said)) = said else {
-            panic!("{fault:?} is not found in {FOUND_WITHIN} seeds");
-        };
-        println!("simulation: {fault:?} is found with seed {seed}: {said}");
-        assert!(said.contains(words), "{fault:?}: {said}");
     }
 }
 

@@ -8,19 +8,17 @@ use std::fs;
 use bed::Bed;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
-use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop, settings_of};
 use lockstep_verify::oracle::{self, CompareOptions, Comparison, FreeSpace, Node, Side, Target};
 
 fn small() -> Settings {
-    [
+    settings_of([
         ("shared_buffers", "16MB"),
         ("max_connections", "20"),
         ("autovacuum", "off"),
         ("wal_keep_size", "512MB"),
         ("max_prepared_transactions", "5"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 /// Tables with every built-in index method, and work that leaves its traces in all forks.
@@ -131,7 +129,7 @@ fn readers_and_pauses_make_no_difference() {
     // Nothing that has the function: the library was never loaded, nor the extension made.
     assert!(refused(&read, &idle).contains("CREATE EXTENSION lockstep"));
     for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+        standby.run("SELECT pg_wal_replay_resume()");
     }
     play(
         &primary,
@@ -177,7 +175,7 @@ fn readers_and_pauses_make_no_difference() {
 
     // Stopped, the first restartpoint is long ago: pages are in memory only, or were.
     for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+        standby.run("SELECT pg_wal_replay_resume()");
     }
     play(
         &primary,
@@ -229,14 +227,14 @@ fn pause_together(primary: &Server, standbys: [&mut Server; 2]) {
         }
         assert!(began.elapsed().as_secs() < 120, "{at_a} and {at_b}");
         for standby in [&*a, &*b] {
-            standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+            standby.run("SELECT pg_wal_replay_resume()");
         }
     }
 }
 
 /// Pauses replay; where it stands then.
 fn pause(standby: &Server) -> String {
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    standby.run("SELECT pg_wal_replay_pause()");
     let began = std::time::Instant::now();
     let sql =
         "SELECT pg_last_wal_replay_lsn()::text WHERE pg_get_wal_replay_pause_state() = 'paused'";
