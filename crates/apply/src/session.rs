@@ -694,7 +694,13 @@ impl<M: AsRef<[u8]>> Session<M> {
         let alone = is_careful || in_parts || !self.crew.plans_for_several();
         let pressed = self.handed >= self.crew.used();
         let hindered = self.hand(alone, Task::Part(part));
-        self.crew.handed(pressed, hindered);
+        let changed = match is_careful || in_parts {
+            true => self.crew.handed_alone(in_parts),
+            false => self.crew.handed(pressed, hindered),
+        };
+        if changed {
+            self.use_crew();
+        }
     }
 
     /// Hands over a task; true if most of it waits for others.

@@ -1,15 +1,19 @@
 //! `lockstep serve`: its arguments.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, value_parser};
+use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
+use lockstep_serve::forecast::Forecaster;
 use lockstep_serve::history::{HistorySettings, Keeper};
 use lockstep_serve::run::Serving;
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
+use lockstep_service::words::amount;
 
 use crate::doors::DoorArgs;
 use crate::nodes::NodesArgs;
@@ -43,6 +47,10 @@ pub struct ServeArgs {
     /// Writes: commits a small logical message on the primary each interval.
     #[arg(long)]
     heartbeat: bool,
+    /// Largest size of pg_wal of a node, such as primary=100GB: serve then says when it is reached; may be
+    /// repeated
+    #[arg(long, value_name = "NODE=SIZE", value_parser = wal_disk)]
+    wal_disk: Vec<(String, u64)>,
     /// What is kept.
     #[command(flatten)]
     history: HistoryArgs,
@@ -93,6 +101,30 @@ impl HistoryArgs {
     }
 }
 
+/// Reads `NODE=SIZE`.
+fn wal_disk(text: &str) -> Result<(String, u64), String> {
+    let pair = text.rsplit_once('=').filter(|(node, _)| !node.is_empty());
+    let (node, size) = pair.ok_or("it must be NODE=SIZE, such as primary=100GB")?;
+    match amount::parse(size)? {
+        0 => Err("the size must be more than 0".to_owned()),
+        bytes => Ok((node.to_owned(), bytes)),
+    }
+}
+
+/// Sizes by node. An error if no node has such a name.
+fn limits(sizes: &[(String, u64)], nodes: &[Node]) -> Result<BTreeMap<String, u64>, Failure> {
+    let unknown = sizes
+        .iter()
+        .find(|(name, _)| nodes.iter().all(|node| node.name != *name));
+    if let Some((name, _)) = unknown {
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        let names = names.join(", ");
+        let words = format!("--wal-disk: no node is called {name}; there are {names}");
+        return Err(Failure::Usage(words));
+    }
+    Ok(sizes.iter().cloned().collect())
+}
+
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
     if args.window < LEAST_SAMPLES * args.interval {
@@ -101,6 +133,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         return Err(Failure::Usage(words).into());
     }
     let nodes = args.nodes.nodes()?;
+    let limits = limits(&args.wal_disk, &nodes)?;
     let doors = args.doors.open()?;
     let keeper = args.history.keeper()?;
     args.doors.start_log()?;
@@ -115,8 +148,38 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         allowed_hosts: args.allow_host.clone(),
         doors,
         keeper,
+        forecaster: Forecaster::new(limits),
         nodes,
         settings,
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_client::Conninfo;
+    use lockstep_lag::Role;
+
+    #[test]
+    fn sizes_of_disks_are_read_or_refused() {
+        let read = wal_disk("db=1=100GB").unwrap();
+        assert_eq!(read, ("db=1".to_owned(), 100 << 30));
+        for wrong in ["db1", "=1GB", "db1=", "db1=0", "db1=1G"] {
+            assert!(wal_disk(wrong).is_err(), "{wrong}");
+        }
+        let node = Node {
+            name: "db=1".to_owned(),
+            role: Role::Primary,
+            conninfo: Conninfo::parse("").unwrap(),
+        };
+        let nodes = [node];
+        assert_eq!(limits(&[read], &nodes).unwrap()["db=1"], 100 << 30);
+        let error = limits(&[("other".to_owned(), 1)], &nodes).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("no node is called other; there are db=1")
+        );
+    }
 }

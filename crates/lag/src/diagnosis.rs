@@ -214,7 +214,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
     let failover = candidates(&view, &|at| {
         let findings = findings.iter();
         let found = findings.filter(|it| it.at == at && it.severity != Severity::Note);
-        found.map(|it| it.title.clone()).collect()
+        found.map(|it| (it.cause, it.title.clone())).collect()
     });
     let mut diagnosis = Diagnosis {
         healthy: false,
@@ -299,7 +299,13 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let blind = view.links.iter().filter(|link| link.points.is_empty());
     unknown.extend(blind.map(|link| {
         let upstream = &link.upstream.name;
-        format!("{upstream} does not show how far {} is", link.name)
+        match link.replies_freely() {
+            true => format!(
+                "{} has not replied in this window: {upstream} does not show how far it is",
+                link.name
+            ),
+            false => format!("{upstream} does not show how far {} is", link.name),
+        }
     }));
     let is_open =
         |link: &&LinkReport| link.behind && link.bound.lag_is_least && link.lag_ms < LAG_MS;

@@ -1,10 +1,11 @@
 //! What it would mean to promote a standby now: which is the first choice, what it lacks, and what would be
 //! missing on it afterwards. It is said of the last samples; nobody knows what is committed after them.
 
+use lockstep_wire::{Lsn, Timeline};
 use serde::Serialize;
 
 use crate::node::Role;
-use crate::rules::View;
+use crate::rules::{Cause, View, pause, shown, target, timeline};
 use crate::states::{SlotType, SyncState, WalStatus};
 use crate::views::Slot;
 use crate::window::{NodeWindow, Window};
@@ -20,15 +21,6 @@ const NUMBERS: [&str; 4] = [
 /// Settings that it should have as its primary.
 const WORDS: [&str; 2] = ["wal_level", "archive_mode"];
 
-/// Settings with which recovery may end before all WAL is replayed.
-const TARGETS: [&str; 5] = [
-    "recovery_target",
-    "recovery_target_lsn",
-    "recovery_target_name",
-    "recovery_target_time",
-    "recovery_target_xid",
-];
-
 /// A standby that could be promoted.
 #[derive(Debug, Clone, Serialize)]
 pub struct Candidate {
@@ -43,6 +35,10 @@ pub struct Candidate {
     pub most_transactions: Option<u64>,
     /// WAL that it has received and would replay first.
     pub unreplayed_bytes: u64,
+    /// The standby that has most of those on the newest timeline, if it has more than this one.
+    pub lacks: Option<Lacks>,
+    /// The standby that it streams from.
+    pub follows: Option<String>,
     /// `sync_state` on the primary; None if it does not stream from there.
     pub sync_state: Option<SyncState>,
     pub timeline: Option<u32>,
@@ -50,6 +46,13 @@ pub struct Candidate {
     pub missing_slots: Vec<MissingSlot>,
     /// Settings that would be other ones than the primary's.
     pub settings: Vec<String>,
+}
+
+/// WAL that another standby has and this one has not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lacks {
+    pub standby: String,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,28 +68,88 @@ impl Candidate {
     }
 }
 
-/// What is wrong at a place, by its name.
-pub type Wrong<'f> = &'f dyn Fn(&str) -> Vec<String>;
+/// What is wrong at a place, by its name: causes and their titles.
+pub type Wrong<'f> = &'f dyn Fn(&str) -> Vec<(Cause, String)>;
+
+/// A candidate, and what decides its place.
+struct Ranked {
+    end: Lsn,
+    candidate: Candidate,
+}
+
+impl Ranked {
+    /// The place of a candidate among all, the largest first. While the primary answers, a standby that its
+    /// commits wait for has all that was acknowledged. Then what has most comes first. One that streams
+    /// from another standby has no more than that, however much later it was asked, and comes after it.
+    fn place(&self, all: &[Self]) -> (bool, bool, Lsn, bool) {
+        let Candidate {
+            against,
+            missing_bytes,
+            sync_state,
+            follows,
+            ..
+        } = &self.candidate;
+        let waited_for = sync_state.as_ref().is_some_and(SyncState::is_waited_for);
+        let mut others = all.iter();
+        let upstream = others.find(|it| Some(&it.candidate.standby) == follows.as_ref());
+        let end = upstream.map_or(self.end, |upstream| self.end.min(upstream.end));
+        (
+            against.is_empty(),
+            waited_for && missing_bytes.is_some(),
+            end,
+            follows.is_none(),
+        )
+    }
+}
 
 /// Every standby that answers, the first choice first.
 pub fn candidates(view: &View<'_>, wrong: Wrong<'_>) -> Vec<Candidate> {
     let nodes = view.window.usable();
     let standbys = nodes.filter(|node| node.role == Role::Standby);
-    let mut all: Vec<(u64, Candidate)> = standbys
-        .filter_map(|node| {
-            let end = node.last()?.end().map_or(0, u64::from);
-            Some((end, candidate(view, node, wrong)?))
-        })
-        .collect();
-    // What has received most is the first choice, if nothing speaks against it.
-    all.sort_by(|(a, one), (b, other)| {
-        let against = one.against.is_empty().cmp(&other.against.is_empty());
-        against.reverse().then(b.cmp(a))
+    let newest = newest_timeline(view.window);
+    let all = standbys.filter_map(|node| {
+        let end = node.last()?.end()?;
+        let candidate = candidate(view, node, wrong, newest)?;
+        Some(Ranked { end, candidate })
     });
-    all.into_iter().map(|(_, candidate)| candidate).collect()
+    let all: Vec<Ranked> = all.collect();
+    let number = newest.map(|(timeline, _)| timeline.get());
+    let is_newest = |it: &&Ranked| it.candidate.timeline.is_none_or(|own| Some(own) >= number);
+    let most = all.iter().filter(is_newest).max_by_key(|it| it.end);
+    let mut places: Vec<_> = all.iter().map(|it| (it.place(&all), it)).collect();
+    places.sort_by(|(one, _), (other, _)| other.cmp(one));
+    let lacks = |it: &Ranked| {
+        let most = most.filter(|most| most.end > it.end)?;
+        Some(Lacks {
+            standby: most.candidate.standby.clone(),
+            bytes: most.end.bytes_since(it.end),
+        })
+    };
+    let candidates = places.into_iter().map(|(_, it)| Candidate {
+        lacks: lacks(it),
+        ..it.candidate.clone()
+    });
+    candidates.collect()
 }
 
-fn candidate(view: &View<'_>, node: &NodeWindow, wrong: Wrong<'_>) -> Option<Candidate> {
+/// The newest timeline of all, and whose it is: the primary's, if it answers.
+fn newest_timeline(window: &Window) -> Option<(Timeline, &NodeWindow)> {
+    let of = |node| Some((timeline(node)?, node));
+    let primary = window.primary().and_then(of);
+    let standbys = window.usable().filter(|node| node.role == Role::Standby);
+    primary.or_else(|| {
+        standbys
+            .filter_map(of)
+            .max_by_key(|(timeline, _)| *timeline)
+    })
+}
+
+fn candidate(
+    view: &View<'_>,
+    node: &NodeWindow,
+    wrong: Wrong<'_>,
+    newest: Option<(Timeline, &NodeWindow)>,
+) -> Option<Candidate> {
     let last = node.last()?;
     let own = last.end()?;
     let primary = view.window.primary();
@@ -102,34 +165,60 @@ fn candidate(view: &View<'_>, node: &NodeWindow, wrong: Wrong<'_>) -> Option<Can
     let replayed = last.wal.replay.unwrap_or(own);
     Some(Candidate {
         standby: node.name.clone(),
-        against: against(node, primary, wrong),
+        against: against(node, newest, wrong),
         missing_bytes: end.map(|end| end.bytes_since(own)),
         most_transactions: xids.map(|(theirs, ours)| theirs.saturating_sub(ours)),
         unreplayed_bytes: own.bytes_since(replayed),
+        lacks: None,
+        follows: link
+            .filter(|link| link.upstream.role == Role::Standby)
+            .map(|link| link.upstream.name.clone()),
         sync_state: sender.and_then(|sender| sender.sync_state.clone()),
-        timeline: last.background.timeline.map(lockstep_wire::Timeline::get),
+        timeline: timeline(node).map(Timeline::get),
         missing_slots: missing_slots(view.window, node, direct.and_then(|it| it.slot.as_deref())),
         settings: primary.map_or_else(Vec::new, |primary| settings(node, primary)),
     })
 }
 
-/// What speaks against a standby: what is wrong with it, another history, a recovery target.
-fn against(node: &NodeWindow, primary: Option<&NodeWindow>, wrong: Wrong<'_>) -> Vec<String> {
-    let mut against = wrong(&node.name);
-    let ours = node.last().and_then(|last| last.background.timeline);
-    let theirs = primary.and_then(|primary| primary.last()?.wal.timeline);
-    if let (Some(ours), Some(theirs)) = (ours, theirs) {
+/// What speaks against a standby: what is wrong with it, another history, a recovery target, a delay. A
+/// pause and a delay are looked for here as well: nobody finds them where no upstream answers.
+fn against(
+    node: &NodeWindow,
+    newest: Option<(Timeline, &NodeWindow)>,
+    wrong: Wrong<'_>,
+) -> Vec<String> {
+    let found = wrong(&node.name);
+    let is_pause = |cause: &Cause| {
+        let pauses = [
+            Cause::ReplayPaused,
+            Cause::RecoveryTarget,
+            Cause::StandbySettingsTooLow,
+        ];
+        pauses.contains(cause)
+    };
+    let is_paused = pause(node).is_some() && !found.iter().any(|(cause, _)| is_pause(cause));
+    let others = found
+        .into_iter()
+        .filter(|(cause, _)| *cause != Cause::ReplayDelayed);
+    let mut against: Vec<String> = others.map(|(_, title)| title).collect();
+    against.extend(is_paused.then(|| "replay is paused".to_owned()));
+    if let Some(delay @ 1.0..) = node.facts.number("recovery_min_apply_delay") {
+        let delay = shown("recovery_min_apply_delay", &format!("{delay:.0}"));
+        against.push(format!(
+            "recovery_min_apply_delay is {delay}: it is late on purpose, and a promotion ends that"
+        ));
+    }
+    if let Some((ours, (theirs, other))) = timeline(node).zip(newest) {
         if ours != theirs {
             against.push(format!(
-                "it is on timeline {ours}, and the primary on {theirs}"
+                "it is on timeline {ours}, and {} on timeline {theirs}",
+                other.name
             ));
         }
     }
-    let set = TARGETS
-        .iter()
-        .filter_map(|name| Some((name, node.facts.setting(name)?)));
-    let set = set.filter(|(_, value)| !value.is_empty());
-    against.extend(set.map(|(name, value)| format!("{name} is '{value}': recovery may end there")));
+    against.extend(
+        target(node).map(|(name, value)| format!("{name} is '{value}': recovery may end there")),
+    );
     against
 }
 
@@ -172,7 +261,8 @@ fn settings(node: &NodeWindow, primary: &NodeWindow) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::diagnosis::diagnose;
-    use crate::rules::scene::{START, Scene, lsn};
+    use crate::rules::scene::{START, Scene, lsn, process, sender};
+    use lockstep_wire::Lsn;
 
     fn of(change: impl Fn(&mut Scene)) -> Vec<Candidate> {
         let mut scene = Scene::healthy();
@@ -240,17 +330,169 @@ mod tests {
         );
     }
 
+    /// Another standby of the scene's primary.
+    fn another(name: &str, pid: u32) -> NodeWindow {
+        let mut other = Scene::healthy().standby;
+        name.clone_into(&mut other.name);
+        for sample in &mut other.samples {
+            let receiver = sample.receiver.as_mut().unwrap();
+            (receiver.pid, receiver.slot_name) = (pid, None);
+            receiver.application_name = Some(name.to_owned());
+        }
+        other
+    }
+
+    /// Moves all that a standby has of WAL.
+    fn ahead(node: &mut NodeWindow, bytes: u64) {
+        for sample in &mut node.samples {
+            for position in [&mut sample.wal.receive, &mut sample.wal.replay] {
+                *position = position.map(|it| Lsn::from(u64::from(it) + bytes));
+            }
+        }
+    }
+
+    fn ranked(nodes: Vec<NodeWindow>) -> Vec<Candidate> {
+        diagnose(&Window::new(nodes)).failover
+    }
+
+    fn names(all: &[Candidate]) -> Vec<&str> {
+        all.iter().map(|it| it.standby.as_str()).collect()
+    }
+
     #[test]
     fn of_two_the_one_that_has_more_is_the_first_choice() {
         let healthy = Scene::healthy();
-        let mut late = Scene::healthy().standby;
-        "late".clone_into(&mut late.name);
+        let mut late = another("late", 40);
         for sample in &mut late.samples {
             (sample.wal.receive, sample.wal.replay) = (lsn(START), lsn(START));
         }
-        let nodes = vec![healthy.primary, late, healthy.standby];
-        let all = diagnose(&Window::new(nodes)).failover;
-        let names: Vec<&str> = all.iter().map(|it| it.standby.as_str()).collect();
-        assert_eq!(names, ["standby", "late"]);
+        let all = ranked(vec![healthy.primary, late, healthy.standby]);
+        assert_eq!(names(&all), ["standby", "late"]);
+    }
+
+    #[test]
+    fn the_synchronous_one_is_the_first_choice_while_the_primary_answers() {
+        let trio = |state: &'static str| {
+            let mut scene = Scene::healthy();
+            let mut other = another("other", 40);
+            ahead(&mut other, 50);
+            for sample in &mut scene.primary.samples {
+                sample.senders[0].sync_state = Some(state.into());
+                let end = sample.wal.flush.map_or(0, u64::from);
+                sample.senders.push(sender(13, "other", end));
+                sample
+                    .processes
+                    .push(process(13, "walsender", "Activity", "WalSenderMain"));
+            }
+            vec![scene.primary, other, scene.standby]
+        };
+        for state in ["sync", "quorum"] {
+            assert_eq!(names(&ranked(trio(state))), ["standby", "other"], "{state}");
+        }
+        for state in ["async", "potential"] {
+            assert_eq!(names(&ranked(trio(state))), ["other", "standby"], "{state}");
+        }
+        // Nobody commits any more: what is there decides.
+        let mut without = trio("sync");
+        without[0].samples.clear();
+        assert_eq!(names(&ranked(without)), ["other", "standby"]);
+    }
+
+    #[test]
+    fn what_speaks_against_a_standby_is_told_without_a_primary() {
+        let lost = |change: &dyn Fn(&mut NodeWindow)| {
+            of(|scene| {
+                scene.primary.samples.clear();
+                change(&mut scene.standby);
+            })
+        };
+        assert!(lost(&|_| {})[0].against.is_empty());
+        let paused = lost(&|standby| {
+            for sample in &mut standby.samples {
+                sample.wal.pause = Some("paused".into());
+            }
+        });
+        assert_eq!(paused[0].against, ["replay is paused"]);
+        let delayed = lost(&|standby| {
+            let setting = ("recovery_min_apply_delay".to_owned(), "3600000".to_owned());
+            standby.facts.settings.extend([setting]);
+        });
+        assert_eq!(
+            delayed[0].against,
+            ["recovery_min_apply_delay is 1h: it is late on purpose, and a promotion ends that"]
+        );
+    }
+
+    #[test]
+    fn an_old_timeline_is_no_choice_without_a_primary_either() {
+        let mut standby = Scene::healthy().standby;
+        let mut old = another("old", 40);
+        ahead(&mut old, 1_000);
+        for (node, number) in [(&mut standby, 2), (&mut old, 1)] {
+            for sample in &mut node.samples {
+                let timeline = lockstep_wire::Timeline::new(number);
+                std::sync::Arc::make_mut(&mut sample.background).timeline = timeline;
+            }
+        }
+        let all = ranked(vec![old, standby]);
+        assert_eq!(names(&all), ["standby", "old"]);
+        assert_eq!(
+            all[1].against,
+            ["it is on timeline 1, and standby on timeline 2"]
+        );
+    }
+
+    #[test]
+    fn a_cascaded_one_comes_after_the_one_that_feeds_it() {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.standby.samples {
+            let end = sample.wal.receive.map_or(0, u64::from);
+            sample.senders.push(sender(50, "cascaded", end));
+        }
+        let mut cascaded = another("cascaded", 60);
+        // It was asked a moment later.
+        ahead(&mut cascaded, 50);
+        for with_primary in [true, false] {
+            let mut nodes = vec![cascaded.clone(), scene.standby.clone()];
+            nodes.extend(with_primary.then(|| scene.primary.clone()));
+            let all = ranked(nodes);
+            assert_eq!(names(&all), ["standby", "cascaded"], "{with_primary}");
+            assert_eq!(all[1].follows.as_deref(), Some("standby"));
+            assert_eq!(all[0].follows, None);
+        }
+    }
+
+    #[test]
+    fn what_was_restored_counts_as_what_was_received() {
+        let healthy = Scene::healthy();
+        let (streams, mut restores) = (healthy.standby, another("restores", 40));
+        for sample in &mut restores.samples {
+            sample.wal.replay = sample.wal.receive.map(|it| Lsn::from(u64::from(it) + 50));
+            sample.wal.receive = lsn(START);
+        }
+        let all = ranked(vec![streams, restores]);
+        assert_eq!(names(&all), ["restores", "standby"]);
+        assert_eq!(all[0].unreplayed_bytes, 0);
+        let lacks = all[1]
+            .lacks
+            .as_ref()
+            .map(|it| (it.standby.as_str(), it.bytes));
+        assert_eq!(lacks, Some(("restores", 50)));
+    }
+
+    #[test]
+    fn what_another_has_is_told_of_the_first_choice() {
+        let mut paused = another("paused", 40);
+        ahead(&mut paused, 5_000);
+        for sample in &mut paused.samples {
+            sample.wal.pause = Some("paused".into());
+        }
+        let all = ranked(vec![paused, Scene::healthy().standby]);
+        assert_eq!(names(&all), ["standby", "paused"]);
+        let lacks = all[0]
+            .lacks
+            .as_ref()
+            .map(|it| (it.standby.as_str(), it.bytes));
+        assert_eq!(lacks, Some(("paused", 5_000)));
     }
 }

@@ -28,6 +28,9 @@ const BOUND_SHARE: f64 = 0.1;
 /// Share of samples from which a walsender that waits for WAL counts as at the end.
 const AT_END_SHARE: f64 = 0.5;
 
+/// Share of samples in which a consumer that takes all it is sent may not take something.
+const PUSHED_SHARE: f64 = 0.1;
+
 /// Time without confirmation from which a consumer confirms nothing, in milliseconds: some do so each
 /// minute.
 const NEVER_MS: f64 = 70_000.0;
@@ -125,9 +128,28 @@ impl<'a> Link<'a> {
         doing == Some(Doing::Copying)
     }
 
-    fn reader(&self) -> Option<SilentReader> {
+    /// True of a consumer of a server's slot that is neither a relay, nor a replica of Lockstep, nor a
+    /// subscription that was asked.
+    fn is_other_consumer(&self) -> bool {
         let is_other = self.subscription.is_none() && self.replica_name.is_none();
-        if self.kind != LinkKind::Logical || !is_other || self.is_to_relay() || self.is_relayed() {
+        self.kind == LinkKind::Logical && is_other && !self.is_to_relay() && !self.is_relayed()
+    }
+
+    /// True of such a consumer that takes all it is sent, and may reply on a timer of its own: pg_recvlogical
+    /// does so every ten seconds. The worker of a subscription replies when it has applied all that has come;
+    /// it connects with the subscription's name, which is that of its slot by default.
+    pub(crate) fn replies_freely(&self) -> bool {
+        let is_worker = self.application_name == self.slot;
+        let last = self.upstream.last().and_then(|last| self.sender(last));
+        self.is_other_consumer()
+            && !is_worker
+            && last.is_some_and(|sender| sender.replied_us.is_some())
+            && self.at_end_share() >= AT_END_SHARE
+            && self.pushed_share() < PUSHED_SHARE
+    }
+
+    fn reader(&self) -> Option<SilentReader> {
+        if !self.is_other_consumer() {
             return None;
         }
         let (first, last) = (self.upstream.samples.first()?, self.upstream.last()?);

@@ -280,7 +280,7 @@ fn is_of_copy(sender: &Sender) -> bool {
 
 /// True of the name of a worker that copies a table of a subscription, and of its slot: the worker is no
 /// replica of its own. The subscription says how its copies get on.
-fn is_of_table(name: &str) -> bool {
+pub(crate) fn is_of_table(name: &str) -> bool {
     let rest = name.strip_prefix("pg_");
     let parts = rest.and_then(|rest| rest.split_once("_sync_"));
     parts.is_some_and(|(subscription, _)| {

@@ -36,9 +36,51 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
         })
         .collect();
     if link.kind == LinkKind::Logical {
+        keep_told(link, &mut points);
         add_doubts(link, &mut points);
     }
     points
+}
+
+/// Times between replies after which a consumer that still is silent has ceased to reply.
+const MISSED_REPLIES: u32 = 3;
+
+/// How long a consumer that takes all it is sent may be silent: the walsender asks for a reply after half of
+/// `wal_sender_timeout`.
+fn longest_silence(upstream: &NodeWindow) -> Duration {
+    let timeout = upstream.facts.number("wal_sender_timeout");
+    timeout.map_or(Duration::MAX, |ms| match ms > 0.0 {
+        true => milliseconds(ms / 2.0) + EVERY,
+        false => Duration::MAX,
+    })
+}
+
+/// Leaves only the moments that somebody knows of: of a consumer that [replies as it
+/// likes](Link::replies_freely) those at which a reply has come, and those since when it should have come.
+fn keep_told(link: &Link<'_>, points: &mut Vec<Point>) {
+    if !link.replies_freely() {
+        return;
+    }
+    let samples = &link.upstream.samples;
+    let reply = |sample: &Sample| link.sender(sample).map(|it| (it.pid, it.replied_us));
+    let pairs = samples.iter().zip(samples.iter().skip(1));
+    let replies: Vec<Duration> = pairs
+        .filter(|(before, after)| reply(before).is_some() && reply(before) != reply(after))
+        .map(|(_, after)| after.at)
+        .collect();
+    let gaps = replies.iter().zip(replies.iter().skip(1));
+    let usual = gaps.map(|(one, next)| next.saturating_sub(*one)).max();
+    let silence = usual.map_or_else(
+        || longest_silence(link.upstream),
+        |usual| usual * MISSED_REPLIES,
+    );
+    let begin = samples.first().map_or(Duration::ZERO, |first| first.at);
+    points.retain(|point| {
+        let before = replies.partition_point(|at| *at <= point.at);
+        let last = before.checked_sub(1).and_then(|last| replies.get(last));
+        let silent = point.at.saturating_sub(*last.unwrap_or(&begin));
+        silent.is_zero() && last.is_some() || silent > silence
+    });
 }
 
 /// The upstream's samples that are not later than the last answer of a subscriber that was asked:

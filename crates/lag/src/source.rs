@@ -1,5 +1,5 @@
 //! Where a standby is meant to get its WAL from, by its settings, and where subscriptions are meant to get
-//! changes from. Nothing of their connection strings is kept but the address, the role and the database.
+//! changes from. Of their connection strings no password or other secret is kept.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +53,8 @@ pub struct Source {
     pub streams: Option<bool>,
     /// Host or address, and port, of that server.
     pub address: Option<(String, String)>,
+    /// `primary_conninfo`, if it holds no password or other secret.
+    pub conninfo: Option<Conninfo>,
     /// The role that it connects as; None if `primary_conninfo` names none.
     pub user: Option<String>,
     /// `primary_slot_name`
@@ -74,6 +76,7 @@ impl Source {
         Self {
             streams: conninfo.map(|text| !text.trim().is_empty()),
             address,
+            conninfo: parsed.filter(|parsed| !parsed.has_secret()),
             user,
             slot: set("primary_slot_name"),
             restores: set("restore_command").is_some(),

@@ -9,6 +9,7 @@ use lockstep_lag::monitor::{Monitor, MonitorState};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::forecast::{Forecast, Forecaster};
 use crate::history::incidents::{Incidents, Now};
 use crate::history::{HistoryStatus, Keeper};
 use crate::verdict::{Verdict, verdict};
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct News {
     pub state: Arc<MonitorState>,
+    pub forecast: Forecast,
     /// The state as JSON, with the verdict and what is the matter now.
     pub json: Bytes,
     /// All incidents as JSON, the newest first.
@@ -33,6 +35,7 @@ struct Told<'a> {
     version: &'static str,
     verdict: Verdict,
     incidents: Now<'a>,
+    forecast: &'a Forecast,
     /// Null without `--history`.
     history: Option<HistoryStatus>,
     #[serde(flatten)]
@@ -44,11 +47,13 @@ impl News {
         state: Arc<MonitorState>,
         incidents: &Incidents,
         history: Option<HistoryStatus>,
+        forecast: Forecast,
     ) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),
             incidents: incidents.now(),
+            forecast: &forecast,
             history,
             state: &state,
         };
@@ -60,6 +65,7 @@ impl News {
         let json = serde_json::to_vec(&told).unwrap_or_default().into();
         Self {
             state,
+            forecast,
             json,
             incidents: all.to_string().into(),
         }
@@ -67,12 +73,18 @@ impl News {
 }
 
 /// Starts a thread that publishes each state, and ends when nobody listens any more.
-pub fn start(monitor: &Arc<Monitor>, keeper: Option<Arc<Keeper>>) -> watch::Receiver<Arc<News>> {
+pub fn start(
+    monitor: &Arc<Monitor>,
+    keeper: Option<Arc<Keeper>>,
+    mut forecaster: Forecaster,
+) -> watch::Receiver<Arc<News>> {
     let monitor = Arc::clone(monitor);
     let first = monitor.state();
     let mut number = first.number;
     let mut incidents = Incidents::default();
-    let (sender, receiver) = watch::channel(Arc::new(News::of(first, &incidents, None)));
+    let forecast = forecaster.take(&first);
+    let news = News::of(first, &incidents, None, forecast);
+    let (sender, receiver) = watch::channel(Arc::new(news));
     thread::spawn(move || {
         while !sender.is_closed() {
             let state = monitor.state_after(number, PATIENCE);
@@ -83,7 +95,8 @@ pub fn start(monitor: &Arc<Monitor>, keeper: Option<Arc<Keeper>>) -> watch::Rece
                     None => drop(incidents.take(&state)),
                 }
                 let history = keeper.as_ref().map(|keeper| keeper.status());
-                sender.send_replace(Arc::new(News::of(state, &incidents, history)));
+                let forecast = forecaster.take(&state);
+                sender.send_replace(Arc::new(News::of(state, &incidents, history, forecast)));
             }
         }
     });

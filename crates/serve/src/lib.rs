@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`error`] | what can go wrong |
 //! | [`history`] | what was the matter, and what is kept of it on disk |
+//! | [`forecast`] | when `pg_wal` is full, and when a slot is in danger |
 //! | `verdict` | a state in one sentence |
 //! | `feed` | turns each new state into JSON once, for all who ask |
 //! | `site` | what answers are made from, and how many at once |
@@ -34,6 +35,7 @@ pub mod error;
 #[cfg(test)]
 mod example;
 mod feed;
+pub mod forecast;
 mod health;
 pub mod history;
 mod metrics;

@@ -10,6 +10,7 @@ use lockstep_lag::states::WalStatus;
 use lockstep_lag::views::{Extension, Slot};
 use lockstep_service::exposition::{Exposition, Family, NO_LABELS, Value};
 
+use crate::forecast::{Folder, Forecast, Room};
 use crate::history::HistoryStatus;
 
 mod parallel_replay;
@@ -156,12 +157,58 @@ const OF_LINKS: &[Family<LinkState>] = &[
     ),
 ];
 
+const OF_FOLDERS: &[Family<Folder>] = &[
+    Family::new(
+        "wal_folder_growth_bytes_per_second",
+        "How fast pg_wal grows; missing before five minutes were seen.",
+        |folder| folder.growth_bytes_per_s.into(),
+    ),
+    Family::new(
+        "wal_folder_limit_bytes",
+        "The size that pg_wal can have, as --wal-disk says.",
+        |folder| folder.limit_bytes.into(),
+    ),
+    Family::new(
+        "wal_folder_full_seconds",
+        "Until pg_wal has that size, if it goes on to grow so; missing if that is later than 30 days.",
+        |folder| seconds(folder.full_ms),
+    ),
+];
+
+const OF_ROOMS: &[Family<Room>] = &[Family::new(
+    "slot_danger_seconds",
+    "Until the slot may lose WAL, if its room goes on to shrink so; missing if that is later than 30 days.",
+    |room| seconds(room.danger_ms),
+)];
+
+/// A text in which every sample has the cluster's name.
+fn exposition(state: &MonitorState) -> Exposition {
+    let text = Exposition::new("lockstep_");
+    match cluster(state) {
+        Some(cluster) => text.with_label("cluster", cluster),
+        None => text,
+    }
+}
+
+/// Metrics of what is to come.
+pub fn forecast(state: &MonitorState, forecast: &Forecast) -> String {
+    let mut text = exposition(state);
+    let folders = forecast.nodes.iter();
+    text.families(
+        OF_FOLDERS,
+        folders.map(|folder| ([("node", &folder.node)], folder)),
+    );
+    let rooms = forecast.slots.iter();
+    text.families(
+        OF_ROOMS,
+        rooms.map(|room| ([("node", &room.node), ("slot", &room.slot)], room)),
+    );
+    text.into_text()
+}
+
 /// All metrics. `now_ms` is in milliseconds since 1970.
 pub fn render(state: &MonitorState, now_ms: i64) -> String {
-    let mut text = Exposition::new("lockstep_");
-    if let Some(cluster) = cluster(state) {
-        text = text.with_label("cluster", cluster);
-    }
+    let mut text = exposition(state);
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     let about = "This program's version, as a label; always 1.";
     text.metric("build_info", about, [(version, true)]);

@@ -42,6 +42,11 @@ pub const ASSETS: &[Asset] = &[
         text: include_str!("page/replica.js"),
     },
     Asset {
+        path: "/failover.js",
+        content_type: SCRIPT,
+        text: include_str!("page/failover.js"),
+    },
+    Asset {
         path: "/servers.js",
         content_type: SCRIPT,
         text: include_str!("page/servers.js"),

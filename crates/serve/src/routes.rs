@@ -39,8 +39,9 @@ pub fn router(site: &Arc<Site>) -> Router {
 }
 
 async fn metrics_page(State(site): State<Arc<Site>>) -> Response {
-    let state = Arc::clone(&site.news.borrow().state);
-    let mut text = metrics::render(&state, unix_ms());
+    let news = Arc::clone(&site.news.borrow());
+    let mut text = metrics::render(&news.state, unix_ms());
+    text.push_str(&metrics::forecast(&news.state, &news.forecast));
     if let Some(keeper) = &site.keeper {
         text.push_str(&metrics::history(&keeper.status(), unix_ms()));
     }

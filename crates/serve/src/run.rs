@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::error::ServeError;
+use crate::forecast::Forecaster;
 use crate::history::Keeper;
 use crate::site::{Site, readers, streams};
 use crate::{feed, routes};
@@ -31,6 +32,7 @@ pub struct Serving {
     pub doors: Doors,
     /// What keeps the history on disk.
     pub keeper: Option<Keeper>,
+    pub forecaster: Forecaster,
     pub nodes: Vec<Node>,
     pub settings: Settings,
 }
@@ -73,7 +75,7 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
         stopping: stopping.clone(),
     };
     let site = Site {
-        news: feed::start(&monitor, keeper.clone()),
+        news: feed::start(&monitor, keeper.clone(), serving.forecaster),
         monitor,
         keeper: keeper.clone(),
         readers: readers(),

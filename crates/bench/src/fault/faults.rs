@@ -11,7 +11,7 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, Writer, behind, missing, paused, unseen};
+use super::{Hurry, Writer, behind, missing, paused, unseen, upstream};
 use crate::Result;
 use crate::slow_calls::SlowCalls;
 
@@ -291,12 +291,22 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "standby's slot not there",
         Cause::SlotMissing,
-        missing::standby_slot,
+        upstream::standby_slot,
     ),
     fault(
         "upstream at another port",
         Cause::UpstreamElsewhere,
-        missing::elsewhere,
+        upstream::elsewhere,
+    ),
+    fault(
+        "upstream of another cluster",
+        Cause::UpstreamElsewhere,
+        upstream::other_cluster,
+    ),
+    fault(
+        "WAL removed on the upstream",
+        Cause::WalRemoved,
+        upstream::removed,
     ),
     fault(
         "no walsender left",
@@ -342,6 +352,12 @@ pub const FAULTS: &[Fault] = &[
         other_database,
     )),
 ];
+
+/// Number of causes that the faults have.
+pub fn causes() -> usize {
+    let has_fault = |cause: &&Cause| FAULTS.iter().any(|fault| fault.cause == **cause);
+    Cause::ALL.iter().filter(has_fault).count()
+}
 
 impl Fault {
     /// The fault of a name.
@@ -707,7 +723,6 @@ mod tests {
         Cause::TwoPrimaries,
         Cause::NotStreaming,
         Cause::SlotTaken,
-        Cause::WalRemoved,
         Cause::TimelineDiverged,
         Cause::RestoreFails,
         Cause::RestoreSlow,
@@ -730,6 +745,23 @@ mod tests {
         Cause::FeedbackBloat,
         Cause::ChecksumFailures,
     ];
+
+    #[test]
+    fn the_pages_say_how_many_faults_there_are() {
+        let (faults, causes) = (FAULTS.len(), causes());
+        for (page, words) in [
+            (
+                include_str!("../../../../docs/measurements.in.md"),
+                format!("{faults} faults with {causes} causes"),
+            ),
+            (
+                include_str!("../../../../docs/lag.md"),
+                format!("{faults} faults with {causes} of these causes"),
+            ),
+        ] {
+            assert!(page.contains(&words), "{words}");
+        }
+    }
 
     #[test]
     fn every_cause_has_a_fault_or_is_known_to_have_none() {

@@ -8,6 +8,7 @@ use super::consumer::Consumer;
 use super::faults::{PUBLISHED, Strength, UNPUBLISHED, write};
 use super::stage::{Injected, Stage, Which};
 use super::unseen::fill;
+use super::upstream::reconnect;
 use crate::Result;
 
 /// A table of the publisher gets a column that no subscriber has. Strong: of a type that none has either.
@@ -161,7 +162,7 @@ fn disable(stage: &mut Stage) -> Result<()> {
     )
 }
 
-fn await_true(stage: &mut Stage, what: &str, sql: &str) -> Result<()> {
+pub(super) fn await_true(stage: &mut Stage, what: &str, sql: &str) -> Result<()> {
     Ok(stage.primary.await_event(what, PATIENCE, |primary| {
         Ok(primary.query_text(sql)?.as_deref() == Some("true"))
     })?)
@@ -204,52 +205,6 @@ pub(super) fn role(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
     stage.primary.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE usename = 'streamer'",
     )?;
-    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
-    Ok(injected)
-}
-
-/// The standby is sent to a port on which nobody listens.
-pub(super) fn elsewhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
-    let mut injected = Injected::default();
-    let port = format!("port={}", stage.standby_link.port());
-    reconnect(stage, &mut injected, &port, "port=1")?;
-    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
-    Ok(injected)
-}
-
-/// Changes a word of the standby's `primary_conninfo` until the fault is healed.
-fn reconnect(stage: &mut Stage, injected: &mut Injected, old: &str, new: &str) -> Result<()> {
-    alter(stage, injected, "primary_conninfo", |conninfo| {
-        conninfo.replace(old, new)
-    })
-}
-
-/// Changes a setting of the standby that its own configuration has, until the fault is healed.
-fn alter(
-    stage: &mut Stage,
-    injected: &mut Injected,
-    name: &str,
-    change: impl Fn(&str) -> String,
-) -> Result<()> {
-    const RELOAD: &str = "SELECT pg_reload_conf()";
-    let old = stage.standby.query_text(&format!("SHOW {name}"))?;
-    let old = old.unwrap_or_default();
-    let set = |value: &str| format!("ALTER SYSTEM SET {name} = '{value}'");
-    for sql in [&set(&change(&old)), RELOAD] {
-        stage.standby.execute(sql)?;
-    }
-    for sql in [set(&old), RELOAD.to_owned()] {
-        injected.undo.push((Which::Standby, sql));
-    }
-    Ok(())
-}
-
-/// The standby is to use a slot that is not there.
-pub(super) fn standby_slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
-    let mut injected = Injected::default();
-    alter(stage, &mut injected, "primary_slot_name", |_| {
-        "gone".to_owned()
-    })?;
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }
@@ -342,6 +297,8 @@ pub(super) fn lost(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
     ));
     for _ in 0..strength.choose(8, 16) {
         fill(stage, 16)?;
+        // The subscribers' slots move on with a checkpoint's records.
+        stage.primary.execute("CHECKPOINT")?;
         stage.calm()?;
     }
     let lost = "SELECT (wal_status = 'lost')::text FROM pg_replication_slots \

@@ -13,6 +13,7 @@
 //! | `missing` | faults of what is missing, refused or used up |
 //! | `consumer` | a consumer that confirms nothing |
 //! | `paused` | replay that pauses by itself |
+//! | `upstream` | faults of where a standby gets its WAL from |
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
 //! | [`slow_link`] | a connection of limited bandwidth |
@@ -29,6 +30,7 @@ mod paused;
 pub mod slow_link;
 pub mod stage;
 mod unseen;
+mod upstream;
 pub mod writer;
 
 pub use faults::{Fault, Strength};

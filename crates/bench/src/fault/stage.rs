@@ -157,7 +157,19 @@ impl Stage {
             relay: None,
         };
         stage.calm()?;
+        for which in [Which::First, Which::Second] {
+            stage.await_copies(which)?;
+        }
         Ok(stage)
+    }
+
+    /// Waits until a subscriber has copied its tables.
+    pub fn await_copies(&mut self, which: Which) -> Result<()> {
+        let sql = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+        let server = self.server_mut(which);
+        Ok(server.await_event("copy its tables", PATIENCE, |server| {
+            Ok(server.query_text(sql)?.as_deref() == Some("true"))
+        })?)
     }
 
     pub fn server(&self, which: Which) -> &Server {
@@ -287,6 +299,11 @@ impl Stage {
     /// Waits until the standby and these subscribers have caught up.
     pub(super) fn calm_of(&mut self, subscribers: &[&str]) -> Result<()> {
         self.standby.catch_up(&self.primary)?;
+        self.calm_subscribers(subscribers)
+    }
+
+    /// Waits until these subscribers have caught up.
+    pub(super) fn calm_subscribers(&mut self, subscribers: &[&str]) -> Result<()> {
         let end = self.primary.flush_lsn()?;
         let sql = format!(
             "SELECT (count(*) = {} AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \

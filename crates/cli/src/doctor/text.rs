@@ -141,6 +141,13 @@ pub fn failover(diagnosis: &Diagnosis) -> String {
             let rest = bytes(candidate.unreplayed_bytes as f64);
             words.push(format!("{rest} would be replayed first"));
         }
+        if let Some(lacks) = &candidate.lacks {
+            let of = bytes(lacks.bytes as f64);
+            words.push(format!("{} has {of} more", lacks.standby));
+        }
+        if let Some(upstream) = &candidate.follows {
+            words.push(format!("streams from {upstream}"));
+        }
         if let Some(state) = &candidate.sync_state {
             words.push(format!("sync_state is {state}"));
         }

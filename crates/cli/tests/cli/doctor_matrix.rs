@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::doctor_support::healthy::SITUATIONS;
 use crate::doctor_support::true_lag::Probing;
-use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, trial};
+use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, examine_with, trial};
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::machine;
@@ -37,16 +38,16 @@ const BEFORE_WATCH: Duration = Duration::from_secs(5);
 
 /// Nodes of which something is hidden: by its place among the conninfos, whether it does not
 /// answer at all, and doctor's exit code. Each is tried twice, idle and with some load.
-const HIDDEN: [(&str, usize, bool, i32); 5] = [
+const HIDDEN: [(&str, usize, bool, i32); 8] = [
     ("primary without rights", 0, false, 7),
     ("standby without rights", 1, false, 7),
     ("subscriber without rights", 2, false, 7),
+    ("other subscriber without rights", 3, false, 7),
+    ("primary down", 0, true, 3),
+    ("first subscriber down", 2, true, 4),
     ("standby down", 1, true, 4),
     ("subscriber down", 3, true, 4),
 ];
-
-/// Healthy runs in which nothing may be found.
-const HEALTHY_RUNS: u32 = 10;
 
 /// What has come of it so far.
 #[derive(Default)]
@@ -74,26 +75,13 @@ impl Matrix {
         rows.filter(|row| row["right"] == right).count()
     }
 
-    /// Causes that were named first at both strengths.
-    fn causes(&self) -> usize {
-        let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for row in self.rows.iter().filter(|row| row["right"] == 1) {
-            let strength = row["variant"].as_str().unwrap_or_default();
-            if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
-                right.entry(cause).or_default().insert(strength);
-            }
-        }
-        let both = Strength::ALL.len();
-        right.values().filter(|seen| seen.len() == both).count()
-    }
-
-    /// The results file, if one is asked for.
+    /// The results file, if one is asked for: rows of this run in the place of those that it has.
     fn save(&self, lab: &lockstep_lab::cluster::Lab) {
         let Some(path) = std::env::var_os("LOCKSTEP_MATRIX_RESULTS") else {
             return;
         };
         // Tests run in their package's folder.
-        let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
         let described = Command::new("git")
             .args([
                 "describe",
@@ -107,21 +95,78 @@ impl Matrix {
             |_| "unknown".to_owned(),
             |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
         );
+        let mut ran = self.rows.clone();
+        for row in &mut ran {
+            (row["commit"], row["date"]) = (json!(commit), json!(machine::date()));
+        }
+        let earlier = std::fs::read_to_string(&path).unwrap_or_default();
+        let earlier = serde_json::from_str(&earlier).unwrap_or(Value::Null);
+        let rows = merged(earlier["rows"].as_array().map_or(&[], Vec::as_slice), ran);
         let file = json!({
             "name": "doctor-matrix",
             "command": "make test-doctor-matrix",
             "commit": commit,
             "machine": machine::describe(lab.folder(), lab.pinning()),
             "date": machine::date(),
-            "rows": self.rows,
             "headline": {
                 "metric": "causes that doctor named first at both strengths",
-                "ours": self.causes(),
+                "ours": right_causes(&rows),
             },
+            "rows": rows,
         });
         let text = serde_json::to_string_pretty(&file).unwrap() + "\n";
-        std::fs::write(root.join(path), text).unwrap();
+        std::fs::write(path, text).unwrap();
     }
+}
+
+/// Causes that were named first at both strengths.
+fn right_causes(rows: &[Value]) -> usize {
+    let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row["right"] == 1) {
+        let strength = row["variant"].as_str().unwrap_or_default();
+        if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
+            right.entry(cause).or_default().insert(strength);
+        }
+    }
+    let both = Strength::ALL.len();
+    right.values().filter(|seen| seen.len() == both).count()
+}
+
+/// Recorded rows and those that ran, which replace recorded ones of the same trial, in the order of the
+/// faults; rows of other trials come last.
+fn merged(recorded: &[Value], ran: Vec<Value>) -> Vec<Value> {
+    let key = |row: &Value| ["case", "variant", "round"].map(|name| row[name].clone());
+    let mut rows = recorded.to_vec();
+    for row in ran {
+        match rows.iter().position(|old| key(old) == key(&row)) {
+            Some(place) => rows[place] = row,
+            None => rows.push(row),
+        }
+    }
+    let place = |row: &Value| FAULTS.iter().position(|fault| row["case"] == fault.name);
+    rows.sort_by_key(|row| place(row).unwrap_or(FAULTS.len()));
+    rows
+}
+
+#[test]
+fn a_run_of_some_faults_keeps_the_rows_of_the_others() {
+    let row = |case: &str, variant: &str, right: u32| json!({"case": case, "variant": variant, "round": 1, "right": right, "expected": case});
+    let [first, second] = [FAULTS[0].name, FAULTS[1].name];
+    let recorded = [
+        row(second, "mild", 1),
+        row(second, "strong", 0),
+        row("healthy", "idle", 1),
+    ];
+    let ran = vec![row(second, "strong", 1), row(first, "mild", 1)];
+    let rows = merged(&recorded, ran);
+    let expected = [
+        row(first, "mild", 1),
+        row(second, "mild", 1),
+        row(second, "strong", 1),
+        row("healthy", "idle", 1),
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!(right_causes(&rows), 1);
 }
 
 /// Faults chosen with `LOCKSTEP_FAULTS` (parts of their names, separated by commas), or all.
@@ -157,10 +202,10 @@ fn doctor_names_the_cause_of_every_fault() {
             matrix.add(&name, row);
         }
     }
-    for run in 1..=HEALTHY_RUNS {
-        let name = format!("healthy, run {run}");
+    for (index, (situation, _)) in SITUATIONS.iter().enumerate() {
+        let name = format!("healthy, {situation}");
         if is_chosen(&name) {
-            let row = healthy(&mut stage, run);
+            let row = healthy(&lab, &mut stage, index);
             matrix.add(&name, row);
         }
     }
@@ -174,7 +219,10 @@ fn doctor_names_the_cause_of_every_fault() {
         }
     }
     matrix.save(&lab);
-    println!("{} causes named first at both strengths", matrix.causes());
+    println!(
+        "{} causes named first at both strengths",
+        right_causes(&matrix.rows)
+    );
     println!(
         "doctor matrix: {} right, {} wrong, {} skipped",
         matrix.count(1),
@@ -217,30 +265,30 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
     })
 }
 
-/// Every other run has a little load.
-fn healthy(stage: &mut Stage, run: u32) -> Value {
+/// Nothing is wrong.
+fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) -> Value {
     stage.calm().unwrap();
-    let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
+    let (situation, begin) = SITUATIONS[index];
+    let lasting = begin(lab, stage);
     let mut probing = Probing::start(stage);
     probing.watched();
-    let (code, json) = examine(stage, 3);
+    let (code, json) = examine_with(stage, &lasting.others(), 3);
     let (lags, off) = probing.end().compare(&json, 3);
-    let variant = if load.is_some() { "some load" } else { "idle" };
-    drop(load);
+    lasting.end(stage);
     let findings = json["findings"].as_array().unwrap();
     let lag: Vec<&Value> = findings
         .iter()
         .filter(|finding| finding["severity"] != "note")
         .collect();
     let wrong = (code != 0 || !lag.is_empty())
-        .then(|| format!("exit code {code}"))
+        .then(|| format!("exit code {code}: {}", json["unknown"]))
         .or(off)
         .map(|wrong| format!("{wrong}: {}", brief(&json)));
     let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
     json!({
         "case": "healthy",
-        "variant": variant,
-        "round": run,
+        "variant": situation,
+        "round": 1,
         "right": u32::from(wrong.is_none()),
         "expected": "",
         "found": found.join(", "),
@@ -264,7 +312,7 @@ fn not_known(
         true => format!("{} port=1", conninfos[place]),
         false => conninfos[place].replace("user=postgres", "user=poor"),
     };
-    for server in [&stage.primary, &stage.first] {
+    for server in [&stage.primary, &stage.first, &stage.second] {
         let sql = "SELECT 1 FROM pg_roles WHERE rolname = 'poor'";
         if server.query_text(sql).unwrap().is_none() {
             server.execute("CREATE ROLE poor LOGIN").unwrap();

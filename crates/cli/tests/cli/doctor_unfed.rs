@@ -207,5 +207,13 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
 
     pair.set("restore_command", "/bin/false");
     pair.archive(4);
-    pair.assert_first("restore_fails");
+    let json = pair.assert_first("restore_fails");
+    // As the remedy says, with a command that works.
+    let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
+    let remedy = remedies.find_map(|it| it.as_str()?.strip_prefix("on standby: "));
+    for sql in remedy.unwrap().split(';').take(2) {
+        let sql = sql.replace("...", &format!("cp {}/%f %p", pair.archive));
+        pair.standby.execute(&sql).unwrap();
+    }
+    until_answer(&pair.standby, rows, "12");
 }

@@ -119,6 +119,8 @@ fn the_page_says_what_is_the_matter() {
         nowhere.as_str(),
         "--window",
         "5",
+        "--wal-disk",
+        "primary=1TB",
     ];
     let mut serve = Serve::start(&watched);
     browser.open(&format!("http://{}/", serve.address));
@@ -170,6 +172,17 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
     for part in ["▲ standby", "from primary", "lag ", "replay is paused"] {
         assert!(place.contains(part), "{place}");
     }
+    let failover = browser.text(FAILOVER);
+    for part in [
+        "Ready to fail over not ready",
+        "standby",
+        "replay is paused",
+        "would be replayed first",
+    ] {
+        assert!(failover.contains(part), "{part}: {failover}");
+    }
+    let servers = browser.text("return document.getElementById('node-list').textContent");
+    assert!(servers.contains(" of 1.0 TB"), "{servers}");
     values_are_at_the_pointer(browser);
     assert!(incident(browser).contains("– now"), "{}", incident(browser));
     take_pictures(browser, "paused");
@@ -184,8 +197,14 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
     for part in ["▲ lag", "standby", "at most ", "replay is paused"] {
         assert!(over.contains(part), "{over}");
     }
+    until("the standby is ready", || {
+        let ready = "Ready to fail over standby is the first choice";
+        browser.text(FAILOVER).starts_with(ready).then_some(())
+    });
     edges_lead_to_replicas(browser);
 }
+
+const FAILOVER: &str = "return document.getElementById('failover').textContent.trim()";
 
 /// The incident of the standby that lagged.
 fn incident(browser: &Browser) -> String {

@@ -15,7 +15,7 @@ use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
 use crate::questions::Part;
 use crate::rules::{
-    Cause, Copying, Severity, View, all_slots, copying, difference_known, is_fresh,
+    Cause, Copying, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
 };
 use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
 use crate::views::Slot;
@@ -345,6 +345,9 @@ fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
     };
     if let Some(link) = place.view.links.iter().find(is_its) {
         return Ok(format!("its consumer is known: {}", link.name));
+    }
+    if node.last().is_some_and(|last| is_copied_by(last, slot)) {
+        return Ok("the worker of its subscription copies a table".to_owned());
     }
     let is_named = |other: &&NodeWindow| {
         let source = other.last().and_then(|last| last.source.as_ref());

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::scene::{START, Scene, lsn, node, process, session, slot};
+use super::scene::{START, Scene, lsn, node, process, sender, session, slot};
 use super::{Cause, RULES, Severity};
 use crate::diagnosis::checks::{Answer, CHECKS};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::{Role, Trouble};
 use crate::sample::Sample;
-use crate::views::{ArchiveQueue, Session, Slot, Subscription, Unsynced};
+use crate::views::{ArchiveQueue, Sender, Session, Slot, Subscription, Unsynced};
 use crate::window::Window;
 
 /// Causes that have a case here.
@@ -175,6 +175,29 @@ fn abandoned(scene: &mut Scene, xmin_age: Option<i64>) {
             xmin_age,
             ..slot("abandoned", "physical", 0, end)
         });
+    }
+}
+
+/// While a worker of a subscription copies a table it does not use the slot that it has made for that.
+#[test]
+fn the_slot_of_a_copy_is_not_abandoned() {
+    const NAME: &str = "pg_16394_sync_16385_7301234567890123456";
+    for (copies, expected) in [(true, vec![]), (false, vec![Cause::UnusedSlot])] {
+        let mut scene = Scene::healthy();
+        abandoned(&mut scene, Some(123_000));
+        for sample in &mut scene.primary.samples {
+            let end = sample.wal.flush.map_or(START, u64::from);
+            let slot = sample.slots.last_mut().unwrap();
+            NAME.clone_into(&mut slot.slot_name);
+            slot.restart_lsn = lsn(end - 100_000_000);
+            sample.senders.extend(copies.then(|| Sender {
+                state: Some("startup".into()),
+                ..sender(77, NAME, end)
+            }));
+        }
+        let diagnosis = scene.diagnose();
+        assert_eq!(causes(&diagnosis), expected, "{copies}");
+        assert_eq!(diagnosis.healthy, copies, "{:?}", diagnosis.unknown);
     }
 }
 

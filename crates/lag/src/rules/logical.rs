@@ -631,7 +631,10 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         let busy = idle.map(|idle| 1.0 - idle);
         // If the subscriber was not asked, the walsender that cannot send is the evidence, or that
         // the subscriber does not confirm what it was sent.
+        let unstored = link.stage_share(Stage::Receive) + link.stage_share(Stage::Flush);
+        let told_late = link.replies_freely().then_some(unstored);
         let unasked = pushed.max(f64::from(u8::from(link.takes_nothing())));
+        let unasked = unasked.max(told_late.unwrap_or(0.0));
         // A replica of Lockstep reads on while it applies.
         let unapplied = link
             .replica_name
@@ -680,9 +683,13 @@ fn of_consumer(
             percent(pushed)
         ),
         // What fits into the buffers of the network is sent, however little of it is read.
-        false if pushed == 0.0 && busy.is_none() => {
+        false if pushed == 0.0 && busy.is_none() && link.takes_nothing() => {
             "it was sent all that there is, and confirms none of it".to_owned()
         }
+        false if link.replies_freely() => format!(
+            "it was sent all that there is, and when it replies it has stored {} less",
+            bytes(link.bytes())
+        ),
         false => format!(
             "its walsender waited for it to take data in {} of the samples",
             percent(pushed)

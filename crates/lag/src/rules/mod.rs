@@ -47,6 +47,8 @@ mod replica;
 #[cfg(test)]
 mod replica_tests;
 #[cfg(test)]
+mod reply_tests;
+#[cfg(test)]
 pub(crate) mod scene;
 mod server;
 mod setting;
@@ -68,9 +70,13 @@ mod way_tests;
 
 pub use cause::Cause;
 pub use identifier::identifier;
+pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;
+pub(crate) use setting::shown;
+pub(crate) use standing::is_copied_by;
 pub(crate) use synchronised::{Copying, copying, is_fresh};
 pub use table::RULES;
+pub(crate) use unfed::timeline;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

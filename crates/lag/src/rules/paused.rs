@@ -28,7 +28,7 @@ const AT_LEAST_THE_PRIMARY_S: [&str; 5] = [
 ];
 
 /// The recovery target that a standby has: its setting, and that one's value.
-fn target(node: &NodeWindow) -> Option<(&'static str, &str)> {
+pub(crate) fn target(node: &NodeWindow) -> Option<(&'static str, &str)> {
     let value = |name| Some((name, node.facts.setting(name)?));
     let mut set = TARGETS.into_iter().filter_map(value);
     set.find(|(_, value)| !value.is_empty())
@@ -48,7 +48,7 @@ fn too_low(view: &View<'_>, node: &NodeWindow) -> Vec<(&'static str, f64, f64)> 
 }
 
 /// How replay is paused now, if it is.
-fn pause(node: &NodeWindow) -> Option<&ReplayPause> {
+pub(crate) fn pause(node: &NodeWindow) -> Option<&ReplayPause> {
     let state = node.last()?.wal.pause.as_ref();
     state.filter(|state| matches!(state, ReplayPause::Paused | ReplayPause::Requested))
 }

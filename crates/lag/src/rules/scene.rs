@@ -32,7 +32,7 @@ pub(crate) fn lsn(position: u64) -> Option<Lsn> {
     Some(Lsn::from(position))
 }
 
-pub(super) fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str) -> Process {
+pub(crate) fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str) -> Process {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Process {
         pid,
@@ -129,7 +129,7 @@ fn tables(role: Role, sample: &Sample) -> Tables {
     }
 }
 
-pub(super) fn sender(pid: u32, name: &str, end: u64) -> Sender {
+pub(crate) fn sender(pid: u32, name: &str, end: u64) -> Sender {
     Sender {
         pid,
         application_name: name.to_owned(),

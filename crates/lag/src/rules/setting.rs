@@ -20,7 +20,7 @@ const TIMES: [(&str, i64, &str); 6] = [
 ];
 
 /// A setting's value in words; other settings than times as they are.
-pub(super) fn shown(name: &str, value: &str) -> String {
+pub(crate) fn shown(name: &str, value: &str) -> String {
     let time = TIMES.iter().find(|(time, _, _)| *time == name);
     let (Some((_, none, meaning)), Ok(ms)) = (time, value.parse::<i64>()) else {
         return value.to_owned();

@@ -8,6 +8,7 @@ use super::logical::nothing_for;
 use super::refused::recreated;
 use super::{Evidence, Severity, View};
 use crate::link::{LAG_MS, Link};
+use crate::links::is_of_table;
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::point::Point;
@@ -204,6 +205,12 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
+/// The slot of a worker that copies a table, and is connected: until the rows are there it does not use it.
+pub(crate) fn is_copied_by(sample: &Sample, slot: &Slot) -> bool {
+    let mut senders = sample.senders.iter();
+    is_of_table(&slot.slot_name) && senders.any(|sender| sender.application_name == slot.slot_name)
+}
+
 pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (node, sample) in upstreams(view) {
@@ -213,6 +220,7 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
             // Rules about replicas know more of one whose target was asked.
             let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
+            let is_known = is_known || is_copied_by(sample, slot);
             let is_seen = used > 0.0 || is_near(node, slot) || is_lost(slot) || is_known;
             // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.
             let rows = slot.xmin_age.filter(|age| *age >= OLD_XMIN);

@@ -185,25 +185,8 @@ pub const RULES: &[Rule] = &[
             "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); if it needs no slot",
         ],
     },
-    Rule {
-        cause: Cause::WalRemoved,
-        title: "{upstream} has removed WAL that the standby needs",
-        signal: unfed::wal_removed,
-        remedies: &[
-            "on {node}: a restore_command for the archive that has it, if there is one, and reload",
-            "build {node} anew (pg_basebackup), with a slot, so that {upstream} keeps what it needs",
-        ],
-    },
-    Rule {
-        cause: Cause::UpstreamElsewhere,
-        title: "primary_conninfo leads to {address}",
-        signal: unfed::elsewhere,
-        remedies: &[
-            "on {node}: correct host and port in primary_conninfo, and reload; its log says what that \
-             address answers",
-            "name the server at {address} here, if it is the right one",
-        ],
-    },
+    unfed::REMOVED,
+    unfed::ELSEWHERE,
     Rule {
         cause: Cause::TimelineDiverged,
         title: "the standby's history is not that of {upstream}",
@@ -246,17 +229,7 @@ pub const RULES: &[Rule] = &[
             "let {node} stream what its upstream still has: primary_conninfo, and a slot there",
         ],
     },
-    Rule {
-        cause: Cause::RestoreFails,
-        title: "restore_command does not get WAL that is archived",
-        signal: unfed::restore_fails,
-        remedies: &[
-            "look at the log of {node} for what restore_command says, and run it by hand as the server's \
-             user: the archive, a path, a right, a password",
-            "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that is called \
-             .partial; after a failover it needs the new timeline's .history file there, too",
-        ],
-    },
+    unfed::FAILS,
     Rule {
         cause: Cause::NotStreaming,
         title: "the standby does not stream",

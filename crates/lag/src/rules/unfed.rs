@@ -7,7 +7,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 use super::receive::not_streaming_links;
 use super::replay::{standbys, startup_share, unreplayed};
-use super::{Evidence, View};
+use super::{Cause, Evidence, Rule, View};
 use crate::figures::ratio;
 use crate::link::Link;
 use crate::sample::Sample;
@@ -16,6 +16,46 @@ use crate::window::NodeWindow;
 
 /// Share of samples from which a standby that asks for more WAL gets none.
 const MOSTLY: f64 = 0.5;
+
+/// The rule of WAL that its upstream has removed.
+pub(super) const REMOVED: Rule = Rule {
+    cause: Cause::WalRemoved,
+    title: "{upstream} has removed WAL that the standby needs",
+    signal: wal_removed,
+    remedies: &[
+        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with a command for the \
+         archive that has it, if there is one",
+        "build {node} anew (pg_basebackup), with a slot, so that {upstream} keeps what it needs",
+    ],
+};
+
+/// The rule of an upstream at another address.
+pub(super) const ELSEWHERE: Rule = Rule {
+    cause: Cause::UpstreamElsewhere,
+    title: "primary_conninfo leads to {address}",
+    signal: elsewhere,
+    remedies: &[
+        "on {node}: ALTER SYSTEM SET primary_conninfo = '{right_conninfo}'; SELECT pg_reload_conf(); if it is \
+         to follow {upstream}, and reaches it at that address",
+        "on {node}: correct host and port in primary_conninfo, and reload; its log says what {address} \
+         answers",
+        "name the server at {address} here, if it is the right one",
+    ],
+};
+
+/// The rule of a `restore_command` that gets nothing.
+pub(super) const FAILS: Rule = Rule {
+    cause: Cause::RestoreFails,
+    title: "restore_command does not get WAL that is archived",
+    signal: restore_fails,
+    remedies: &[
+        "look at the log of {node} for what restore_command says, and run it by hand as the server's \
+         user: the archive, a path, a right, a password",
+        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with one that works by hand",
+        "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that is called \
+         .partial; after a failover it needs the new timeline's .history file there, too",
+    ],
+};
 
 pub(super) fn source(node: &NodeWindow) -> Option<&Source> {
     node.last()?.source.as_deref()
@@ -55,9 +95,34 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
         // A server may have other addresses than those that are known here.
         let mut evidence = evidence.fact("elsewhere", 1.0, format!("{address}: {words}"));
         evidence.explains *= 0.9;
+        if let Some((upstream, conninfo)) = corrected(view, node, source) {
+            evidence = evidence.name("upstream", &upstream.name);
+            evidence = evidence.name("right_conninfo", conninfo);
+        }
         Some(evidence.name("address", address))
     };
     unfed(view).filter_map(leads).collect()
+}
+
+/// The primary that a standby may be meant to follow, and its `primary_conninfo` with that one's address.
+/// None if that holds a secret, or if the address is one that only its own machine has.
+fn corrected<'v>(
+    view: &'v View<'_>,
+    node: &NodeWindow,
+    source: &Source,
+) -> Option<(&'v NodeWindow, String)> {
+    let primary = view.window.primary()?;
+    let host = primary.facts.hosts.first()?;
+    let is_local = |host: &String| host.starts_with('/') || host == "localhost" || host == "::1";
+    let is_local = |host: &String| is_local(host) || host.starts_with("127.");
+    let here = is_local(node.facts.hosts.first()?);
+    if is_other_cluster(node, primary) || is_local(host) && !here {
+        return None;
+    }
+    let conninfo = source.conninfo.clone()?.without("hostaddr");
+    let port = primary.facts.setting("port")?;
+    let conninfo = conninfo.with("host", host).ok()?.with("port", port).ok()?;
+    Some((primary, conninfo.to_string().replace('\'', "''")))
 }
 
 fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
@@ -67,11 +132,13 @@ fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
 
 /// The standby's slot is not there on the server that it leads to.
 pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
-    let missing = |(link, _, source, evidence): (&Link<'_>, _, &Source, Evidence)| {
+    let missing = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let slot = source.slot.as_deref()?;
         let upstream = pointed_at(view, source).unwrap_or(link.upstream);
         let last = upstream.last().filter(|_| upstream.is_usable())?;
-        last.slot(slot).is_none().then(|| {
+        // A slot of another cluster would not help it.
+        let is_missing = last.slot(slot).is_none() && !is_other_cluster(node, upstream);
+        is_missing.then(|| {
             let words = format!(
                 "primary_slot_name is {slot}: {} has no such slot",
                 upstream.name
@@ -106,7 +173,7 @@ pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
         let upstream = pointed_at(view, source).unwrap_or(link.upstream);
         let oldest = upstream.last()?.wal_folder?.oldest?;
         let needed = node.last()?.end()?;
-        (needed < oldest).then(|| {
+        (needed < oldest && !is_other_cluster(node, upstream)).then(|| {
             let gap = oldest.bytes_since(needed) as f64;
             let words = format!(
                 "it needs WAL from {needed} on, and the oldest on {} begins at {oldest}: {} are missing",
@@ -120,8 +187,8 @@ pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(removed).collect()
 }
 
-/// The timeline that a server has come to.
-fn timeline(node: &NodeWindow) -> Option<Timeline> {
+/// The timeline that a server writes, or that a standby has come to.
+pub(crate) fn timeline(node: &NodeWindow) -> Option<Timeline> {
     let last = node.last()?;
     last.wal.timeline.or(last.background.timeline)
 }

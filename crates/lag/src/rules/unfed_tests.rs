@@ -1,11 +1,13 @@
 //! Standbys that get no WAL, and those that get it from an archive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Cause;
 use super::scene::{START, Scene, lsn, process, sender};
 use crate::diagnosis::checks::Answer;
 use crate::diagnosis::{Diagnosis, diagnose};
+use crate::process_cpu::Cpu;
 use crate::source::Source;
 use crate::states::{BackendType, ReceiverStatus, SenderState};
 use crate::views::{Receiver, Sender, WalFolder};
@@ -85,7 +87,10 @@ fn why_a_standby_gets_no_wal_is_told() {
 /// What doctor says of a standby that is sent to a server with this system identifier, which answers or not.
 fn sent_to(system: &str, answers: bool) -> Diagnosis {
     let address = Some(("db9".to_owned(), "5432".to_owned()));
-    let scene = unfed(&source(|it| it.address.clone_from(&address)));
+    let scene = unfed(&source(|it| {
+        it.address.clone_from(&address);
+        it.slot = Some("standby".to_owned());
+    }));
     let healthy = Scene::healthy();
     let mut other = NodeWindow {
         name: "other".to_owned(),
@@ -112,6 +117,10 @@ fn a_standby_that_is_sent_to_another_cluster_or_a_dead_server_is_told_so() {
         ("1", true, None),
     ] {
         let diagnosis = sent_to(system, answers);
+        // A slot is not looked for on a server of another cluster.
+        let is_slot = |it: &Cause| *it == Cause::SlotMissing;
+        let no_slot = words.is_none();
+        assert_eq!(causes(&diagnosis).iter().any(is_slot), no_slot, "{system}");
         let found = diagnosis.findings.iter();
         let mut found = found.filter(|it| it.cause == Cause::UpstreamElsewhere);
         let said = found.next().map(|it| format!("{:?}", it.evidence));
@@ -229,6 +238,35 @@ fn restoring_scene(wait_type: &str, wait: &str) -> Scene {
         sample.processes = vec![process(21, BackendType::Startup.name(), wait_type, wait)];
     }
     scene
+}
+
+/// A `restore_command` takes 0.7 s, and between two calls one segment is replayed by a process that then runs
+/// all the time.
+#[test]
+fn a_slow_restore_command_is_no_slow_core() {
+    for with_cpu in [true, false] {
+        let mut scene = restoring_scene("IPC", "RestoreCommand");
+        for sample in &mut scene.primary.samples {
+            sample.archiver.archived_end = lsn(START + 9 * SEGMENT);
+        }
+        let mut ran = Duration::ZERO;
+        for (index, sample) in (0..).zip(&mut scene.standby.samples) {
+            let replays = (20..30).contains(&index);
+            let done = (index.clamp(20, 30) - 20) * SEGMENT / 10;
+            sample.wal.replay = lsn(START + done);
+            if replays {
+                ran += Duration::from_millis(100);
+                sample.processes = vec![process(21, BackendType::Startup.name(), "", "")];
+            }
+            sample.processes[0].cpu = with_cpu.then_some(Cpu {
+                ran,
+                queued: Duration::ZERO,
+                stopped: false,
+            });
+        }
+        let found = causes(&scene.diagnose());
+        assert_eq!(found, [Cause::RestoreSlow], "{with_cpu}");
+    }
 }
 
 /// pg_receivewal gives a segment its name when it is full; what nobody archives can be there up to that, too.

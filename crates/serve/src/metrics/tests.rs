@@ -10,6 +10,7 @@ use lockstep_lag::rules::{Cause, Severity};
 
 use super::*;
 use crate::example::{self, AT_MS};
+use crate::forecast::Forecaster;
 
 fn full() -> MonitorState {
     let mut state = example::state();
@@ -75,6 +76,30 @@ fn every_sample_has_the_cluster_s_name_if_it_has_one() {
     }
 }
 
+#[test]
+fn what_is_to_come_is_told_with_the_cluster_s_name() {
+    let mut state = full();
+    state.nodes[0].cluster_name = Some("shop".to_owned());
+    let limits = [("primary".to_owned(), 1 << 30)].into();
+    let mut forecaster = Forecaster::new(limits);
+    let mut told = String::new();
+    for step in 0..40 {
+        state.at_ms = AT_MS + step * 15_000;
+        state.nodes[0].wal_folder.as_mut().unwrap().bytes = step as u64 * 15_000_000;
+        state.nodes[0].slots[0].safe_wal_size = Some(1_000_000_000 - step * 15_000_000);
+        told = forecast(&state, &forecaster.take(&state));
+    }
+    for line in [
+        "lockstep_wal_folder_growth_bytes_per_second{node=\"primary\",cluster=\"shop\"} 1",
+        "lockstep_wal_folder_limit_bytes{node=\"primary\",cluster=\"shop\"} 1073741824\n",
+        "lockstep_wal_folder_full_seconds{node=\"primary\",cluster=\"shop\"} 4",
+        "lockstep_slot_danger_seconds{node=\"primary\",slot=",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(!told.contains("limit_bytes{node=\"standby\""), "{told}");
+}
+
 /// Names of the families in a text.
 fn families(text: &str) -> BTreeSet<String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -95,7 +120,9 @@ fn the_documentation_names_every_family_and_no_other() {
             format!("lockstep_{name}")
         })
         .collect();
-    let text = render(&full(), AT_MS) + &history(&HistoryStatus::default(), AT_MS);
+    let text = render(&full(), AT_MS)
+        + &forecast(&full(), &Forecast::default())
+        + &history(&HistoryStatus::default(), AT_MS);
     assert_eq!(families(&text), documented);
 }
 

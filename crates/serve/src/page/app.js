@@ -1,5 +1,6 @@
 // The page: the verdict, causes, replicas and servers, from news as they come.
 
+import { failover } from "./failover.js";
 import { incidents } from "./incidents.js";
 import { News } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
@@ -86,6 +87,7 @@ function render(state) {
   kept(state.history);
   causes(state.diagnosis.findings);
   checks(state.diagnosis.checks);
+  failover(state.diagnosis.failover);
   topology(state);
   replicas(at("link-list"), state, news, !document.hidden);
   servers(state);

@@ -17,11 +17,26 @@ function cancelled(conflicts) {
   return some.map(([kind, number]) => `${number} (${kind})`).join(", ");
 }
 
-function node(shown, node) {
+// What comes within a day is to be looked at.
+function isSoon(ms) {
+  return typeof ms === "number" && ms < 86_400_000;
+}
+
+// How full pg_wal is, how fast it grows, and when it is full if that goes on.
+function folder(node, forecast) {
+  if (!node.wal_folder) return null;
+  const { growth_bytes_per_s: growth, limit_bytes: limit, full_ms } = forecast ?? {};
+  const of = limit ? ` of ${bytes(limit)}` : "";
+  const grows = growth > 0 ? `, grows by ${bytes(growth * 3600)} an hour` : "";
+  const full = typeof full_ms === "number" ? `, full in ${seconds(full_ms)}` : "";
+  return `${bytes(node.wal_folder.bytes)}${of}${grows}${full}`;
+}
+
+function node(shown, { node, forecast }) {
   put(shown.name, node.name);
   put(shown.tag, node.role);
   const isNew = !node.usable && node.troubles.length === 0;
-  mark(shown.root, "data-level", node.usable ? "ok" : "blind");
+  mark(shown.root, "data-level", !node.usable ? "blind" : isSoon(forecast?.full_ms) ? "risk" : "ok");
   put(shown.status, node.usable ? "✓ answers" : isNew ? "? has not answered yet" : "? cannot be asked");
   lines(shown.troubles, node.troubles);
   show(shown.troubles, node.troubles.length > 0);
@@ -32,23 +47,25 @@ function node(shown, node) {
     ["last answer", node.usable || node.sample_age_ms === null ? null : `${seconds(node.sample_age_ms)} ago`],
     ["WAL", node.wal_bytes_per_s === null ? null : `${bytes(node.wal_bytes_per_s)}/s`],
     ["end of WAL", node.end_lsn],
+    ["pg_wal", folder(node, forecast)],
     ["clients in a query", node.usable && node.role !== "relay" ? String(node.active_clients) : null],
     ["waiting for a synchronous replica", node.awaiting_sync ? String(node.awaiting_sync) : null],
     ["queries cancelled by replay", cancelled(node.conflicts)],
   ]);
 }
 
-function slot(shown, { node, slot }) {
+function slot(shown, { node, slot, forecast }) {
   put(shown.name, slot.slot_name);
   put(shown.tag, `${slot.slot_type}, on ${node.name}`);
   const danger = slot.wal_status === "lost" || slot.wal_status === "unreserved";
-  mark(shown.root, "data-level", danger ? "lag" : slot.active ? "ok" : "risk");
+  mark(shown.root, "data-level", danger ? "lag" : slot.active && !isSoon(forecast?.danger_ms) ? "ok" : "risk");
   put(shown.status, `${slot.active ? "✓ in use" : "△ nobody uses it"}${danger ? `; its WAL is ${slot.wal_status}` : ""}`);
   show(shown.troubles, false);
   const retained = between(slot.restart_lsn, node.end_lsn);
   pairs(shown.figures, [
     ["keeps WAL", retained === null ? null : bytes(retained)],
     ["room until it is in danger", slot.safe_wal_size === null ? null : bytes(slot.safe_wal_size)],
+    ["in danger in", typeof forecast?.danger_ms === "number" ? seconds(forecast.danger_ms) : null],
     ["database", slot.database],
     ["confirmed", slot.confirmed_flush_lsn],
   ]);
@@ -118,8 +135,11 @@ function list(id, items, keyOf, update) {
 }
 
 export function servers(state) {
-  list("node", state.nodes, (node) => node.name, node);
-  const slots = state.nodes.flatMap((node) => node.slots.map((slot) => ({ node, slot })));
+  const folderOf = (name) => state.forecast.nodes.find((one) => one.node === name);
+  const nodes = state.nodes.map((node) => ({ node, forecast: folderOf(node.name) }));
+  list("node", nodes, ({ node }) => node.name, node);
+  const roomOf = (node, slot) => state.forecast.slots.find((one) => one.node === node && one.slot === slot);
+  const slots = state.nodes.flatMap((node) => node.slots.map((slot) => ({ node, slot, forecast: roomOf(node.name, slot.slot_name) })));
   list("slot", slots, ({ node, slot }) => `${node.name}/${slot.slot_name}`, slot);
   const groups = state.nodes.flatMap((node) => (node.relay?.groups ?? []).map((group) => ({ node, group })));
   list("relay", groups, ({ node, group }) => `${node.name}/${group.name}`, group);

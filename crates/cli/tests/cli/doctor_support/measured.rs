@@ -104,6 +104,12 @@ fn of_standby(fault: &Fault) -> Option<Question> {
             Which::Standby,
             "SELECT pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn()",
         ),
+        Cause::WalRemoved => of(
+            "not_streaming_share",
+            Kind::Share,
+            Which::Standby,
+            "SELECT count(written_lsn) = 0 FROM pg_stat_wal_receiver",
+        ),
         Cause::ReplayStarved => startup("queued_share", Kind::Queued, "pid"),
         Cause::ReplayAtCoreLimit => startup("startup_cpu_share", Kind::Ran, "pid"),
         Cause::ReplayWaitsForStorage => startup(

@@ -15,6 +15,7 @@ use lockstep_lag::rules::Severity;
 use lockstep_lag::{Cause, Node, Role};
 use serde_json::{Value, json};
 
+pub mod healthy;
 pub mod measured;
 pub mod remedy;
 pub mod true_lag;
@@ -48,16 +49,23 @@ pub fn doctor(args: &[&str]) -> Said {
 
 /// Runs doctor on all servers of a stage; its exit code and its JSON.
 pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
+    examine_with(stage, &[], seconds)
+}
+
+/// Asks doctor like [`examine`], and tells it of further nodes: an option and a conninfo of each.
+pub fn examine_with(stage: &Stage, others: &[[String; 2]], seconds: u32) -> (i32, Value) {
     let relay = stage.relay_conninfo();
-    ask(&stage.conninfos(), relay.as_deref(), seconds)
+    let relay = relay.map(|relay| ["--relay".to_owned(), relay]);
+    let others: Vec<[String; 2]> = others.iter().cloned().chain(relay).collect();
+    ask(&stage.conninfos(), &others, seconds)
 }
 
 /// Asks doctor like [`examine`], with other conninfos for the same servers.
 pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
-    ask(conninfos, None, seconds)
+    ask(conninfos, &[], seconds)
 }
 
-fn ask(conninfos: &[String; 4], relay: Option<&str>, seconds: u32) -> (i32, Value) {
+fn ask(conninfos: &[String; 4], others: &[[String; 2]], seconds: u32) -> (i32, Value) {
     let [primary, standby, first, second] = conninfos;
     let seconds = seconds.to_string();
     let mut args = vec![
@@ -74,7 +82,7 @@ fn ask(conninfos: &[String; 4], relay: Option<&str>, seconds: u32) -> (i32, Valu
         "--output",
         "json",
     ];
-    args.extend(relay.iter().flat_map(|relay| ["--relay", relay]));
+    args.extend(others.iter().flatten().map(String::as_str));
     let said = doctor(&args);
     let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
     (said.code, json)
@@ -193,6 +201,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         | Cause::SubscriptionRefused => Some(("subscription", "second")),
         Cause::SubscriptionSlotMissing => Some(("slot", "second")),
         Cause::SlotMissing => Some(("slot", "gone")),
+        Cause::WalRemoved => Some(("upstream", "primary")),
         Cause::ConfirmsNothing => Some(("slot", "etl")),
         Cause::ColumnsMissing => Some(("columns", "w of public.t")),
         Cause::RoleRefused => Some(("role", "streamer")),

@@ -10,7 +10,7 @@ use lockstep_bench::fault::faults::{
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
-use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server};
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
 use serde_json::Value;
 
 use super::{brief, causes, examine};
@@ -167,7 +167,15 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (
         "upstream at another port",
-        Tried::Not("doctor does not know the right address"),
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "upstream of another cluster",
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "WAL removed on the upstream",
+        Tried::Done("restore_command", None),
     ),
     ("no walsender left", Tried::Done("max_wal_senders", None)),
     (
@@ -230,7 +238,8 @@ pub fn try_printed(
         one.paste(stage);
     }
     injected.mended = true;
-    copied(stage);
+    // A subscription that was made again copies its tables.
+    stage.await_copies(Which::Second).unwrap();
     let mut wrong = lacks.then(|| format!("no remedy has all of {words:?}: {}", brief(json)));
     wrong = wrong.or_else(|| still_there(stage, fault));
     let restarted: BTreeSet<&str> = pasted
@@ -249,19 +258,10 @@ pub fn try_printed(
         stage.server(which).execute(sql).unwrap();
     }
     stage.heal(injected).unwrap();
+    // Healing writes rows until all subscribers have them, and the standby may not have the last.
+    stage.standby.catch_up(&stage.primary).unwrap();
     let lost = before.lost(&look(stage));
     (remedies.join("; then "), wrong.or(lost))
-}
-
-/// Waits until a subscription that was made again has copied its tables.
-fn copied(stage: &mut Stage) {
-    let sql = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
-    stage
-        .second
-        .await_event("copy its tables", PATIENCE, |second| {
-            Ok(second.query_text(sql)?.as_deref() == Some("true"))
-        })
-        .unwrap();
 }
 
 /// Remedies that have these words, of all findings of a cause if one is given, each once.
@@ -359,10 +359,12 @@ impl Pasted {
             primary.sockets().display(),
             primary.port()
         );
-        let filled = self.statements.iter();
-        let filled: Vec<String> = filled
-            .map(|sql| sql.replace("'...'", &connection))
-            .collect();
+        let restore = restore_command(primary);
+        let fill = |sql: &String| match sql.contains("restore_command") {
+            true => sql.replace("...", &restore),
+            false => sql.replace("'...'", &connection),
+        };
+        let filled: Vec<String> = self.statements.iter().map(fill).collect();
         self.execute(stage.server(which), &filled);
         if self.restart {
             stage.restart(which).unwrap();
@@ -395,6 +397,12 @@ impl Pasted {
             self.execute(stage.server(self.which()), &statements);
         }
     }
+}
+
+/// What gets back from an archive what a server's `archive_command` has put there.
+fn restore_command(server: &Server) -> String {
+    let archives = server.query_text("SHOW archive_command").unwrap().unwrap();
+    archives.replace("cp %p ", "cp ").replace("/%f", "/%f %p")
 }
 
 /// What each server is, and how many rows table `t` has there.

@@ -1,0 +1,164 @@
+//! Situations in which nothing is wrong, however they look: doctor must find no cause and no lag.
+
+use std::time::Duration;
+
+use lockstep_bench::fault::stage::Which;
+use lockstep_bench::fault::{Stage, Writer};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
+
+/// What lasts until a situation is over.
+#[derive(Default)]
+pub struct Lasting {
+    writers: Vec<Writer>,
+    undo: Vec<(Which, &'static str)>,
+    cascaded: Option<Server>,
+}
+
+/// Situations by name.
+pub const SITUATIONS: [(&str, fn(&Lab, &mut Stage) -> Lasting); 10] = [
+    ("idle", |_, _| Lasting::default()),
+    ("some load", |_, stage| trickled(stage)),
+    ("bulk load", |_, stage| {
+        let rows = "INSERT INTO busy (v) SELECT repeat('x', 100) FROM generate_series(1, 10000)";
+        writing(stage, rows)
+    }),
+    ("index builds", |_, stage| {
+        writing(stage, "CREATE INDEX built ON busy (v); DROP INDEX built")
+    }),
+    ("freeze", |_, stage| {
+        writing(stage, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) busy")
+    }),
+    ("after catching up", |_, stage| {
+        let rows = "INSERT INTO t (v) SELECT repeat('x', 100) FROM generate_series(1, 50000)";
+        stage.primary.execute(rows).unwrap();
+        for which in [Which::Standby, Which::Second] {
+            stage.restart(which).unwrap();
+        }
+        stage.calm().unwrap();
+        trickled(stage)
+    }),
+    ("initial copy", |_, stage| copying(stage)),
+    ("cascade", cascaded),
+    ("other time zones", |_, stage| {
+        zones(stage, "'Asia/Kathmandu'", "'America/St_Johns'");
+        let mut lasting = trickled(stage);
+        let back = "ALTER SYSTEM RESET timezone";
+        lasting.undo = vec![(Which::Primary, back), (Which::Standby, back)];
+        lasting
+    }),
+    ("synchronous standby", |_, stage| {
+        let sql = "ALTER SYSTEM SET synchronous_standby_names = 'standby'";
+        stage.primary.execute(sql).unwrap();
+        stage.primary.reload().unwrap();
+        let mut lasting = trickled(stage);
+        let back = "ALTER SYSTEM RESET synchronous_standby_names";
+        lasting.undo = vec![(Which::Primary, back)];
+        lasting
+    }),
+];
+
+fn trickled(stage: &Stage) -> Lasting {
+    Lasting {
+        writers: stage.trickle().unwrap().into(),
+        ..Lasting::default()
+    }
+}
+
+/// Somebody executes this on the primary again and again.
+fn writing(stage: &Stage, sql: &str) -> Lasting {
+    let mut lasting = trickled(stage);
+    let pause = Duration::from_millis(500);
+    let writer = Writer::start(&stage.primary, DATABASE, sql, pause);
+    lasting.writers.push(writer.unwrap());
+    lasting
+}
+
+fn zones(stage: &Stage, primary: &str, standby: &str) {
+    for (server, zone) in [(&stage.primary, primary), (&stage.standby, standby)] {
+        let sql = format!("ALTER SYSTEM SET timezone = {zone}");
+        server.execute(&sql).unwrap();
+        server.reload().unwrap();
+    }
+}
+
+/// A table is copied for a new subscription, which takes longer than doctor looks.
+fn copying(stage: &mut Stage) -> Lasting {
+    stage
+        .primary
+        .execute(
+            "CREATE TABLE copied (id int PRIMARY KEY); \
+             INSERT INTO copied SELECT generate_series(1, 5000); \
+             CREATE PUBLICATION extra FOR TABLE copied",
+        )
+        .unwrap();
+    stage
+        .second
+        .execute(
+            "CREATE TABLE copied (id int PRIMARY KEY); \
+             CREATE FUNCTION dawdle_copying() RETURNS trigger LANGUAGE plpgsql AS \
+               $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$; \
+             CREATE TRIGGER dawdle BEFORE INSERT ON copied \
+               FOR EACH ROW EXECUTE FUNCTION dawdle_copying(); \
+             ALTER TABLE copied ENABLE ALWAYS TRIGGER dawdle",
+        )
+        .unwrap();
+    let subscribe = format!(
+        "CREATE SUBSCRIPTION extra CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
+         PUBLICATION extra",
+        stage.primary.sockets().display(),
+        stage.primary.port()
+    );
+    stage.second.execute(&subscribe).unwrap();
+    let copies = "SELECT (count(*) > 0)::text FROM pg_stat_progress_copy";
+    stage
+        .second
+        .await_event("copy a table", PATIENCE, |second| {
+            Ok(second.query_text(copies)?.as_deref() == Some("true"))
+        })
+        .unwrap();
+    Lasting {
+        undo: vec![
+            (Which::Second, "DROP SUBSCRIPTION extra"),
+            (
+                Which::Second,
+                "DROP TABLE copied; DROP FUNCTION dawdle_copying()",
+            ),
+            (Which::Primary, "DROP PUBLICATION extra; DROP TABLE copied"),
+        ],
+        ..Lasting::default()
+    }
+}
+
+/// A standby that streams from the standby.
+fn cascaded(lab: &Lab, stage: &mut Stage) -> Lasting {
+    let mut server = lab
+        .standby(&stage.standby, "cascaded", &Settings::new())
+        .unwrap();
+    server.catch_up(&stage.primary).unwrap();
+    Lasting {
+        cascaded: Some(server),
+        ..trickled(stage)
+    }
+}
+
+impl Lasting {
+    /// Further nodes that doctor is told of.
+    pub fn others(&self) -> Vec<[String; 2]> {
+        let conninfo = |server: &Server| ["--standby".to_owned(), server.conninfo(SUPERUSER)];
+        self.cascaded.iter().map(conninfo).collect()
+    }
+
+    pub fn end(self, stage: &mut Stage) {
+        drop(self.writers);
+        for (which, sql) in self.undo {
+            let server = stage.server(which);
+            server.execute(sql).unwrap();
+            server.reload().unwrap();
+        }
+        if let Some(server) = self.cascaded {
+            server.discard(&stage.standby).unwrap();
+        }
+        stage.calm().unwrap();
+    }
+}

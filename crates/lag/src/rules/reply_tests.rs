@@ -1,0 +1,144 @@
+//! Consumers that nobody has named, that read all they are sent, and that reply less often than doctor looks.
+
+use std::time::Duration;
+
+use crate::diagnosis::{Diagnosis, diagnose};
+use crate::rules::Cause;
+use crate::rules::scene::{SAMPLES, START, STEP, Scene, lsn};
+use crate::window::Window;
+
+/// What a consumer does in a window.
+struct Consumer {
+    name: &'static str,
+    /// Samples between two replies; none if it does not reply in this window.
+    every: Option<u64>,
+    /// Samples after which it does not reply any more.
+    stops: u64,
+    /// The part of what it was sent that it has stored when it replies.
+    stores: f64,
+    /// Milliseconds between two samples.
+    step_ms: u64,
+}
+
+const CONSUMER: Consumer = Consumer {
+    name: "Debezium Streaming",
+    every: Some(20),
+    stops: SAMPLES,
+    stores: 1.0,
+    step_ms: 100,
+};
+
+fn diagnosed(consumer: &Consumer) -> Diagnosis {
+    let mut scene = Scene::healthy();
+    for sample in [&mut scene.primary, &mut scene.standby, &mut scene.one]
+        .into_iter()
+        .flat_map(|node| &mut node.samples)
+    {
+        sample.at = Duration::from_millis(sample.at.as_millis() as u64 / 100 * consumer.step_ms);
+    }
+    for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+        let replied = consumer
+            .every
+            .map(|every| index.min(consumer.stops) / every * every);
+        let told = replied.map_or(START - 1, |at| {
+            START - 1 + ((at * STEP) as f64 * consumer.stores) as u64
+        });
+        let sender = &mut sample.senders[2];
+        consumer.name.clone_into(&mut sender.application_name);
+        (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (lsn(told), lsn(told), None);
+        sender.replied_us = Some(replied.map_or(7, |at| 1_000_000 + at as i64));
+        sample.slots[2].confirmed_flush_lsn = lsn(told);
+    }
+    diagnose(&Window::new(vec![scene.primary, scene.standby, scene.one]))
+}
+
+fn first(diagnosis: &Diagnosis) -> Option<Cause> {
+    diagnosis.findings.first().map(|found| found.cause)
+}
+
+#[test]
+fn a_consumer_that_confirms_all_with_each_reply_does_not_lag() {
+    for every in [10, 20] {
+        let found = diagnosed(&Consumer {
+            every: Some(every),
+            ..CONSUMER
+        });
+        assert!(!found.has_lag(), "{every}: {:?}", found.links);
+        assert_eq!(first(&found), None, "{:?}", found.findings);
+    }
+}
+
+#[test]
+fn a_consumer_that_does_not_reply_in_the_window_is_not_known() {
+    let found = diagnosed(&Consumer {
+        every: None,
+        ..CONSUMER
+    });
+    assert_eq!(first(&found), None, "{:?}", found.findings);
+    assert!(!found.has_lag() && !found.healthy, "{:?}", found.links);
+    let unknown = &found.unknown;
+    assert!(
+        unknown
+            .iter()
+            .any(|it| it.starts_with("slot_two has not replied in this window")),
+        "{unknown:?}"
+    );
+}
+
+#[test]
+fn a_consumer_that_is_late_when_it_replies_is_slow() {
+    let found = diagnosed(&Consumer {
+        stores: 0.2,
+        every: Some(10),
+        ..CONSUMER
+    });
+    assert_eq!(
+        first(&found),
+        Some(Cause::SlowConsumer),
+        "{:?}",
+        found.links
+    );
+}
+
+#[test]
+fn a_consumer_that_has_ceased_to_reply_is_slow() {
+    let found = diagnosed(&Consumer {
+        every: Some(5),
+        stops: 15,
+        ..CONSUMER
+    });
+    assert_eq!(
+        first(&found),
+        Some(Cause::SlowConsumer),
+        "{:?}",
+        found.links
+    );
+    // The primary has asked for a reply after half of wal_sender_timeout, which is 60 s.
+    let found = diagnosed(&Consumer {
+        every: None,
+        step_ms: 1_000,
+        ..CONSUMER
+    });
+    assert_eq!(
+        first(&found),
+        Some(Cause::SlowConsumer),
+        "{:?}",
+        found.links
+    );
+}
+
+/// The worker of a subscription replies when it has applied all that has come.
+#[test]
+fn a_worker_that_does_not_reply_is_slow() {
+    let found = diagnosed(&Consumer {
+        name: "slot_two",
+        every: None,
+        ..CONSUMER
+    });
+    assert_eq!(
+        first(&found),
+        Some(Cause::SlowConsumer),
+        "{:?}",
+        found.links
+    );
+}
