@@ -7,11 +7,12 @@ use clap::ValueEnum;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::usage::Usage;
 use lockstep_wire::Lsn;
 
 use crate::Result;
+use crate::relay::publisher;
 
 /// The publication that slots decode.
 const PUBLICATION: &str = "everything";
@@ -106,7 +107,7 @@ pub struct Pass {
 
 /// Settings of a primary that is decoded.
 pub fn settings() -> Settings {
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("shared_buffers", "512MB"),
         ("max_wal_size", "16GB"),
@@ -117,10 +118,7 @@ pub fn settings() -> Settings {
         // They do not change the WAL.
         ("fsync", "off"),
         ("synchronous_commit", "off"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 /// Readies a primary: tables, the publication, and the permission for our plugin where
@@ -132,13 +130,7 @@ pub fn prepare(lab: &Lab, primary: &mut Server, scale: u32) -> Result<()> {
          CREATE SEQUENCE decoded_id; \
          CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES"
     ))?;
-    let named = primary
-        .query_text("SELECT name FROM pg_settings WHERE name = 'output_plugin_libraries'")?;
-    if named.is_some() {
-        primary.set([("output_plugin_libraries", "pgoutput, lockstep")])?;
-        primary.reload()?;
-    }
-    Ok(())
+    publisher::allow_plugin(primary)
 }
 
 /// Makes slots of both plugins, then writes.

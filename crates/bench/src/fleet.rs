@@ -10,7 +10,7 @@ use std::fs;
 use lockstep_client::{ClientError, Conninfo};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_lab::{LabError, Role, usage};
 use lockstep_lag::{LagError, Node, Role as NodeRole};
@@ -31,7 +31,7 @@ pub struct Fleet {
 
 fn settings(replicas: u32) -> Settings {
     let most = (2 * replicas + 20).to_string();
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("shared_buffers", "16MB"),
         ("max_connections", "60"),
@@ -41,10 +41,7 @@ fn settings(replicas: u32) -> Settings {
         ("autovacuum", "off"),
         ("checkpoint_timeout", "1h"),
         ("max_wal_size", "4GB"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 impl Fleet {

@@ -35,6 +35,13 @@ const SETTINGS_FILE: &str = "lab.conf";
 /// Settings by name; values are quoted when written.
 pub type Settings = BTreeMap<String, String>;
 
+/// Settings from pairs of name and value.
+pub fn settings_of<const N: usize>(pairs: [(&str, &str); N]) -> Settings {
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
 /// How to stop a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {

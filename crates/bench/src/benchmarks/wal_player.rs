@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::Settings;
+use lockstep_lab::server::settings_of;
 use lockstep_player::null_receiver::{self, Received, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use lockstep_service::words::figures::{count, tenths};
@@ -195,13 +195,11 @@ impl Benchmark for WalPlayerArgs {
 
 /// Inserts into one table until there is enough WAL.
 fn record(lab: &Lab, megabytes: u64) -> Result<Recording> {
-    let settings: Settings = [
+    let settings = settings_of([
         ("shared_buffers", "128MB"),
         ("max_wal_size", "10GB"),
         ("autovacuum", "off"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ]);
     let source = lab.primary("source", None, &settings)?;
     source.execute(&format!("CREATE TABLE {TABLE} (id int, filler text)"))?;
     let recording = lockstep_player::record::<lockstep_player::PlayerError>(

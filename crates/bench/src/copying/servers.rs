@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::{Pinning, Side};
-use lockstep_lab::server::{self, SUPERUSER, Server, Settings};
+use lockstep_lab::server::{self, SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::{LabError, Role};
 
@@ -47,7 +47,7 @@ pub struct Spent {
 }
 
 fn settings() -> Settings {
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("listen_addresses", "127.0.0.1"),
         ("shared_buffers", "256MB"),
@@ -61,9 +61,7 @@ fn settings() -> Settings {
         // Stock's workers wait no longer than this for their turn; the default is 5 s.
         ("wal_retrieve_retry_interval", "10ms"),
         ("autovacuum", "off"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 impl Servers {

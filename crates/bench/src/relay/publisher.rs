@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_wire::Lsn;
 
 use super::{ConsumerError, Endpoint};
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Settings for this many subscribers.
 pub fn settings(subscribers: u32) -> Settings {
     let slots = (subscribers + SPARE_SLOTS).to_string();
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("listen_addresses", "127.0.0.1"),
         ("shared_buffers", "512MB"),
@@ -42,22 +42,15 @@ pub fn settings(subscribers: u32) -> Settings {
         ("synchronous_commit", "off"),
         ("wal_writer_delay", "1ms"),
         ("autovacuum", "off"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 /// Tables that are there beside pgbench's, on both sides.
 pub(super) const TABLES: &str = "CREATE TABLE large (id bigint PRIMARY KEY, a int, v text); \
      CREATE TABLE beat (id bigint PRIMARY KEY, sent timestamptz NOT NULL, received timestamptz)";
 
-/// Readies a fresh primary.
-pub fn prepare(lab: &Lab, primary: &mut Server) -> Result<()> {
-    lab.create_app_role(primary)?;
-    primary.execute(&format!(
-        "{TABLES}; CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES"
-    ))?;
+/// Permits our plugin where servers ask for that.
+pub fn allow_plugin(primary: &mut Server) -> Result<()> {
     let named = primary
         .query_text("SELECT name FROM pg_settings WHERE name = 'output_plugin_libraries'")?;
     if named.is_some() {
@@ -65,6 +58,15 @@ pub fn prepare(lab: &Lab, primary: &mut Server) -> Result<()> {
         primary.reload()?;
     }
     Ok(())
+}
+
+/// Readies a fresh primary.
+pub fn prepare(lab: &Lab, primary: &mut Server) -> Result<()> {
+    lab.create_app_role(primary)?;
+    primary.execute(&format!(
+        "{TABLES}; CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES"
+    ))?;
+    allow_plugin(primary)
 }
 
 /// Fresh data: pgbench's own, and nothing in the other tables.

@@ -7,7 +7,7 @@ use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Micros;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::{Role, usage};
 
 use super::delays::Delays;
@@ -49,7 +49,7 @@ pub struct Subscriber {
 
 fn settings(subscriptions: u32) -> Settings {
     let workers = (2 * subscriptions + SPARE_WORKERS).to_string();
-    [
+    settings_of([
         ("max_worker_processes", workers.as_str()),
         ("max_logical_replication_workers", &workers),
         ("max_replication_slots", &workers),
@@ -62,10 +62,7 @@ fn settings(subscriptions: u32) -> Settings {
         ("fsync", "off"),
         ("full_page_writes", "off"),
         ("synchronous_commit", "off"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 impl Subscriber {

@@ -3,13 +3,11 @@
 use lockstep_bench::sampler::LagWatch;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::Settings;
+use lockstep_lab::server::{Settings, settings_of};
 use lockstep_lab::workload::Workload;
 
 fn small() -> Settings {
-    [("shared_buffers", "16MB"), ("max_connections", "20")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+    settings_of([("shared_buffers", "16MB"), ("max_connections", "20")])
 }
 
 #[test]

@@ -6,18 +6,16 @@ use lockstep_bench::tpcc::{
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::workload::APP_ROLE;
 
 fn settings() -> Settings {
-    [
+    settings_of([
         ("shared_buffers", "256MB"),
         ("max_connections", "40"),
         ("max_wal_size", "4GB"),
         ("hot_standby_feedback", "on"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 fn load(tools: &Tools, conninfo: &str, warehouses: u32, replace: bool) -> Result<(), BenchError> {

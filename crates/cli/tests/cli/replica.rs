@@ -6,15 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 pub fn server(lab: &Lab, name: &str) -> Server {
-    let settings: Settings = [("wal_level", "logical"), ("autovacuum", "off")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("wal_level", "logical"), ("autovacuum", "off")]);
     let server = lab.primary(name, None, &settings).unwrap();
     server.run("CREATE DATABASE app");
     server

@@ -12,7 +12,7 @@ use crate::serve_support::{Answer, Serve, until};
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{SUPERUSER, Settings};
+use lockstep_lab::server::{SUPERUSER, settings_of};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -307,12 +307,10 @@ fn a_role_in_pg_monitor_is_enough() {
 #[test]
 fn what_the_extension_says_is_shown() {
     let lab = TestLab::with_extension().start().unwrap();
-    let preloaded: Settings = [
+    let preloaded = settings_of([
         ("shared_preload_libraries", "lockstep"),
         ("lockstep.read_throttle_lag", "123ms"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ]);
     let primary = lab.primary("primary", None, &preloaded).unwrap();
     primary.run("CREATE EXTENSION lockstep");
     let standby = lab.standby(&primary, "standby", &preloaded).unwrap();
@@ -337,14 +335,12 @@ fn what_the_extension_says_is_shown() {
 #[test]
 fn parallel_replay_is_shown_where_the_extension_tells_it() {
     let lab = TestLab::with_extension().start().unwrap();
-    let preloaded: Settings = [
+    let preloaded = settings_of([
         ("shared_preload_libraries", "lockstep"),
         ("lockstep.replay_workers", "1"),
         ("lockstep.replay_hot_standby", "on"),
         ("lockstep.replay_min_backlog", "0"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into();
+    ]);
     let primary = lab.primary("primary", None, &preloaded).unwrap();
     primary.run("CREATE EXTENSION lockstep VERSION '0.1'; CREATE TABLE t (v int)");
     let mut standby = lab.standby(&primary, "standby", &preloaded).unwrap();

@@ -16,20 +16,18 @@ mod streaming;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 
 lockstep_lab::reaper_entry!();
 
 fn settings() -> Settings {
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("shared_buffers", "16MB"),
         ("max_connections", "20"),
         ("max_replication_slots", "10"),
         ("autovacuum", "off"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 fn primary(lab: &Lab) -> Server {

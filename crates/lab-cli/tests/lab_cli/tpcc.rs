@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -49,9 +49,7 @@ fn await_sessions(server: &Server, wanted: usize) {
 }
 
 fn server(lab: &Lab) -> Server {
-    let settings: Settings = [("shared_buffers", "200MB")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("shared_buffers", "200MB")]);
     lab.primary("primary", None, &settings).unwrap()
 }
 

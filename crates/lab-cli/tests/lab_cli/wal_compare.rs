@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::Settings;
+use lockstep_lab::server::{Settings, settings_of};
 use lockstep_verify::oracle;
 
 /// Exit code, standard output, standard error.
@@ -24,9 +24,7 @@ fn compare(args: &[&str]) -> (i32, String, String) {
 #[test]
 fn standbys_are_compared_from_the_command_line() {
     let lab = Lab::for_tests().unwrap();
-    let settings: Settings = [("shared_buffers", "16MB"), ("autovacuum", "off")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("shared_buffers", "16MB"), ("autovacuum", "off")]);
     let primary = lab.primary("primary", None, &settings).unwrap();
     let mut one = lab.standby(&primary, "one", &Settings::new()).unwrap();
     let mut two = lab.standby(&primary, "two", &Settings::new()).unwrap();

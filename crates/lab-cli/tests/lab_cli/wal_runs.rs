@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Settings, Stop};
+use lockstep_lab::server::{SUPERUSER, Stop, settings_of};
 use lockstep_player::{Address, Recording};
 use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
@@ -63,9 +63,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
     let lab = Lab::for_tests().unwrap();
-    let settings: Settings = [("shared_buffers", "16MB")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+    let settings = settings_of([("shared_buffers", "16MB")]);
     let mut primary = lab.primary("primary", None, &settings).unwrap();
     let folder = tempfile::tempdir_in(lab.folder()).unwrap();
     let to = folder.path().join("recording");

@@ -11,15 +11,13 @@ use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::package::{Major, Package};
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{Server, Settings, Stop};
+use lockstep_lab::server::{Server, Settings, Stop, settings_of};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 use lockstep_lab::{LabError, Role, sweep};
 use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 
 fn small() -> Settings {
-    [("shared_buffers", "16MB"), ("max_connections", "20")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
+    settings_of([("shared_buffers", "16MB"), ("max_connections", "20")])
 }
 
 fn rows(server: &Server) -> String {

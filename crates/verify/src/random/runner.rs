@@ -10,7 +10,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::launch::failure_line;
 use lockstep_lab::package::Package;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 
 use crate::error::{RandomError, Result};
 use crate::random::outcome::Summary;
@@ -26,7 +26,7 @@ const NO_CONNECTION: i32 = 2;
 /// Settings with which a private server can run every part of a workload. Its standbys get
 /// them too.
 pub fn settings() -> Settings {
-    [
+    settings_of([
         // There are more kinds of records than with `replica`.
         ("wal_level", "logical"),
         ("max_prepared_transactions", "32"),
@@ -39,9 +39,7 @@ pub fn settings() -> Settings {
         ("shared_buffers", "32MB"),
         ("wal_log_hints", "off"),
         ("max_wal_size", "512MB"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 /// Starts a psql whose input and output are pipes to this process.

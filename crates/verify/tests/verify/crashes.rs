@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::sweep;
 use lockstep_verify::VerifyError;
 use lockstep_verify::crash::{
@@ -20,16 +20,14 @@ use lockstep_wire::Lsn;
 const DISK_MB: u64 = 1500;
 
 fn small() -> Settings {
-    [
+    settings_of([
         // As on servers whose crashes count.
         ("fsync", "on"),
         ("shared_buffers", "16MB"),
         ("max_connections", "20"),
         ("log_checkpoints", "on"),
         ("wal_retrieve_retry_interval", "100ms"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 fn rows(server: &Server) -> String {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Settings of publishers and subscribers.
 pub fn logical() -> Settings {
-    [
+    settings_of([
         ("wal_level", "logical"),
         ("max_wal_senders", "20"),
         ("max_replication_slots", "20"),
@@ -29,10 +29,7 @@ pub fn logical() -> Settings {
         ("max_worker_processes", "24"),
         // Workers that failed are started again soon.
         ("wal_retrieve_retry_interval", "100ms"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
+    ])
 }
 
 /// A publisher that may use plugin lockstep.

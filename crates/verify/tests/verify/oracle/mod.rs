@@ -8,19 +8,17 @@ use std::fs;
 use bed::Bed;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
-use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
+use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop, settings_of};
 use lockstep_verify::oracle::{self, CompareOptions, Comparison, FreeSpace, Node, Side, Target};
 
 fn small() -> Settings {
-    [
+    settings_of([
         ("shared_buffers", "16MB"),
         ("max_connections", "20"),
         ("autovacuum", "off"),
         ("wal_keep_size", "512MB"),
         ("max_prepared_transactions", "5"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    ])
 }
 
 /// Tables with every built-in index method, and work that leaves its traces in all forks.
