@@ -10,8 +10,9 @@
 //! | a trial was not faster by [`GAIN`] | as many as before the trial, and a rest |
 //! | otherwise | a trial: twice as many writers |
 //!
-//! A window is a number of parts of which each was *pressed*: handed over while all writers had one. A part
-//! that is not ends the window, since the writers keep up. During a rest windows count and nothing is
+//! A window is a number of parts, or of seconds, of which each part was *pressed*: handed over while all
+//! writers had one. A part that is not ends the window, since the writers keep up; so does one of a
+//! transaction that comes in parts, which one writer applies. During a rest windows count and nothing is
 //! tried; each rest is twice as long as the one before, and a trial that succeeds ends that.
 //!
 //! Where one writer is used, parts are planned as for several while a window counts, so that whether they
@@ -27,6 +28,11 @@ pub const MOST_CHOSEN: usize = 8;
 
 /// How many times as many changes a second a trial must apply.
 const GAIN: f64 = 1.1;
+
+/// A window ends earlier with [`FEW`] parts that took [`LONG`]: where parts are large, and a target slow, a
+/// number of them would be minutes.
+const FEW: u32 = 2;
+const LONG: Duration = Duration::from_secs(1);
 
 /// Windows of the first rest, and of the longest.
 const FIRST_REST: u32 = 8;
@@ -65,7 +71,7 @@ impl From<usize> for Writers {
     }
 }
 
-/// Length of a window: at least both.
+/// Length of a window: at least both, or [`FEW`] and [`LONG`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub parts: u32,
@@ -87,8 +93,12 @@ pub enum Why {
     /// The number was given.
     #[default]
     Given,
-    /// There was no backlog yet that one writer could not keep up with.
+    /// Nothing was tried yet, and the newest part did not wait for a writer.
     KeepsUp,
+    /// Nothing was tried yet, and the newest part waits for a writer.
+    Backlog,
+    /// Nothing was tried yet, and the newest part is of a transaction that comes in parts.
+    OneTransaction,
     /// A trial runs with this number.
     Tried,
     /// This number was faster than half of it.
@@ -105,7 +115,9 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Given => "as given",
-            Self::KeepsUp => "they keep up",
+            Self::KeepsUp => "they keep up with what the source sends",
+            Self::Backlog => "there is a backlog, and twice as many may be tried",
+            Self::OneTransaction => "the changes are of one transaction, which one writer applies",
             Self::Tried => "tried, because of a backlog",
             Self::Faster => "faster than fewer",
             Self::NoFaster => "more were not faster",
@@ -176,14 +188,14 @@ impl Crew {
     }
 
     /// A part is handed over. `pressed`: all writers have one. `hindered`: most of its changes wait for
-    /// another part.
-    pub fn handed(&mut self, pressed: bool, hindered: bool) {
+    /// another part. True if why the number of writers is what it is has changed.
+    pub fn handed(&mut self, pressed: bool, hindered: bool) -> bool {
         if !self.is_choosing() {
-            return;
+            return false;
         }
         if !pressed {
             self.window = None;
-            return;
+            return self.before_trials(Why::KeepsUp);
         }
         let skip = self.used + 1;
         let window = self.window.get_or_insert_with(|| Window {
@@ -194,6 +206,24 @@ impl Crew {
             window.handed += 1;
             window.hindered += u32::from(hindered);
         }
+        self.before_trials(Why::Backlog)
+    }
+
+    /// A part is handed over that says nothing of what others could do: it is of a transaction that comes in
+    /// parts, if `of_one`, or applied by itself since one was refused. True as with [`Crew::handed`].
+    pub fn handed_alone(&mut self, of_one: bool) -> bool {
+        self.window = None;
+        of_one && self.before_trials(Why::OneTransaction)
+    }
+
+    /// True if this is new, and nothing was tried yet that says more.
+    fn before_trials(&mut self, why: Why) -> bool {
+        let untried = matches!(self.why, Why::KeepsUp | Why::Backlog | Why::OneTransaction);
+        let changed = untried && self.why != why;
+        if changed {
+            self.why = why;
+        }
+        changed
     }
 
     /// A part is done. True if the number of writers, or why it is what it is, has changed.
@@ -210,7 +240,9 @@ impl Crew {
         window.again += u32::from(again);
         window.changes += changes;
         let lasted = now.saturating_duration_since(began);
-        if window.done < self.pace.parts || window.handed == 0 || lasted < self.pace.span {
+        let is_enough = window.done >= self.pace.parts && lasted >= self.pace.span;
+        let is_slow = window.done >= FEW && lasted >= LONG;
+        if window.handed == 0 || !(is_enough || is_slow) {
             return false;
         }
         let rate = window.changes as f64 / lasted.as_secs_f64().max(1e-6);
@@ -313,6 +345,31 @@ mod tests {
         // They stay while the writers keep up, and are there for the next backlog.
         assert_eq!(load.parts(1_000, false, false), [0; 0]);
         assert_eq!(load.crew.used(), 4);
+    }
+
+    #[test]
+    fn large_parts_of_a_slow_target_are_not_counted_for_minutes() {
+        // Each part takes a second and more.
+        let mut load = Load::new(Writers::Auto, &|writers| 800.0 * writers as f64);
+        assert_eq!(load.parts(4, true, false), [2], "{:?}", load.crew);
+    }
+
+    #[test]
+    fn it_is_said_whether_there_is_a_backlog_before_anything_is_tried() {
+        let mut crew = Crew::new(Writers::Auto, Pace::default());
+        assert!(!crew.handed(false, false));
+        assert!(crew.handed(true, false) && !crew.handed(true, false));
+        assert_eq!(crew.why(), &Why::Backlog);
+        assert!(crew.handed_alone(true));
+        assert_eq!(crew.why(), &Why::OneTransaction);
+        assert!(!crew.plans_for_several(), "the window has ended");
+        assert!(crew.handed(false, false));
+        assert_eq!(crew.why(), &Why::KeepsUp);
+        // What was tried says more.
+        let mut load = Load::new(Writers::Auto, &|_| 10_000.0);
+        load.parts(40, true, false);
+        assert!(!load.crew.handed(false, false) && !load.crew.handed_alone(true));
+        assert_eq!(load.crew.why(), &Why::NoFaster);
     }
 
     #[test]

@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 
 use super::{Result, VerifyError};
-use crate::state::{Held, ReplicaState};
+use crate::state::{Held, Holder, ReplicaState};
 use crate::status::standing::hindrance;
 use lockstep_apply::Control;
 use lockstep_apply::control::before_all;
 
 /// Interval of questions to the state how far apply is.
 const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// Time after which a process that applies and does not hold the replica's lock has ended: it takes the lock
+/// again where only its session is lost.
+const GONE_AFTER: Duration = Duration::from_secs(3);
 
 /// A replica that is asked to stand still.
 pub trait Hold {
@@ -77,13 +81,28 @@ pub struct ThroughState {
 impl ThroughState {
     fn until_held(&mut self, lsn: Lsn, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
+        let mut there = Instant::now();
         loop {
             match self.held()? {
                 Held::At(at) if at == lsn => return Ok(()),
                 _ if Instant::now() >= deadline => return Err(self.not_reached()),
-                _ => thread::sleep(ASK_EVERY),
+                _ if self.state.holder(&self.name)? == Holder::Apply => there = Instant::now(),
+                _ if there.elapsed() >= GONE_AFTER => return Err(self.gone()?),
+                _ => {}
             }
+            thread::sleep(ASK_EVERY);
         }
+    }
+
+    /// Why nobody comes to hold the replica.
+    fn gone(&mut self) -> Result<VerifyError> {
+        let error = self.state.applied(&self.name)?.error;
+        let error = error.map_or_else(String::new, |error| format!(": {error}"));
+        Ok(VerifyError::NoMoment(format!(
+            "no process applies to replica \"{}\" any more{error}; once lockstep replica run applies \
+             again, repeat the command",
+            self.name
+        )))
     }
 
     /// The error of a moment that was not reached, with what the replica's process has said of it.

@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_apply::Starts;
-use lockstep_replica::verify::{self, DifferenceKind, InProcess, Options, Report};
+use lockstep_replica::state::Applied;
+use lockstep_replica::verify::hold::ThroughState;
+use lockstep_replica::verify::{self, DifferenceKind, Hold, InProcess, Options, Report};
 
 use super::apply_lab::{LONG, Pair, conninfo, sql};
+use super::{copied, state_of};
 
 pub fn options(pair: &Pair) -> Options {
     Options {
@@ -123,4 +126,24 @@ fn rows_that_differ_are_named() {
     // Changes flow again afterwards, also after a verify that could not be done.
     pair.source.run("INSERT INTO t VALUES (2000, 'x')");
     pair.catch_up();
+}
+
+#[test]
+fn a_process_that_ends_is_not_waited_for() {
+    let (_lab, _source, target) = copied("CREATE TABLE t (id int PRIMARY KEY)");
+    let mut state = state_of(&target);
+    let words = "it has ended with an error";
+    let applied = Applied {
+        state: "stopped".to_owned(),
+        error: Some(words.to_owned()),
+        ..Applied::default()
+    };
+    state.set_applied("r", &applied).unwrap();
+    let name = "r".to_owned();
+    let error = ThroughState { state, name }.hold(LONG).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("no process applies") && error.contains(words),
+        "{error}"
+    );
 }
