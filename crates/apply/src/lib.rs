@@ -54,6 +54,7 @@
 //! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`work`] | what a writer does with a part; no I/O |
 //! | [`session`] | one stream: what is handed over, told, held back; no I/O |
+//! | [`ending`] | how long the writers may take at a session's end; no I/O |
 //! | [`settings`] | what to apply, and where |
 //! | [`control`] | what others ask of a replica that applies, and see of it |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
@@ -86,6 +87,7 @@ pub mod crew;
 pub mod cycle;
 mod described;
 mod drive;
+pub mod ending;
 pub mod error;
 pub mod failpoint;
 pub mod fault;

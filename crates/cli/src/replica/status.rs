@@ -312,8 +312,13 @@ impl Known {
             notes.extend(source.not_replicated(&self.replica));
             notes.extend(source.lost_words());
             if source.sequences > 0 {
+                let when = match self.replica.frequency.is_zero() {
+                    true => "some seconds after changes",
+                    false => "after each cycle",
+                };
                 notes.push(format!(
-                    "sequences ({}) are neither replicated nor compared: they have the values of the copy",
+                    "sequences ({}) are set to the source's values {when}, while a process applies, and are not \
+                     compared",
                     source.sequences
                 ));
             }
@@ -402,7 +407,7 @@ impl Known {
             "source_flush_lsn": self.source().map(|source| text(source.end)),
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "lost_tables": self.source().map(lost_json),
-            "sequences_not_replicated": self.source().map(|source| source.sequences),
+            "sequences": self.source().map(|source| source.sequences),
             "writers": self.writers().map(|it| it.0),
             "writers_why": self.writers().map(|it| &it.1),
             "unreplicated_tables": self.unreplicated().map(|it| it.tables),

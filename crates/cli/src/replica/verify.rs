@@ -95,7 +95,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines.extend(report.publication.clone());
     if report.sequences > 0 {
         lines.push(format!(
-            "not compared: sequences ({}), which have the values of the copy",
+            "not compared: sequences ({}), which follow the source's some seconds later",
             report.sequences
         ));
     }

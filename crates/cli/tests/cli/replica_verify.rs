@@ -452,5 +452,8 @@ fn nothing_to_compare_is_no_equality_and_sequences_are_told() {
         (&false.into(), &2.into())
     );
     let status = text(&output(&["status", "r", "--target", &to]).stdout);
-    assert!(status.contains("sequences (2) are neither"), "{status}");
+    assert!(
+        status.contains("sequences (2) are set to the source's values"),
+        "{status}"
+    );
 }

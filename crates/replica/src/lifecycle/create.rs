@@ -565,7 +565,13 @@ impl Run<'_> {
         let mut target = target_session(&self.options.target)?;
         target.execute(SILENT).map_err(ReplicaError::Target)?;
         let publication = &self.replica.publication;
-        finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
+        finish::sequences(
+            &mut source,
+            &mut target,
+            &self.excluded,
+            publication,
+            &mut finish::Values::new(),
+        )?;
         failpoint::CREATE_SEQUENCES.reach();
         let mut unmade = finish::without_event_triggers(&mut source, &mut target, finish::views)?;
         unmade.extend(finish::analyze(&self.options.target, self.options.jobs)?);

@@ -1,6 +1,6 @@
 //! What follows the rows: sequences, materialized views, statistics.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -81,14 +81,18 @@ fn names_with(
         .collect()
 }
 
-/// Brings the target's sequences to where the source's are now: at or beyond every value that the
-/// copied rows have. Those that fill columns which are not replicated stay: the target has used them
-/// for values of its own.
+/// Values of sequences by their names in SQL, as they were set last.
+pub type Values = HashMap<String, (i64, bool)>;
+
+/// Brings the target's sequences to where the source's are now: at or beyond every value that rows have
+/// which were copied or applied before. Those that fill columns which are not replicated stay: the target
+/// has used them for values of its own. Only those are set that have moved since they were `set`.
 pub fn sequences(
     source: &mut Connection,
     target: &mut Connection,
     excluded: &Excluded,
     publication: &str,
+    set: &mut Values,
 ) -> Result<()> {
     let there = names(target, SEQUENCES).map_err(ReplicaError::Target)?;
     let here = names(source, SEQUENCES).map_err(ReplicaError::Source)?;
@@ -98,31 +102,39 @@ pub fn sequences(
     };
     let wanted: Vec<_> = here.iter().filter(is_wanted).collect();
     for part in wanted.chunks(MOST_SEQUENCES) {
-        let mut read = || -> Result<Vec<String>, ClientError> {
-            let selects: Result<Vec<_>, ClientError> = part
-                .iter()
-                .map(|name| {
-                    let name = name.sql();
-                    let literal = sql_literal("sequence", &name)?;
-                    Ok(format!(
-                        "SELECT {literal}, last_value, is_called FROM {name}"
-                    ))
-                })
-                .collect();
-            let rows = source.query(&selects?.join(" UNION ALL "))?;
-            rows.iter()
-                .map(|row| {
-                    let name = sql_literal("sequence", &field::<String>(row, 0)?)?;
-                    let (last, called): (i64, bool) = (field(row, 1)?, field(row, 2)?);
-                    Ok(format!("setval({name}, {last}, {called})"))
-                })
-                .collect()
-        };
-        let calls = read().map_err(ReplicaError::Source)?;
-        let set = target.execute(&format!("SELECT {}", calls.join(", ")));
-        set.map_err(ReplicaError::Target)?;
+        let mut moved = values(source, part).map_err(ReplicaError::Source)?;
+        moved.retain(|name, value| set.get(name) != Some(&*value));
+        let calls: Result<Vec<_>, ClientError> = moved
+            .iter()
+            .map(|(name, (last, called))| {
+                let name = sql_literal("sequence", name)?;
+                Ok(format!("setval({name}, {last}, {called})"))
+            })
+            .collect();
+        let calls = calls.map_err(ReplicaError::Target)?;
+        if !calls.is_empty() {
+            let done = target.execute(&format!("SELECT {}", calls.join(", ")));
+            done.map_err(ReplicaError::Target)?;
+            set.extend(moved);
+        }
     }
     Ok(())
+}
+
+fn values(source: &mut Connection, names: &[&TableName]) -> Result<Values, ClientError> {
+    let selects: Result<Vec<_>, ClientError> = names
+        .iter()
+        .map(|name| {
+            let name = name.sql();
+            let literal = sql_literal("sequence", &name)?;
+            Ok(format!(
+                "SELECT {literal}, last_value, is_called FROM {name}"
+            ))
+        })
+        .collect();
+    let rows = source.query(&selects?.join(" UNION ALL "))?;
+    let value = |row: &Vec<Option<String>>| Ok((field(row, 0)?, (field(row, 1)?, field(row, 2)?)));
+    rows.iter().map(value).collect()
 }
 
 /// Event triggers of the source that fire for sessions like ours, and how each is enabled there.

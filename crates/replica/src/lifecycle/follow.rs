@@ -14,6 +14,7 @@ use lockstep_wire::Lsn;
 use tracing::warn;
 
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::sequences;
 use crate::publication::Expected;
 use crate::state::failpoint;
 use crate::state::{
@@ -35,7 +36,7 @@ const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
 /// Interval of looks at the tables of both sides and at the source's publication. Each takes a short session
 /// on the target, and one on the source unless nothing was applied and the target's tables are as before.
-const LOOK_AT_SOURCE_EVERY: Duration = Duration::from_secs(10);
+pub(super) const LOOK_AT_SOURCE_EVERY: Duration = Duration::from_secs(10);
 
 /// A replica that is to be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +121,8 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
                 control: control.clone(),
                 alive: Arc::downgrade(&alive),
             };
+            let sequences = look.clone();
+            thread::spawn(move || sequences::follow(&sequences));
             thread::spawn(move || look.again_and_again(&expected));
         }
         if let (Some(spool), false) = (&spool, away) {
@@ -199,12 +202,13 @@ fn wait_for_target(
 
 /// Looks from time to time at what the stream does not tell of the source. Nothing waits for this: it ends
 /// some time after `alive` is gone. A server that does not answer is told of by apply.
-struct Look {
-    replica: Replica,
-    source: Conninfo,
-    target: Conninfo,
-    control: Control,
-    alive: Weak<()>,
+#[derive(Clone)]
+pub(super) struct Look {
+    pub(super) replica: Replica,
+    pub(super) source: Conninfo,
+    pub(super) target: Conninfo,
+    pub(super) control: Control,
+    pub(super) alive: Weak<()>,
 }
 
 impl Look {
@@ -448,7 +452,7 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
 }
 
 /// Waits until apply has ended. False if so much time has passed before.
-fn rest(control: &Control, at_most: Duration) -> bool {
+pub(super) fn rest(control: &Control, at_most: Duration) -> bool {
     control.wait_for(at_most, |stats| {
         stats.phase == lockstep_apply::Phase::Stopped
     })

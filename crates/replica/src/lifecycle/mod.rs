@@ -7,6 +7,7 @@
 //! | `made` | what the target refused at first, tried again and listed |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
+//! | `sequences` | the target's sequences follow the source's while the replica applies |
 //! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 
@@ -17,6 +18,7 @@ pub mod finish;
 pub mod follow;
 mod made;
 pub mod remove;
+mod sequences;
 
 use lockstep_apply::sessions;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};

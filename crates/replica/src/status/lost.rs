@@ -364,7 +364,7 @@ impl Lost {
     }
 }
 
-/// Number of the source's sequences, which keep the values on the target that they had at the copy.
+/// Number of the source's sequences, which are in no stream.
 pub fn sequences(source: &mut Connection, excluded: &Excluded) -> Result<u64, ClientError> {
     let sql = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND {namespaces} \

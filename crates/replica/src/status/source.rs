@@ -65,7 +65,7 @@ pub struct Source {
     pub sent: Vec<Sent>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
-    /// Number of its sequences, which are not replicated.
+    /// Number of its sequences, which are in no stream.
     pub sequences: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
 const HOUR: Duration = Duration::from_secs(3600);
 
 const SCHEMA: &str = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (n int); \
-    ALTER TABLE u REPLICA IDENTITY FULL; CREATE TABLE still (id int PRIMARY KEY); \
+    ALTER TABLE u REPLICA IDENTITY FULL; CREATE TABLE still (id int PRIMARY KEY); CREATE SEQUENCE s; \
     INSERT INTO still SELECT generate_series(1, 10)";
 
 struct Cycling {
@@ -284,6 +284,41 @@ fn a_frequency_needs_a_spool_and_can_be_altered() {
         assert_eq!(cycling.force().state, "done");
         cycling.assert_same();
     });
+}
+
+#[test]
+fn sequences_follow_after_each_cycle_and_without_cycles_after_changes() {
+    let cycling = Cycling::new(HOUR);
+    let value = "SELECT last_value || ' ' || is_called FROM s";
+    let follow = |what: &str| {
+        let there = values(&cycling.source, value).remove(0);
+        until(what, || cycling.on_target(value) == there);
+    };
+    cycling.while_following(|_| {
+        cycling.until_done(1);
+        cycling.run("SELECT nextval('s') FROM generate_series(1, 5)");
+        cycling.run("INSERT INTO t VALUES (1, 'a')");
+        cycling.spooled();
+        assert_eq!(cycling.force().state, "done");
+        follow("that a cycle brings a sequence");
+        assert_eq!(cycling.on_target(value), "5 true");
+        // A cycle without rows brings it as well.
+        cycling.run("SELECT setval('s', 3, false)");
+        cycling.spooled();
+        assert_eq!(cycling.force().rows, 0);
+        follow("that an empty cycle brings a sequence");
+        assert!(cycling.state().set_frequency("r", Duration::ZERO).unwrap());
+        cycling.run("SELECT nextval('s') FROM generate_series(1, 7)");
+        follow("that it comes without cycles");
+        assert_eq!(cycling.on_target(value), "9 true");
+    });
+    // A process that was killed right after a cycle's commit has not set it: the next one does, before its
+    // next cycle.
+    assert!(cycling.state().set_frequency("r", HOUR).unwrap());
+    sql(&cycling.target)
+        .execute("SELECT setval('s', 1)")
+        .unwrap();
+    cycling.while_following(|_| follow("that a process that begins sets it"));
 }
 
 #[test]

@@ -1,0 +1,129 @@
+//! Sequences, which are in no stream: while a replica applies, the target's are set to the source's values
+//! after each cycle, or without cycles within [`LOOK_AT_SOURCE_EVERY`] of a change.
+//!
+//! The source's values are read after the cycle is committed, so that none is behind a value that the cycle's
+//! rows have.
+
+use std::time::Duration;
+
+use lockstep_apply::Stats;
+use lockstep_client::Connection;
+use lockstep_wire::Lsn;
+use tracing::warn;
+
+use super::finish::{self, Values};
+use super::follow::{LOOK_AT_SOURCE_EVERY, Look, rest};
+use crate::error::{ReplicaError, Result};
+use crate::lifecycle::session;
+
+/// Interval of looks whether a cycle has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What the target was when sequences were set last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    cycles: u64,
+    applied: Lsn,
+}
+
+impl Seen {
+    /// The target's state if it has moved: of a replica with cycles, if one has ended. A process that begins
+    /// does not know whether the one before has set them after its last cycle.
+    fn moved(before: Option<Self>, stats: &Stats, has_cycles: bool) -> Option<Self> {
+        let now = Self {
+            cycles: stats.cycles_done,
+            applied: stats.applied,
+        };
+        let moved = match has_cycles {
+            true => before.is_none_or(|before| before.cycles != now.cycles),
+            false => before != Some(now),
+        };
+        moved.then_some(now)
+    }
+}
+
+/// The sessions of a thread that sets sequences, and what it has set.
+struct Sessions {
+    source: Connection,
+    target: Connection,
+    set: Values,
+}
+
+/// Sets sequences until the replica has ended.
+pub(super) fn follow(look: &Look) {
+    let (mut seen, mut sessions) = (None, None);
+    let mut said = None;
+    let mut pause = LOOK_EVERY;
+    while !rest(&look.control, pause) && look.alive.strong_count() > 0 {
+        let has_cycles = !look.control.wanted().frequency.is_zero();
+        pause = match has_cycles {
+            true => LOOK_EVERY,
+            false => LOOK_AT_SOURCE_EVERY,
+        };
+        let Some(now) = Seen::moved(seen, &look.control.stats(), has_cycles) else {
+            continue;
+        };
+        match set(look, &mut sessions) {
+            Ok(()) => (seen, said) = (Some(now), None),
+            // Apply says what is wrong with a server that is away.
+            Err(error) => {
+                (sessions, pause) = (None, LOOK_AT_SOURCE_EVERY);
+                let words = Some(error.to_string());
+                if words != said {
+                    warn!(replica = look.replica.name, %error, "sequences are not set");
+                }
+                said = words;
+            }
+        }
+    }
+}
+
+fn set(look: &Look, sessions: &mut Option<Sessions>) -> Result<()> {
+    let open = || -> Result<Sessions> {
+        Ok(Sessions {
+            source: session(&look.source).map_err(ReplicaError::Source)?,
+            target: session(&look.target).map_err(ReplicaError::Target)?,
+            set: Values::new(),
+        })
+    };
+    let now = match sessions.take() {
+        Some(now) => now,
+        None => open()?,
+    };
+    let now = sessions.insert(now);
+    let (excluded, publication) = (look.replica.excluded(), &look.replica.publication);
+    finish::sequences(
+        &mut now.source,
+        &mut now.target,
+        &excluded,
+        publication,
+        &mut now.set,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_are_set_after_each_cycle_or_after_changes() {
+        let stats = |cycles_done: u64, applied: u64| Stats {
+            cycles_done,
+            applied: Lsn::from(applied),
+            ..Stats::default()
+        };
+        let moved =
+            |before, now: &Stats, has_cycles| Seen::moved(before, now, has_cycles).is_some();
+        assert!(
+            moved(None, &stats(0, 7), true),
+            "the process before was killed"
+        );
+        let one = Seen::moved(None, &stats(1, 7), true);
+        assert!(one.is_some());
+        assert!(!moved(one, &stats(1, 8), true));
+        assert!(moved(one, &stats(2, 7), true), "one with nothing new, too");
+        assert!(moved(None, &stats(0, 7), false));
+        assert!(!moved(one, &stats(1, 7), false));
+        assert!(moved(one, &stats(1, 8), false));
+    }
+}
