@@ -273,7 +273,7 @@ fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) ->
     let mut probing = Probing::start(stage);
     probing.watched();
     let (code, json) = examine_with(stage, &lasting.others(), 3);
-    let (lags, off) = probing.end().compare(&json, 3);
+    let (lags, off) = probing.end().compare(&without_copies(&json), 3);
     lasting.end(stage);
     let findings = json["findings"].as_array().unwrap();
     let lag: Vec<&Value> = findings
@@ -295,6 +295,15 @@ fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) ->
         "lags": lags,
         "wrong": wrong,
     })
+}
+
+/// What doctor says without the subscription whose table is being copied for the first time: where its apply
+/// worker is meanwhile is no lag.
+fn without_copies(json: &Value) -> Value {
+    let mut json = json.clone();
+    let links = json["links"].as_array_mut().unwrap();
+    links.retain(|link| link["replica"] != "second (extra)" || link["behind"] == true);
+    json
 }
 
 /// A role without rights, or a node that does not answer: never healthy.

@@ -39,6 +39,15 @@ fn tables(lab: &Lab, primary: &Server, subscribers: &[&Server]) {
     }
 }
 
+/// A publisher and a subscriber, both with the tables.
+fn with_tables() -> (Lab, Server, Server) {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    tables(&lab, &primary, &[&subscriber]);
+    (lab, primary, subscriber)
+}
+
 fn subscribe(subscriber: &Server, name: &str, relay: &Relay) {
     subscribe_with(subscriber, name, relay, "enabled = true");
 }
@@ -300,10 +309,7 @@ fn a_failover_slot_is_the_primarys_where_the_relay_has_none() {
 
 #[test]
 fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
-    let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    tables(&lab, &primary, &[&subscriber]);
+    let (lab, primary, subscriber) = with_tables();
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, "s", &relay);
     let slot = upstream_slot(&primary);
@@ -344,10 +350,7 @@ fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
 
 #[test]
 fn a_corrupted_spool_is_never_served() {
-    let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    tables(&lab, &primary, &[&subscriber]);
+    let (lab, primary, subscriber) = with_tables();
     let mut relay = Relay::start(
         &lab,
         &primary.conninfo(SUPERUSER),
@@ -434,10 +437,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 #[test]
 fn an_adoption_that_a_crash_cut_short_is_finished() {
-    let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    tables(&lab, &primary, &[&subscriber]);
+    let (lab, primary, subscriber) = with_tables();
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, "s", &relay);
     until_same(&primary, &subscriber, "pgbench_tellers");

@@ -1,6 +1,5 @@
 //! Servers whose transactions are read-only unless they ask for more.
 
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_replica::error::Severity;
 use lockstep_replica::lifecycle::create::{create, preflight};
@@ -8,7 +7,7 @@ use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::verify::{self};
 
 use crate::apply_lab::{catch_up, while_following};
-use crate::{Told, conninfo, on, options, server, sql, state_of, to_verify, values};
+use crate::{Told, conninfo, on, options, pair, sql, state_of, to_verify, values};
 
 fn write(server: &Server, statements: &str) {
     let mut session = sql(server);
@@ -19,11 +18,9 @@ fn write(server: &Server, statements: &str) {
 
 #[test]
 fn a_replica_lives_on_servers_where_others_shall_only_read() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
                   CREATE MATERIALIZED VIEW m AS SELECT count(*) FROM t; CREATE SEQUENCE s";
-    on(&source, tables);
+    let (_lab, source, target) = pair(tables);
     for server in [&source, &target] {
         let read_only = format!("ALTER ROLE {SUPERUSER} SET default_transaction_read_only = on");
         on(server, &read_only);

@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use lockstep_apply::Stats;
-use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify;
 
 use crate::apply_lab::{LONG, blocked, catch_up, while_following};
-use crate::{Told, conninfo, copied, on, options, server, state_of, to_verify, values};
+use crate::{Told, conninfo, copied, on, options, pair, state_of, to_verify, values};
 
 /// Words for a table, among those that are not replicated, or not under their names; None if it is not.
 fn said_of(target: &Server, table: &str) -> Option<String> {
@@ -73,14 +72,11 @@ fn lost(target: &Server) -> Vec<String> {
 
 #[test]
 fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE SCHEMA s; CREATE TABLE pair (id int PRIMARY KEY); CREATE TABLE one (id int \
                   PRIMARY KEY); CREATE TABLE ahead (id int PRIMARY KEY); CREATE TABLE moved (id int PRIMARY \
                   KEY); CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY); \
                   CREATE TABLE again (id int); INSERT INTO pair VALUES (1); INSERT INTO again VALUES (1)";
-    on(&source, tables);
-    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let (_lab, source, target) = copied(tables);
     // While nothing follows: what committed before the renames arrives under the old names.
     on(
         &source,
@@ -136,12 +132,10 @@ fn a_renamed_table_is_replicated_into_the_table_that_was_copied() {
 
 #[test]
 fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated() {
-    let lab = Lab::for_tests().unwrap();
-    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     let tables = "CREATE SCHEMA hidden; CREATE TABLE hidden.out (id int); CREATE UNLOGGED TABLE light (id int); \
                   CREATE TABLE gone (id int); CREATE TABLE kept (id int); \
                   CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)";
-    on(&source, tables);
+    let (_lab, source, target) = pair(tables);
     let mut options = options(&source, &target);
     options.excluded.schemas = vec!["hidden".to_owned()];
     create(&options, &mut Told::default()).unwrap();

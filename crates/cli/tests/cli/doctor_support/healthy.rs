@@ -15,8 +15,11 @@ pub struct Lasting {
     cascaded: Option<Server>,
 }
 
+/// What begins a situation.
+type Begin = fn(&Lab, &mut Stage) -> Lasting;
+
 /// Situations by name.
-pub const SITUATIONS: [(&str, fn(&Lab, &mut Stage) -> Lasting); 10] = [
+pub const SITUATIONS: [(&str, Begin); 10] = [
     ("idle", |_, _| Lasting::default()),
     ("some load", |_, stage| trickled(stage)),
     ("bulk load", |_, stage| {

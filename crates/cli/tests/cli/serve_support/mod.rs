@@ -4,26 +4,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+pub use crate::relay_support::until;
+
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until `look` gives something.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// A server of ours; killed when dropped.
 pub struct Serve {
