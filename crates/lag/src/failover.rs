@@ -1,6 +1,7 @@
 //! What it would mean to promote a standby now: which is the first choice, what it lacks, and what would be
 //! missing on it afterwards. It is said of the last samples; nobody knows what is committed after them.
 
+use lockstep_service::words::figures::bytes;
 use lockstep_wire::{Lsn, Timeline};
 use serde::Serialize;
 
@@ -18,6 +19,9 @@ const NUMBERS: [&str; 4] = [
     "max_prepared_transactions",
 ];
 
+/// The setting of a standby that is late on purpose.
+const DELAY: &str = "recovery_min_apply_delay";
+
 /// Settings that it should have as its primary.
 const WORDS: [&str; 2] = ["wal_level", "archive_mode"];
 
@@ -27,6 +31,10 @@ pub struct Candidate {
     pub standby: String,
     /// What speaks against it.
     pub against: Vec<String>,
+    /// SQL that ends all that speaks against it, in this order; empty if no such SQL is known.
+    pub ready_by: Vec<String>,
+    /// Age of the last commit that it has replayed, while no primary answers: it may not have streamed for long.
+    pub last_commit_age_ms: Option<f64>,
     /// WAL that the primary had flushed and that the standby has not received: it would be lost. None if no
     /// primary answers.
     pub missing_bytes: Option<u64>,
@@ -132,6 +140,56 @@ pub fn candidates(view: &View<'_>, wrong: Wrong<'_>) -> Vec<Candidate> {
     candidates.collect()
 }
 
+/// Whether one is ready, in words.
+pub fn verdict(candidates: &[Candidate]) -> String {
+    match candidates.first() {
+        None => "Not ready to fail over: no standby was asked.".to_owned(),
+        Some(first) => {
+            let is_against = !first.against.is_empty();
+            let lead = match () {
+                () if first.is_ready() => format!(
+                    "Ready to fail over: {} is the first choice. What is committed from now on counts, too: this \
+                     is of the last moment of the watch.",
+                    first.standby
+                ),
+                () if is_against => {
+                    "Not ready to fail over: something speaks against each standby.".to_owned()
+                }
+                () => "No primary answers, so what would be lost is not known.".to_owned(),
+            };
+            let most = has_most(candidates, first).map_or(String::new(), |most| format!(" {most}"));
+            format!("{lead}{most}")
+        }
+    }
+}
+
+/// Who has most WAL, what it costs to promote the first choice instead, and what can be done against that.
+fn has_most(candidates: &[Candidate], first: &Candidate) -> Option<String> {
+    let lacks = first.lacks.as_ref();
+    let is_most = |it: &&Candidate| lacks.is_some_and(|lacks| lacks.standby == it.standby);
+    let most = candidates.iter().find(is_most).unwrap_or(first);
+    // Standbys are not asked at the same instant: what another is said to have more may be just that.
+    if first.is_ready() && (first.missing_bytes == Some(0) || most.against.is_empty()) {
+        return None;
+    }
+    let all = match most.missing_bytes {
+        Some(0) => "has received all WAL",
+        _ => "has received most",
+    };
+    let lost = lacks.map_or(String::new(), |lacks| {
+        let (lost, most) = (bytes(lacks.bytes as f64), &lacks.standby);
+        format!(
+            ": promoting {} would lose {lost} of WAL that {most} has",
+            first.standby
+        )
+    });
+    let ready = match most.ready_by.as_slice() {
+        [] => String::new(),
+        by => format!(" To make it ready: on {}: {}", most.standby, by.join(" ")),
+    };
+    Some(format!("{} {all}{lost}.{ready}", most.standby))
+}
+
 /// The newest timeline of all, and whose it is: the primary's, if it answers.
 fn newest_timeline(window: &Window) -> Option<(Timeline, &NodeWindow)> {
     let of = |node| Some((timeline(node)?, node));
@@ -163,9 +221,13 @@ fn candidate(
     let direct = link.filter(|link| primary.is_some_and(|it| it.name == link.upstream.name));
     let sender = direct.and_then(|link| link.sender(link.upstream.last()?));
     let replayed = last.wal.replay.unwrap_or(own);
+    let Against { words, ready_by } = against(view.window, node, newest, wrong);
+    let age = last.wal.replayed_commit_age_ms;
     Some(Candidate {
         standby: node.name.clone(),
-        against: against(node, newest, wrong),
+        against: words,
+        ready_by,
+        last_commit_age_ms: age.filter(|_| above.is_none()),
         missing_bytes: end.map(|end| end.bytes_since(own)),
         most_transactions: xids.map(|(theirs, ours)| theirs.saturating_sub(ours)),
         unreplayed_bytes: own.bytes_since(replayed),
@@ -180,14 +242,23 @@ fn candidate(
     })
 }
 
+/// What speaks against a standby, and the SQL that ends it all.
+struct Against {
+    words: Vec<String>,
+    ready_by: Vec<String>,
+}
+
 /// What speaks against a standby: what is wrong with it, another history, a recovery target, a delay. A
-/// pause and a delay are looked for here as well: nobody finds them where no upstream answers.
+/// pause, a delay and an upstream elsewhere are looked for here as well: nobody finds them where no upstream
+/// answers.
 fn against(
+    window: &Window,
     node: &NodeWindow,
     newest: Option<(Timeline, &NodeWindow)>,
     wrong: Wrong<'_>,
-) -> Vec<String> {
+) -> Against {
     let found = wrong(&node.name);
+    let is_paused = pause(node).is_some();
     let is_pause = |cause: &Cause| {
         let pauses = [
             Cause::ReplayPaused,
@@ -196,30 +267,71 @@ fn against(
         ];
         pauses.contains(cause)
     };
-    let is_paused = pause(node).is_some() && !found.iter().any(|(cause, _)| is_pause(cause));
-    let others = found
+    let is_told = found.iter().any(|(cause, _)| is_pause(cause));
+    let (pauses, others): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .filter(|(cause, _)| *cause != Cause::ReplayDelayed);
-    let mut against: Vec<String> = others.map(|(_, title)| title).collect();
-    against.extend(is_paused.then(|| "replay is paused".to_owned()));
-    if let Some(delay @ 1.0..) = node.facts.number("recovery_min_apply_delay") {
-        let delay = shown("recovery_min_apply_delay", &format!("{delay:.0}"));
-        against.push(format!(
-            "recovery_min_apply_delay is {delay}: it is late on purpose, and a promotion ends that"
+        .filter(|(cause, _)| *cause != Cause::ReplayDelayed)
+        .partition(|(cause, _)| *cause == Cause::ReplayPaused);
+    let titles = |all: Vec<(Cause, String)>| all.into_iter().map(|(_, title)| title);
+    let mut ends: Vec<String> = titles(pauses).collect();
+    ends.extend((is_paused && !is_told).then(|| "replay is paused".to_owned()));
+    let mut ready_by = Vec::new();
+    ready_by.extend((!ends.is_empty()).then(|| "SELECT pg_wal_replay_resume();".to_owned()));
+    if let Some(delay @ 1.0..) = node.facts.number(DELAY) {
+        let delay = shown(DELAY, &format!("{delay:.0}"));
+        ends.push(format!(
+            "{DELAY} is {delay}: it is late on purpose, and a promotion ends that"
+        ));
+        ready_by.push(format!(
+            "ALTER SYSTEM SET {DELAY} = 0; SELECT pg_reload_conf();"
         ));
     }
+    let mut words: Vec<String> = titles(others).collect();
     if let Some((ours, (theirs, other))) = timeline(node).zip(newest) {
         if ours != theirs {
-            against.push(format!(
+            words.push(format!(
                 "it is on timeline {ours}, and {} on timeline {theirs}",
                 other.name
             ));
         }
     }
-    against.extend(
+    words.extend(
         target(node).map(|(name, value)| format!("{name} is '{value}': recovery may end there")),
     );
-    against
+    words.extend(sent_elsewhere(window, node));
+    // What ends a pause at a recovery target, or one of settings that are too low, promotes it or stops it.
+    if !words.is_empty() {
+        ready_by.clear();
+    }
+    words.splice(0..0, ends);
+    Against { words, ready_by }
+}
+
+/// A standby that does not stream while no primary answers, and whose `primary_conninfo` leads elsewhere than
+/// that of the others: to a server that is not known here, while another's is, or where fewer are sent.
+fn sent_elsewhere(window: &Window, node: &NodeWindow) -> Option<String> {
+    let address = |node: &NodeWindow| node.last()?.source.as_ref()?.address.clone();
+    let streams = node.last().is_none_or(|last| last.receiver.is_some());
+    if streams || window.primary().is_some_and(NodeWindow::is_usable) {
+        return None;
+    }
+    let own = address(node)?;
+    let leads = |to: &(String, String)| window.server_at(to);
+    if leads(&own).is_some_and(|other| other.name != node.name) {
+        return None;
+    }
+    let standbys = window.usable().filter(|it| it.role == Role::Standby);
+    let sent: Vec<_> = standbys.filter_map(address).collect();
+    let count = |to: &(String, String)| sent.iter().filter(|it| *it == to).count();
+    let others = sent.iter().filter(|it| **it != own);
+    let (_, (host, port)) = others
+        .map(|it| ((leads(it).is_some(), count(it)), it))
+        .filter(|((is_known, number), _)| *is_known || *number > count(&own))
+        .max_by_key(|(weight, _)| *weight)?;
+    Some(format!(
+        "primary_conninfo leads to {}:{}, and that of others to {host}:{port}",
+        own.0, own.1
+    ))
 }
 
 /// Slots that consumers of the primary use and that the standby does not have. Its own is not needed there.
@@ -494,5 +606,125 @@ mod tests {
             .as_ref()
             .map(|it| (it.standby.as_str(), it.bytes));
         assert_eq!(lacks, Some(("paused", 5_000)));
+    }
+
+    fn set(node: &mut NodeWindow, name: &str, value: &str) {
+        let setting = (name.to_owned(), value.to_owned());
+        node.facts.settings.extend([setting]);
+    }
+
+    const RESUME: &str = "on late: SELECT pg_wal_replay_resume();";
+    const NO_DELAY: &str =
+        "ALTER SYSTEM SET recovery_min_apply_delay = 0; SELECT pg_reload_conf();";
+
+    /// Another standby that has more WAL, and is paused or late on purpose.
+    fn late(bytes: u64, paused: bool, delayed: bool) -> NodeWindow {
+        let mut late = another("late", 40);
+        ahead(&mut late, bytes);
+        for sample in &mut late.samples {
+            sample.wal.pause = paused.then(|| "paused".into());
+        }
+        if delayed {
+            set(&mut late, "recovery_min_apply_delay", "3600000");
+        }
+        late
+    }
+
+    #[test]
+    fn the_one_that_has_most_is_named_and_how_it_becomes_ready() {
+        for (paused, delayed) in [(true, false), (false, true), (true, true)] {
+            let all = ranked(vec![late(5_000, paused, delayed), Scene::healthy().standby]);
+            assert_eq!(names(&all), ["standby", "late"]);
+            let said = verdict(&all);
+            let lost =
+                "late has received most: promoting standby would lose 4.9 kB of WAL that late has.";
+            assert!(said.contains(lost), "{said}");
+            assert_eq!(said.contains(RESUME), paused, "{said}");
+            assert_eq!(said.contains(NO_DELAY), delayed, "{said}");
+            assert!(!said.contains("standby has received most"), "{said}");
+        }
+        let plain = verdict(&ranked(vec![Scene::healthy().standby]));
+        assert!(plain.contains("standby has received most."), "{plain}");
+        // To resume one at its recovery target promotes it there.
+        let mut target = late(5_000, true, false);
+        set(&mut target, "recovery_target_xid", "7");
+        let said = verdict(&ranked(vec![target, Scene::healthy().standby]));
+        assert!(
+            said.contains("late has received most") && !said.contains("resume"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_one_that_has_most_is_named_while_the_primary_answers() {
+        let behind = |scene: &mut Scene| {
+            for sample in &mut scene.standby.samples {
+                sample.wal.receive = lsn(START);
+                sample.wal.replay = lsn(START);
+            }
+        };
+        let mut scene = Scene::healthy();
+        let ready = verdict(&ranked(vec![
+            scene.primary.clone(),
+            late(0, true, false),
+            scene.standby.clone(),
+        ]));
+        assert!(
+            ready.starts_with("Ready to fail over: standby") && !ready.contains("late"),
+            "{ready}"
+        );
+        behind(&mut scene);
+        set(&mut scene.standby, "recovery_target_xid", "7");
+        let said = verdict(&ranked(vec![
+            scene.primary,
+            late(0, true, false),
+            scene.standby,
+        ]));
+        let words =
+            "speaks against each standby. late has received all WAL. To make it ready: on late: ";
+        assert!(said.contains(words) && said.contains(RESUME), "{said}");
+    }
+
+    #[test]
+    fn a_standby_that_is_sent_elsewhere_is_told_without_a_primary() {
+        use crate::source::Source;
+        let sent = |node: &mut NodeWindow, port: &str| {
+            for sample in &mut node.samples {
+                sample.receiver = None;
+                sample.source = Some(std::sync::Arc::new(Source {
+                    streams: Some(true),
+                    address: Some(("db1".to_owned(), port.to_owned())),
+                    ..Source::default()
+                }));
+            }
+        };
+        let against = |ports: [&str; 3], named: bool| {
+            let mut scene = Scene::healthy();
+            scene.primary.samples.clear();
+            scene.primary.address = "db1:5432/app".to_owned();
+            let mut standbys = [scene.standby, another("second", 40), another("third", 50)];
+            for (node, port) in standbys.iter_mut().zip(ports) {
+                sent(node, port);
+            }
+            let mut nodes = standbys.to_vec();
+            nodes.extend(named.then_some(scene.primary));
+            let all = ranked(nodes);
+            let all = all.iter().filter(|it| !it.against.is_empty());
+            all.map(|it| format!("{}: {}", it.standby, it.against.join("; ")))
+                .collect::<Vec<_>>()
+        };
+        let wrong = "third: primary_conninfo leads to db1:1, and that of others to db1:5432";
+        for named in [true, false] {
+            assert_eq!(against(["5432", "5432", "1"], named), [wrong], "{named}");
+            assert!(
+                against(["5432", "5432", "5432"], named).is_empty(),
+                "{named}"
+            );
+            // All may know the primary by another address than the one that was named here.
+            assert!(against(["1", "1", "1"], named).is_empty(), "{named}");
+        }
+        assert_eq!(against(["5432", "1", "1"], true).len(), 2);
+        // Nobody knows who of the two is right.
+        assert!(against(["5432", "1", "2"], false).is_empty());
     }
 }

@@ -35,6 +35,9 @@ const PUSHED_SHARE: f64 = 0.1;
 /// minute.
 const NEVER_MS: f64 = 70_000.0;
 
+/// The name with which pg_recvlogical connects.
+const RECVLOGICAL: &str = "pg_recvlogical";
+
 /// Shortest time in which a replica that reads has confirmed something.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
@@ -146,6 +149,12 @@ impl<'a> Link<'a> {
             && last.is_some_and(|sender| sender.replied_us.is_some())
             && self.at_end_share() >= AT_END_SHARE
             && self.pushed_share() < PUSHED_SHARE
+    }
+
+    /// True of pg_recvlogical: it writes what it receives, and flushes that every `--fsync-interval`. Of other
+    /// consumers that have not flushed all nobody knows what they wait for.
+    pub(crate) fn flushes_on_timer(&self, sender: &Sender) -> bool {
+        self.is_other_consumer() && sender.application_name == RECVLOGICAL
     }
 
     fn reader(&self) -> Option<SilentReader> {

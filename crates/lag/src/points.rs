@@ -369,10 +369,11 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         (LinkKind::Physical, Some(_)) => Some(sample),
         _ => None,
     };
-    // What a relay reports as applied is its subscribers': its own part ends on its disk.
-    let applied = |sender: &Sender| match link.is_to_relay() {
-        true => (sender.flush_lsn, sender.flush_lag_ms),
-        false => (sender.replay_lsn, sender.replay_lag_ms),
+    let applied = |sender: &Sender| match () {
+        // What a relay reports as applied is its subscribers': its own part ends on its disk.
+        () if link.is_to_relay() => (sender.flush_lsn, sender.flush_lag_ms),
+        () if link.flushes_on_timer(sender) => (sender.write_lsn, None),
+        () => (sender.replay_lsn, sender.replay_lag_ms),
     };
     let applied = link.sender(above).map(applied);
     let position = applied.and_then(|(position, _)| position);

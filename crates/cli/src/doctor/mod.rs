@@ -154,7 +154,7 @@ fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
         Format::Text | Format::Nagios => {
             said.push_str(&text::report(&diagnosis, args.seconds));
             if args.ready_to_fail_over {
-                said.push_str(&text::failover(&diagnosis));
+                said.push_str(&text::failovers(&diagnosis));
             }
             if args.explain {
                 said.push_str(&text::explained(&diagnosis));

@@ -8,7 +8,7 @@ use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::point::TOLD_LATE;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::Severity;
-use lockstep_lag::{Diagnosis, Role};
+use lockstep_lag::{Diagnosis, Role, failover};
 use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 use lockstep_service::words::lines::{cut_name, table, wrapped};
 
@@ -111,21 +111,9 @@ pub fn explained(diagnosis: &Diagnosis) -> String {
 }
 
 /// Who would be promoted if the primary failed now, and what would be lost.
-pub fn failover(diagnosis: &Diagnosis) -> String {
+pub fn failovers(diagnosis: &Diagnosis) -> String {
     let mut text = String::from("\n");
-    let verdict = match diagnosis.failover.first() {
-        None => "Not ready to fail over: no standby was asked.".to_owned(),
-        Some(first) if first.is_ready() => format!(
-            "Ready to fail over: {} is the first choice. What is committed from now on counts, too: this is of the \
-             last moment of the watch.",
-            first.standby
-        ),
-        Some(first) if first.against.is_empty() => format!(
-            "No primary answers, so what would be lost is not known: {} has received most.",
-            first.standby
-        ),
-        Some(_) => "Not ready to fail over: something speaks against each standby.".to_owned(),
-    };
+    let verdict = failover::verdict(&diagnosis.failover);
     wrap(&mut text, "", &verdict);
     for (index, candidate) in diagnosis.failover.iter().enumerate() {
         let mut words = vec![match candidate.missing_bytes {
@@ -140,6 +128,9 @@ pub fn failover(diagnosis: &Diagnosis) -> String {
         if candidate.unreplayed_bytes > 0 {
             let rest = bytes(candidate.unreplayed_bytes as f64);
             words.push(format!("{rest} would be replayed first"));
+        }
+        if let Some(age) = candidate.last_commit_age_ms {
+            words.push(format!("its last commit is from {} ago", seconds(age)));
         }
         if let Some(lacks) = &candidate.lacks {
             let of = bytes(lacks.bytes as f64);

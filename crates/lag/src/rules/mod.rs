@@ -296,7 +296,7 @@ impl Rule {
             }
         }
         // They stand inside quotes. No server allows such a slot, but one may claim it.
-        for name in ["slot", "unowned_slot", "gid"] {
+        for name in ["slot", "absent_slot", "unowned_slot", "gid"] {
             if let Some(name) = names.get_mut(name) {
                 *name = name.replace('\'', "''");
             }

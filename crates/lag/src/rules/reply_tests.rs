@@ -16,6 +16,8 @@ struct Consumer {
     stops: u64,
     /// The part of what it was sent that it has stored when it replies.
     stores: f64,
+    /// Samples between two flushes; none if it flushes what it stores at once.
+    flushes: Option<u64>,
     /// Milliseconds between two samples.
     step_ms: u64,
 }
@@ -25,6 +27,7 @@ const CONSUMER: Consumer = Consumer {
     every: Some(20),
     stops: SAMPLES,
     stores: 1.0,
+    flushes: None,
     step_ms: 100,
 };
 
@@ -40,14 +43,17 @@ fn diagnosed(consumer: &Consumer) -> Diagnosis {
         let replied = consumer
             .every
             .map(|every| index.min(consumer.stops) / every * every);
-        let told = replied.map_or(START - 1, |at| {
-            START - 1 + ((at * STEP) as f64 * consumer.stores) as u64
+        let stored = |at: u64| START - 1 + ((at * STEP) as f64 * consumer.stores) as u64;
+        let told = replied.map_or(START - 1, stored);
+        let flushed = consumer.flushes.zip(replied);
+        let flushed = flushed.map_or(told, |(every, at)| {
+            stored(at.saturating_sub(1) / every * every)
         });
         let sender = &mut sample.senders[2];
         consumer.name.clone_into(&mut sender.application_name);
-        (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (lsn(told), lsn(told), None);
+        (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (lsn(told), lsn(flushed), None);
         sender.replied_us = Some(replied.map_or(7, |at| 1_000_000 + at as i64));
-        sample.slots[2].confirmed_flush_lsn = lsn(told);
+        sample.slots[2].confirmed_flush_lsn = lsn(flushed);
     }
     diagnose(&Window::new(vec![scene.primary, scene.standby, scene.one]))
 }
@@ -141,4 +147,33 @@ fn a_worker_that_does_not_reply_is_slow() {
         "{:?}",
         found.links
     );
+}
+
+/// pg_recvlogical flushes its file every 10 s (`--fsync-interval`) and replies on another timer.
+#[test]
+fn a_consumer_that_flushes_on_a_timer_is_not_slow_while_it_writes_all() {
+    const TIMED: Consumer = Consumer {
+        name: "pg_recvlogical",
+        every: Some(8),
+        flushes: Some(10),
+        step_ms: 1_000,
+        ..CONSUMER
+    };
+    let found = diagnosed(&TIMED);
+    assert!(!found.has_lag(), "{:?}", found.links);
+    assert_eq!(first(&found), None, "{:?}", found.findings);
+    // Of another consumer nobody knows what it waits for; and this one is slow if it does not even write.
+    let other = Consumer {
+        name: "Debezium Streaming",
+        ..TIMED
+    };
+    let late = Consumer {
+        stores: 0.2,
+        ..TIMED
+    };
+    for consumer in [other, late] {
+        let found = diagnosed(&consumer);
+        let cause = Some(Cause::SlowConsumer);
+        assert_eq!(first(&found), cause, "{}: {:?}", consumer.name, found.links);
+    }
 }

@@ -2,11 +2,12 @@
 
 /// Units of `SHOW` for a setting in milliseconds, the largest first: a value is shown in the first that
 /// divides it.
-const UNITS: [(i64, &str); 4] = [
+const UNITS: [(i64, &str); 5] = [
     (86_400_000, "d"),
     (3_600_000, "h"),
     (60_000, "min"),
     (1_000, "s"),
+    (1, "ms"),
 ];
 
 /// Settings in milliseconds, each with the value that stands for no limit, and what that means.
@@ -19,20 +20,31 @@ const TIMES: [(&str, i64, &str); 6] = [
     ("wal_writer_delay", 0, "no delay"),
 ];
 
-/// A setting's value in words; other settings than times as they are.
+/// Units of `SHOW` for a setting in MB.
+const SIZE_UNITS: [(i64, &str); 3] = [(1_048_576, "TB"), (1_024, "GB"), (1, "MB")];
+
+/// Settings in MB.
+const SIZES: [(&str, i64, &str); 2] = [
+    ("max_slot_wal_keep_size", -1, "no limit"),
+    ("max_wal_size", 0, "none"),
+];
+
+/// A setting's value in words; other settings than these times and sizes as they are.
 pub(crate) fn shown(name: &str, value: &str) -> String {
-    let time = TIMES.iter().find(|(time, _, _)| *time == name);
-    let (Some((_, none, meaning)), Ok(ms)) = (time, value.parse::<i64>()) else {
+    let times = TIMES.iter().map(|it| (it, &UNITS[..]));
+    let mut all = times.chain(SIZES.iter().map(|it| (it, &SIZE_UNITS[..])));
+    let known = all.find(|((known, _, _), _)| *known == name);
+    let (Some(((_, none, meaning), units)), Ok(number)) = (known, value.parse::<i64>()) else {
         return value.to_owned();
     };
-    if ms == *none {
-        return format!("{ms}, which means {meaning}");
+    if number == *none {
+        return format!("{number}, which means {meaning}");
     }
-    let unit = UNITS.iter().find(|(size, _)| ms % size == 0);
-    match unit {
-        Some((size, unit)) => format!("{}{unit}", ms / size),
-        None => format!("{ms}ms"),
-    }
+    let unit = units.iter().find(|(size, _)| number % size == 0);
+    unit.map_or_else(
+        || value.to_owned(),
+        |(size, unit)| format!("{}{unit}", number / size),
+    )
 }
 
 #[cfg(test)]
@@ -52,7 +64,10 @@ mod tests {
                 "-1, which means for ever",
             ),
             ("recovery_min_apply_delay", "7200000", "2h"),
-            ("max_slot_wal_keep_size", "1000", "1000"),
+            ("max_slot_wal_keep_size", "1000", "1000MB"),
+            ("max_slot_wal_keep_size", "2048", "2GB"),
+            ("max_slot_wal_keep_size", "-1", "-1, which means no limit"),
+            ("max_connections", "100", "100"),
         ] {
             assert_eq!(shown(name, value), words, "{name}");
         }

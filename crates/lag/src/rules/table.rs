@@ -268,7 +268,7 @@ pub const RULES: &[Rule] = &[
         signal: server::page_images,
         remedies: &[
             "on {upstream}: checkpoints further apart: checkpoint_timeout (now {checkpoint_timeout} s) and \
-             max_wal_size (now {max_wal_size} MB); after each, the first change of a page writes all of \
+             max_wal_size (now {max_wal_size}); after each, the first change of a page writes all of \
              it. Recovery from a crash then takes longer",
             "on {upstream}: wal_compression = lz4 or on (now {wal_compression})",
         ],
@@ -654,7 +654,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "let the consumer of slot {slot} run and catch up",
             "on {upstream}: ALTER SYSTEM SET max_slot_wal_keep_size = '{twice}MB'; SELECT pg_reload_conf(); \
-             (now {max_slot_wal_keep_size} MB), if the disk of pg_wal has room",
+             (now {max_slot_wal_keep_size}), if the disk of pg_wal has room",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not received, and must be set up again",
@@ -685,7 +685,7 @@ pub const RULES: &[Rule] = &[
             "look on its target why replica {lockstep_replica} does not run: lockstep replica status, or \
              name the target with --subscriber",
             "on its target: lockstep replica drop {lockstep_replica}, if nobody needs it",
-            "on {upstream}: max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB, -1 is no limit) of more \
+            "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}) to more \
              than the {kept} that it keeps, so that a slot cannot fill the disk: one that keeps more is lost",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \

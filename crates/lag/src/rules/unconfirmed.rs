@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     remedies: &[
         "let the consumer report what it has stored, as the flush position of its replies: until then its \
          slot keeps all WAL on {upstream}, and it gets all changes again when it connects again",
-        "on {upstream}: max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB, -1 is no limit), so that the \
+        "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that the \
          slot cannot fill the disk",
     ],
 };
@@ -35,6 +35,7 @@ pub(super) fn confirms_nothing(view: &View<'_>) -> Vec<Evidence> {
             seconds(since_ms)
         );
         let evidence = Evidence::of(link, 1.0)
+            .setting(link.upstream, "max_slot_wal_keep_size")
             .fact("replies", replies as f64, words)
             .fact(
                 "retained_bytes",

@@ -35,6 +35,11 @@ pub(super) const ELSEWHERE: Rule = Rule {
     title: "primary_conninfo leads to {address}",
     signal: elsewhere,
     remedies: &[
+        "on {upstream}: SELECT pg_create_physical_replication_slot('{absent_slot}'); then on {node}: ALTER \
+         SYSTEM SET primary_conninfo = '{new_conninfo}'; SELECT pg_reload_conf(); if it is to follow {upstream}, \
+         and reaches it at that address",
+        "on {node}: ALTER SYSTEM SET primary_slot_name = ''; ALTER SYSTEM SET primary_conninfo = \
+         '{new_conninfo}'; SELECT pg_reload_conf(); if {upstream} is not to keep WAL for it",
         "on {node}: ALTER SYSTEM SET primary_conninfo = '{right_conninfo}'; SELECT pg_reload_conf(); if it is \
          to follow {upstream}, and reaches it at that address",
         "on {node}: correct host and port in primary_conninfo, and reload; its log says what {address} \
@@ -95,13 +100,34 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
         // A server may have other addresses than those that are known here.
         let mut evidence = evidence.fact("elsewhere", 1.0, format!("{address}: {words}"));
         evidence.explains *= 0.9;
-        if let Some((upstream, conninfo)) = corrected(view, node, source) {
+        let corrected = corrected(view, node, source);
+        let upstream = corrected.as_ref().map(|(upstream, _)| *upstream);
+        let slot = source.slot.as_deref();
+        let absent = slot.filter(|slot| !upstream.is_some_and(|it| has_slot(it, slot)));
+        if let Some(slot) = absent {
+            let where_to = match upstream {
+                Some(upstream) => format!("{} has no such slot", upstream.name),
+                None => "where it is to go it needs one that is called so".to_owned(),
+            };
+            let words = format!("primary_slot_name is {slot}: {where_to}");
+            evidence = evidence.fact("absent_slots", 1.0, words);
+        }
+        if let Some((upstream, conninfo)) = corrected {
             evidence = evidence.name("upstream", &upstream.name);
-            evidence = evidence.name("right_conninfo", conninfo);
+            evidence = match absent {
+                Some(slot) => evidence
+                    .name("absent_slot", slot)
+                    .name("new_conninfo", conninfo),
+                None => evidence.name("right_conninfo", conninfo),
+            };
         }
         Some(evidence.name("address", address))
     };
     unfed(view).filter_map(leads).collect()
+}
+
+fn has_slot(node: &NodeWindow, slot: &str) -> bool {
+    node.last().is_some_and(|last| last.slot(slot).is_some())
 }
 
 /// The primary that a standby may be meant to follow, and its `primary_conninfo` with that one's address.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_client::Conninfo;
+
 use super::Cause;
 use super::scene::{START, Scene, lsn, process, sender};
 use crate::diagnosis::checks::Answer;
@@ -126,6 +128,52 @@ fn a_standby_that_is_sent_to_another_cluster_or_a_dead_server_is_told_so() {
         let said = found.next().map(|it| format!("{:?}", it.evidence));
         let expected = words.is_none_or(|words| said.as_ref().is_some_and(|it| it.contains(words)));
         assert!(expected && said.is_some() == words.is_some(), "{said:?}");
+    }
+}
+
+/// The upstream of a cascaded standby is dead, and its slot is only there.
+#[test]
+fn where_a_standby_is_to_go_there_is_a_slot_for_it() {
+    for (slot, is_there) in [("standby", true), ("it's", false)] {
+        let mut scene = unfed(&source(|it| {
+            it.address = Some(("db9".to_owned(), "5432".to_owned()));
+            it.conninfo = Conninfo::parse("host=db9 user=u").ok();
+            it.slot = Some(slot.to_owned());
+        }));
+        for (node, host) in [(&mut scene.primary, "db1"), (&mut scene.standby, "db2")] {
+            node.facts.hosts = vec![host.to_owned()];
+            let port = ("port".to_owned(), "5433".to_owned());
+            node.facts.settings.extend([port]);
+        }
+        let diagnosis = scene.diagnose();
+        let found = diagnosis.findings.iter();
+        let mut found = found.filter(|it| it.cause == Cause::UpstreamElsewhere);
+        let found = found.next().unwrap();
+        let leads = found
+            .remedies
+            .iter()
+            .position(|it| it.contains("SET primary_conninfo = 'user=u host=db1"));
+        assert_eq!(leads, Some(0), "{:#?}", found.remedies);
+        let creates = "on primary: SELECT pg_create_physical_replication_slot('it''s');";
+        assert_eq!(
+            found.remedies[0].starts_with(creates),
+            !is_there,
+            "{:#?}",
+            found.remedies
+        );
+        let without = "on standby: ALTER SYSTEM SET primary_slot_name = ''; ALTER SYSTEM SET primary_conninfo";
+        assert_eq!(
+            found.remedies[1].starts_with(without),
+            !is_there,
+            "{:#?}",
+            found.remedies
+        );
+        let said = format!("{:?}", found.evidence);
+        assert_eq!(
+            said.contains("primary has no such slot"),
+            !is_there,
+            "{said}"
+        );
     }
 }
 

@@ -29,13 +29,14 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
 }
 
 /// Breaks words into lines of at most `columns`. The first line begins with `lead`, the others
-/// with as many blanks. A word that is longer than a line is not broken.
+/// with as many blanks. A word that is longer than a line is not broken, and neither is what stands in quotes: a
+/// line break in a literal is part of the literal.
 pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
     let indent = " ".repeat(lead.chars().count());
     let mut lines = Vec::new();
     let mut line = lead.to_owned();
     let mut empty = true;
-    for word in words.split_whitespace() {
+    for word in unbroken(words) {
         let length = line.chars().count() + usize::from(!empty) + word.chars().count();
         if !empty && length > columns {
             lines.push(std::mem::replace(&mut line, indent.clone()));
@@ -49,6 +50,44 @@ pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
     }
     lines.push(line);
     lines
+}
+
+/// Words, with all that stands in quotes in one of them.
+fn unbroken(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (mut end, mut before) = (0, None);
+        while let Some(next) = rest.get(end..).filter(|next| !next.is_empty()) {
+            let char = next.chars().next().filter(|char| !char.is_whitespace());
+            let Some(char) = char else { break };
+            end += quoted(before, next).unwrap_or(char.len_utf8());
+            before = Some(char);
+        }
+        let (piece, after) = rest.split_at(end);
+        pieces.push(piece);
+        rest = after.trim_start();
+    }
+    pieces
+}
+
+/// Bytes of the quoted text that this begins with, if it does so: a quote after a letter is an apostrophe, and a
+/// doubled one is part of the text.
+fn quoted(before: Option<char>, text: &str) -> Option<usize> {
+    let quote = text.chars().next().filter(|it| ['\'', '"'].contains(it))?;
+    if before.is_some_and(char::is_alphanumeric) {
+        return None;
+    }
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, char)) = chars.next() {
+        if char == '\n' {
+            return None;
+        }
+        if char == quote && chars.next_if(|(_, next)| *next == quote).is_none() {
+            return Some(at + 1);
+        }
+    }
+    None
 }
 
 /// Cuts a name to at most `most` characters. The middle is left out, since names often differ at their ends.
@@ -84,6 +123,42 @@ mod tests {
         assert!(lines[0].starts_with("   Do: word") && lines[1].starts_with("       word"));
         assert_eq!(wrapped("- ", &"x".repeat(200), 80).len(), 1);
         assert_eq!(wrapped("", "", 80), [""]);
+    }
+
+    #[test]
+    fn what_is_quoted_stays_in_one_line() {
+        let conninfo = format!("host=db9  port=5432 {}", "option=''a b'' ".repeat(9));
+        let sql =
+            format!("ALTER SYSTEM SET primary_conninfo = '{conninfo}'; SELECT pg_reload_conf();");
+        let words = format!("on the server's node: {sql} if it is the standbys' own, and so on");
+        let lines = wrapped("   Do: ", &words, 80);
+        let whole = format!("'{conninfo}';");
+        assert!(lines.iter().any(|line| line.contains(&whole)), "{lines:#?}");
+        let others = lines.iter().filter(|line| !line.contains(&whole));
+        assert!(others.clone().count() > 1);
+        assert!(
+            others.clone().all(|line| line.chars().count() <= 80),
+            "{lines:#?}"
+        );
+        let lines = wrapped(
+            "",
+            &format!("DROP SUBSCRIPTION \"a {}\";", "b ".repeat(60)),
+            80,
+        );
+        assert!(
+            lines[1].starts_with("\"a b") && lines[1].ends_with("b \";"),
+            "{lines:#?}"
+        );
+        // One quote is an apostrophe.
+        let lines = wrapped("", &format!("'tis {}", "word ".repeat(40)), 80);
+        assert!(
+            lines.iter().all(|line| line.chars().count() <= 80),
+            "{lines:#?}"
+        );
+        assert_eq!(
+            wrapped("", "set = '' and  '' too", 8),
+            ["set = ''", "and ''", "too"]
+        );
     }
 
     #[test]

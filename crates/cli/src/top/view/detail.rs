@@ -199,8 +199,13 @@ impl Page {
             .filter_map(|index| state.diagnosis.findings.get(*index));
         for (index, finding) in found.enumerate() {
             let lead = format!("{}. ", index + 1);
-            let lines = finding_lines(&lead, finding, self.columns);
-            self.lines.extend(lines.into_iter().map(Line::raw));
+            for line in finding_lines(&lead, finding, self.columns) {
+                // A long literal is in one line, which is longer than the screen.
+                let line: Vec<char> = line.chars().collect();
+                let pieces = line.chunks(self.columns.max(1));
+                let pieces = pieces.map(|piece| piece.iter().collect::<String>());
+                self.lines.extend(pieces.map(Line::raw));
+            }
         }
     }
 
