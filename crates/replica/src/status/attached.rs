@@ -11,8 +11,11 @@ use super::lost::{Lost, Why};
 use crate::names::TableName;
 use crate::state::{Attached, json_array};
 
-/// Pages of a table that are looked at.
+/// Pages of a table that are looked at: this many first ones, and as many others all over the table.
 const PAGES: u32 = 100;
+
+/// Rows of each of those others that are looked at.
+const ROWS: u32 = 20;
 
 /// What is done to wait for nothing long, and to be refused rows rather than not to see them.
 const SETTINGS: &str =
@@ -94,7 +97,7 @@ pub fn later(
     rows.iter().map(read).collect()
 }
 
-/// What the first pages of table `{table}` say, whose OID is `$3`, and which was attached by command `$2` of
+/// What some pages of table `{table}` say, whose OID is `$3`, and which was attached by command `$2` of
 /// transaction `$1`. Rows of that transaction know their command as long as nothing has locked or changed them.
 /// A row whose transaction is no longer of the last two thousand million is older than any other. A change
 /// that writes the table anew makes all rows as new as itself, and some part of the table's definition.
@@ -102,10 +105,19 @@ fn look_sql(table: &TableName) -> String {
     let table = table.sql();
     format!(
         "
-WITH found AS MATERIALIZED (
+WITH size AS (
+    SELECT pg_relation_size($3::oid) / current_setting('block_size')::bigint AS pages
+), seen AS (
+    SELECT t.tableoid, t.xmin, t.xmax, t.cmin FROM ONLY {table} t WHERE t.ctid < '({PAGES},0)'::tid
+    UNION ALL
+    SELECT t.tableoid, t.xmin, t.xmax, t.cmin FROM ONLY {table} t WHERE t.ctid = ANY (ARRAY(
+        SELECT format('(%s,%s)', (pages - 1) * page / {PAGES}, item)::tid
+        FROM size, generate_series(1, {PAGES}) page, generate_series(1, {ROWS}) item
+        WHERE pages > {PAGES}))
+), found AS MATERIALIZED (
     SELECT t.xmin AS made, age(t.xmin) > age($1::xid) OR age(t.xmin) < 0
         OR t.xmin = $1::xid AND t.xmax = '0'::xid AND t.cmin::text::bigint < $2::bigint AS is_older
-    FROM ONLY {table} t WHERE t.ctid < '({PAGES},0)'::tid AND t.tableoid = $3::oid
+    FROM seen t WHERE t.tableoid = $3::oid
 ), definition AS (
     SELECT c.xmin AS made FROM pg_class c WHERE c.oid = $3::oid AND c.relfilenode <> c.oid
     UNION
@@ -116,7 +128,7 @@ SELECT CASE WHEN EXISTS (SELECT FROM found WHERE is_older) THEN 'older'
     WHEN EXISTS (SELECT FROM found f JOIN definition d ON d.made = f.made WHERE f.made <> $1::xid)
         THEN 'rewritten'
     WHEN NOT EXISTS (SELECT FROM found)
-        AND pg_relation_size($3::oid) > {PAGES} * current_setting('block_size')::bigint THEN 'hollow'
+        AND (SELECT pages FROM size) > {PAGES} THEN 'hollow'
     ELSE 'whole' END"
     )
 }
@@ -152,7 +164,7 @@ fn look_at(source: &mut Connection, one: &Later) -> Result<Found, ClientError> {
         "whole" => Found::Whole,
         "older" => Found::Older,
         "rewritten" => Found::Unknown("it was rewritten since".to_owned()),
-        _ => Found::Unknown(format!("it has no row in its first {PAGES} pages")),
+        _ => Found::Unknown("it has no row in the pages that were looked at".to_owned()),
     })
 }
 
