@@ -98,9 +98,10 @@ pub fn later(
 }
 
 /// What some pages of table `{table}` say, whose OID is `$3`, and which was attached by command `$2` of
-/// transaction `$1`. Rows of that transaction know their command as long as nothing has locked or changed them.
-/// A row whose transaction is no longer of the last two thousand million is older than any other. A change
-/// that writes the table anew makes all rows as new as itself, and some part of the table's definition.
+/// transaction `$1`. Rows of that transaction know their command as long as nothing has locked or changed
+/// them. A row whose transaction is no longer of the last two thousand million is older than any other. A
+/// change that writes the table anew makes all rows as new as itself, and as some part of the table's
+/// definition.
 fn look_sql(table: &TableName) -> String {
     let table = table.sql();
     format!(

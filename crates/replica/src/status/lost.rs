@@ -39,10 +39,9 @@ pub enum Why {
     /// The source has made it as a partition after the copy, and the target has no such partition under its
     /// name, but another table.
     NoPartition,
-    /// It is a later partition, and rows from before this are missing; and the statements that send all its
-    /// rows again.
+    /// Rows of a later partition from before this are missing; and the statements that send all its rows again.
     Older(String, String),
-    /// Whether rows from before this are missing is not known, and why.
+    /// Whether rows of a later partition from before this are missing is not known, and why.
     PerhapsOlder(String, String),
     /// The source sends these columns, and the target's table has none of their names.
     NoColumns(Vec<String>),
