@@ -8,7 +8,7 @@ use crate::error::{ReplicaError, Result};
 /// A partition of the source that was not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// Its OID on the source.
+    /// The OID on the source.
     pub oid: u32,
     /// What made it part of the publication: a transaction of the source, and a command in it.
     pub since: String,

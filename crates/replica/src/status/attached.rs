@@ -35,7 +35,7 @@ pub struct Later {
     command: String,
     /// The table that it was attached to, if it was.
     above: Option<TableName>,
-    /// Its columns that are not generated, for SQL.
+    /// The columns that are not generated, for SQL.
     columns: String,
 }
 
@@ -169,8 +169,8 @@ fn look_at(source: &mut Connection, one: &Later) -> Result<Found, ClientError> {
     })
 }
 
-/// What the state is to keep of partitions, and those of which rows are missing or may be. `known` is what the
-/// state has; of others the source is asked.
+/// What the state is to keep of partitions, and those of which rows are missing or may be. `known` is
+/// what the state has; of others the source is asked.
 pub fn look(
     later: &[Later],
     known: &[Attached],
