@@ -39,7 +39,7 @@ pub enum Why {
     /// The source has made it as a partition after the copy, and the target has no such partition under its
     /// name, but another table.
     NoPartition,
-    /// Rows of a later partition from before this are missing; and the statements that send all its rows again.
+    /// Rows of a later partition from before this are missing; and what sends all its rows again.
     Older(String, String),
     /// Whether rows of a later partition from before this are missing is not known, and why.
     PerhapsOlder(String, String),
