@@ -13,7 +13,7 @@ use lockstep_replica::state::{
     Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
-use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
+use lockstep_replica::status::standing::{Lag, Standing, lag, missing_words, standing};
 use lockstep_service::exit::Failure;
 use lockstep_service::words::figures::seconds;
 use lockstep_service::words::output::{self, Output};
@@ -331,13 +331,7 @@ impl Known {
             }
         }
         notes.extend(unmade_words(&self.unmade, &self.replica.name));
-        if self.missing() > 0 {
-            notes.push(format!(
-                "{} rows to update or delete were not on the target, which is not what the source \
-                 is: drop the replica and create it again",
-                self.missing()
-            ));
-        }
+        notes.extend(missing_words(self.missing()));
         notes
     }
 

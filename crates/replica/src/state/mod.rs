@@ -50,7 +50,7 @@ pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
-pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
+pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};
 pub use unmade::{ANALYZE, Unmade, VIEW, words as unmade_words};
 
 use crate::error::{ReplicaError, Result};

@@ -10,7 +10,8 @@ use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
 use crate::state::{APPLICATION, Replica, ReplicaState, TableCopy, system_id};
 use crate::status::lost::{
-    Lost, Sent, later_partitions, lost, no_partitions, sent, sequences, uncopied, without_columns,
+    Lost, Sent, Why, later_partitions, lost, no_partitions, sent, sequences, uncopied,
+    without_columns,
 };
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
@@ -137,6 +138,9 @@ impl Source {
         self.lost.extend(found.map_err(ReplicaError::Target)?);
         let mut found = without_columns(state.connection(), &self.sent, tables)
             .map_err(ReplicaError::Target)?;
+        // What is wrong now is said rather than what was.
+        let has = |table: &TableName| found.iter().any(|found| found.table == *table);
+        (self.lost).retain(|lost| !(matches!(lost.why, Why::Doubted(_)) && has(&lost.table)));
         found.retain(|found| !self.lost.iter().any(|lost| lost.table == found.table));
         self.lost.extend(found);
         Ok(())

@@ -84,6 +84,16 @@ pub fn hindrance(applied: &Applied) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
+/// Words for rows to update or delete that the target did not have; None if there were none.
+pub fn missing_words(rows: u64) -> Option<String> {
+    (rows > 0).then(|| {
+        format!(
+            "{rows} rows to update or delete were not on the target, which is not what the source is: drop \
+             the replica and create it again"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use lockstep_apply::{FullBy, SpoolFull, SpoolStats};

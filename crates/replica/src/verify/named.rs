@@ -17,7 +17,7 @@ use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::names::TableName;
 use crate::state::{Holder, Replica, ReplicaState};
-use crate::status::lost::{Why, lost};
+use crate::status::lost::{Lost, Why, lost};
 use crate::status::source::{Source, source_of};
 use crate::status::standing::hindrance;
 use lockstep_apply::{Control, MEMORY};
@@ -125,7 +125,8 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(report)
 }
 
-/// Tables that somebody has put in place of those that were copied into are the copy if they are equal.
+/// Tables that somebody has put in place of those that were copied into are the copy if they are equal, and
+/// tables whose rows were in doubt are in none any more.
 fn adopt(
     (source, state): (&mut Connection, &mut ReplicaState),
     name: &str,
@@ -142,9 +143,23 @@ fn adopt(
     let lost = lost.map_err(ReplicaError::Source)?;
     let equal = (lost.iter()).filter(|lost| lost.why == Why::ReplacedHere && is_equal(&lost.table));
     let equal: Vec<_> = equal.map(|lost| &lost.table).collect();
-    match equal.is_empty() {
+    if !equal.is_empty() {
+        state.adopt(name, &equal)?;
+    }
+    // A table that was renamed on both sides is compared under its new name.
+    let is_certain = |lost: &Lost| match lost.why {
+        Why::ReplacedHere => is_equal(&lost.table),
+        Why::Unlogged | Why::Doubted(_) => (options.listed.iter())
+            .find(|listed| listed.name == lost.table)
+            .and_then(|listed| listed.there.as_ref())
+            .is_some_and(is_equal),
+        _ => false,
+    };
+    let certain = lost.iter().filter(|lost| is_certain(lost));
+    let certain: Vec<_> = certain.map(|lost| (&lost.table, None)).collect();
+    match certain.is_empty() {
         true => Ok(()),
-        false => state.adopt(name, &equal),
+        false => state.doubt(name, &certain),
     }
 }
 
