@@ -230,7 +230,8 @@ const NEVER_ONE: [&str; 6] = [
     "{factor} times the original pace",
 ];
 
-/// Where words print a number and a plural, which read wrong for 1. Parts of a whole are plural at any number.
+/// Where words print a number and a plural, which read wrong for 1. Parts of a whole are plural at any
+/// number.
 fn plural(line: &str) -> Option<&str> {
     let code = line.split("//").next().unwrap_or(line);
     if NEVER_ONE.iter().any(|words| code.contains(words)) {
