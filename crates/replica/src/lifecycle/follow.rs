@@ -285,6 +285,9 @@ impl Look {
         );
         let mut found = found.ok()?;
         found.look_at_target(state, tables).ok()?;
+        if let Some(attached) = &found.attached {
+            state.keep_attached(&self.replica.name, attached).ok()?;
+        }
         Some((found, unmade))
     }
 }

@@ -126,7 +126,9 @@ fn report(lost: Lost) -> TableReport {
         Why::Missing | Why::RenamedHere(_) | Why::NoColumns(_) => {
             (DifferenceKind::NoTable, String::new())
         }
-        Why::ReplacedHere => (DifferenceKind::NotCompared, String::new()),
+        Why::ReplacedHere | Why::Older(..) | Why::PerhapsOlder(..) => {
+            (DifferenceKind::NotCompared, String::new())
+        }
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
         Why::NoPartition => (DifferenceKind::NoPartition, String::new()),

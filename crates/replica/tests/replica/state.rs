@@ -300,7 +300,7 @@ fn an_older_states_version_is_upgraded() {
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
                  DROP target_oid;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
-                 lockstep.unmade, lockstep.cycle;
+                 lockstep.unmade, lockstep.cycle, lockstep.attached;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor");
