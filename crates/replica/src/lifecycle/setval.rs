@@ -1,5 +1,5 @@
-//! Sets the target's sequences to the source's values. One that cannot be read or set does not keep the others
-//! from it: it is named, with the command that mends it.
+//! Sets the target's sequences to the source's values. One that cannot be read or set does not keep the
+//! others from it: it is named, with the command that mends it.
 
 use std::collections::{BTreeSet, HashMap};
 

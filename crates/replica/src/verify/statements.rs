@@ -5,8 +5,8 @@
 //! server; text does not, since its order is the collation's. Within a range rows are put into
 //! buckets by the hash of their key, so that only the buckets that differ are read row by row.
 //!
-//! A target's type may be wider than the source's, so that the text of equal values differs: those columns are
-//! compared by value ([`ByValue`]).
+//! A target's type may be wider than the source's, so that the text of equal values differs: those
+//! columns are compared by value ([`ByValue`]).
 //!
 //! A row filter is asked of the source only: a row that the target has besides is one too many.
 
