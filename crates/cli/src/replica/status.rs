@@ -20,7 +20,7 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
-use super::verify::{unmade_json, unmade_line};
+use super::verify::unmade_json;
 use super::{conninfo, cycles, failed};
 
 /// Columns of a note on a screen.
@@ -52,7 +52,7 @@ struct Known {
     applied: Applied,
     hold: Option<Hold>,
     tables: Vec<TableCopy>,
-    /// What the copy could not make on the target.
+    /// What the copy could not make on the target, and sequences that are not set.
     unmade: Vec<Unmade>,
     /// The newest cycle that has ended.
     last_cycle: Option<Cycle>,
@@ -108,7 +108,7 @@ fn print(known: &[Known], with_tables: bool) {
             say(&format!("{schema}.{table}: {}", subset_words(subset)));
         }
         for one in known.iter().flat_map(|one| &one.unmade) {
-            say(&unmade_line(one));
+            say(&one.line());
         }
     }
 }

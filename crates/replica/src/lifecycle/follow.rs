@@ -297,6 +297,9 @@ impl Look {
         if !doubts.is_empty() {
             state.doubt(&self.replica.name, &doubts).ok()?;
         }
+        if let Some(attached) = &found.attached {
+            state.keep_attached(&self.replica.name, attached).ok()?;
+        }
         Some((found, unmade))
     }
 }

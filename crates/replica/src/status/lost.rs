@@ -43,6 +43,10 @@ pub enum Why {
     /// The source has made it as a partition after the copy, and the target has no such partition under its
     /// name, but another table.
     NoPartition,
+    /// Rows of a later partition from before this are missing; and what sends all its rows again.
+    Older(String, String),
+    /// Whether rows of a later partition from before this are missing is not known, and why.
+    PerhapsOlder(String, String),
     /// The source sends these columns, and the target's table has none of their names.
     NoColumns(Vec<String>),
 }
@@ -394,6 +398,17 @@ impl Lost {
                                  table is no partition, so its changes are skipped: make it a partition there \
                                  before the first row comes"
                 .to_owned(),
+            Why::Older(since, command) => format!(
+                "rows of {} from before {since} are not replicated. To send all its rows again, once the \
+                 target has the partition, run on the source: {command} Then lockstep replica verify says \
+                 whether they are there",
+                self.table
+            ),
+            Why::PerhapsOlder(since, why) => format!(
+                "whether rows of {} from before {since} are missing is not known ({why}): lockstep replica \
+                 verify compares them",
+                self.table
+            ),
             Why::NoColumns(columns) => {
                 let columns: Vec<_> = columns.iter().map(|name| quoted(name)).collect();
                 format!(

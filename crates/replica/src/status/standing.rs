@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use lockstep_apply::cycle::SILENT_AFTER;
+use lockstep_service::words::figures;
 use lockstep_wire::Lsn;
 
 use crate::state::{Applied, Holder};
@@ -88,8 +89,10 @@ pub fn hindrance(applied: &Applied) -> Option<String> {
 pub fn missing_words(rows: u64) -> Option<String> {
     (rows > 0).then(|| {
         format!(
-            "{rows} rows to update or delete were not on the target, which is not what the source is: drop \
-             the replica and create it again"
+            "{} to update or delete {} not on the target, which is not what the source is: drop the replica and \
+             create it again",
+            figures::counted(rows, "row"),
+            figures::verb(rows, "was", "were")
         )
     })
 }

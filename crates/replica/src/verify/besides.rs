@@ -2,7 +2,7 @@
 //! more, and rows that a query of a replicated table finds on the target in a partition or an
 //! inheriting table that the source does not have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_client::{ClientError, Connection, field};
 
@@ -127,7 +127,9 @@ fn report(lost: Lost) -> Option<TableReport> {
         Why::Missing | Why::RenamedHere(_) | Why::NoColumns(_) => {
             (DifferenceKind::NoTable, String::new())
         }
-        Why::ReplacedHere => (DifferenceKind::NotCompared, String::new()),
+        Why::ReplacedHere | Why::Older(..) | Why::PerhapsOlder(..) => {
+            (DifferenceKind::NotCompared, String::new())
+        }
         Why::Unlogged | Why::Doubted(_) => return None,
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
@@ -153,6 +155,7 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
                     table: field(row, 1)?,
                 },
                 key: names_of(row, 3)?,
+                by_value: BTreeMap::new(),
                 columns: names_of(row, 4)?,
                 is_ordered: false,
                 filter: None,
