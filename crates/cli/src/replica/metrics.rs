@@ -1,8 +1,9 @@
 //! What `lockstep replica run --config` says of its replicas over HTTP.
 //!
 //! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while every
-//! replica applies or is paused, waits for no lock of others and lacks nothing, else with 503 and the reasons.
-//! All is what this process knows: how far a source is that it cannot ask, `replica status` says.
+//! replica applies or is paused, waits for no lock of others and lacks nothing, else with 503 and the
+//! reasons. All is what this process knows: how far a source is that it cannot ask, `replica status`
+//! says.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
