@@ -8,7 +8,7 @@
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
 //! | `lockstep.publication` | replica; see `state/published.rs` | none |
-//! | `lockstep.unmade` | object of the source that the copy could not make; see `state/unmade.rs` | none |
+//! | `lockstep.unmade` | object of the source that the copy could not make, or sequence that is not set; see `state/unmade.rs` | none |
 //! | `lockstep.attached` | partition of the source that was not copied; see `state/attached.rs` | none |
 //! | `lockstep.cycle` | cycle that has ended; see `state/cycles.rs` | all |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
@@ -53,8 +53,8 @@ pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
-pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
-pub use unmade::{ANALYZE, Unmade, VIEW, words as unmade_words};
+pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};
+pub use unmade::{ANALYZE, SEQUENCE, Unmade, VIEW, words as unmade_words};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;

@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 14] = [
+const VERSIONS: [&str; 15] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -174,6 +174,9 @@ CREATE TABLE lockstep.attached (
     PRIMARY KEY (replica, source_oid)
 );
 GRANT SELECT ON lockstep.attached TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.table_copy ADD doubt text;
 ",
 ];
 

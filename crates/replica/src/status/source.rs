@@ -11,7 +11,8 @@ use crate::publication::Expected;
 use crate::state::{APPLICATION, Attached, Replica, ReplicaState, TableCopy, system_id};
 use crate::status::attached::{Later, later, look};
 use crate::status::lost::{
-    Lost, Sent, later_partitions, lost, no_partitions, sent, sequences, uncopied, without_columns,
+    Lost, Sent, Why, later_partitions, lost, no_partitions, sent, sequences, uncopied,
+    without_columns,
 };
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
@@ -144,6 +145,9 @@ impl Source {
         self.lost.extend(found.map_err(ReplicaError::Target)?);
         let found = without_columns(state.connection(), &self.sent, tables)
             .map_err(ReplicaError::Target)?;
+        // What is wrong now is said rather than what was.
+        let has = |table: &TableName| found.iter().any(|found| found.table == *table);
+        (self.lost).retain(|lost| !(matches!(lost.why, Why::Doubted(_)) && has(&lost.table)));
         self.add(found);
         let known = state.attached(&self.replica)?;
         let looked = look(&self.later, &known, || connect(&self.conninfo));

@@ -18,7 +18,7 @@ use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::names::TableName;
 use crate::state::{Holder, Replica, ReplicaState};
 use crate::status::attached::later;
-use crate::status::lost::{Why, later_partitions, lost};
+use crate::status::lost::{Lost, Why, later_partitions, lost};
 use crate::status::source::{Source, source_of};
 use crate::status::standing::hindrance;
 use lockstep_apply::{Control, MEMORY};
@@ -126,8 +126,9 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(report)
 }
 
-/// Tables that somebody has put in place of those that were copied into are the copy if they are equal. Later
-/// partitions that are equal have all rows from before they were attached.
+/// Tables that somebody has put in place of those that were copied into are the copy if they are equal, and
+/// tables whose rows were in doubt are in none any more. Later partitions that are equal have all rows from
+/// before they were attached.
 fn adopt(
     (source, state): (&mut Connection, &mut ReplicaState),
     replica: &Replica,
@@ -147,6 +148,20 @@ fn adopt(
     let equal: Vec<_> = equal.map(|lost| &lost.table).collect();
     if !equal.is_empty() {
         state.adopt(&replica.name, &equal)?;
+    }
+    // A table that was renamed on both sides is compared under its new name.
+    let is_certain = |lost: &Lost| match lost.why {
+        Why::ReplacedHere => is_equal(&lost.table),
+        Why::Unlogged | Why::Doubted(_) => (options.listed.iter())
+            .find(|listed| listed.name == lost.table)
+            .and_then(|listed| listed.there.as_ref())
+            .is_some_and(is_equal),
+        _ => false,
+    };
+    let certain = lost.iter().filter(|lost| is_certain(lost));
+    let certain: Vec<_> = certain.map(|lost| (&lost.table, None)).collect();
+    if !certain.is_empty() {
+        state.doubt(&replica.name, &certain)?;
     }
     let partitions = later_partitions(source, publications, listed, &replica.excluded())
         .and_then(|names| later(source, publications, &names));
