@@ -33,7 +33,7 @@ pub struct Candidate {
     pub against: Vec<String>,
     /// SQL that ends all that speaks against it, in this order; empty if no such SQL is known.
     pub ready_by: Vec<String>,
-    /// Age of the last commit that it has replayed, while no primary answers: it may not have streamed for long.
+    /// Age of the last commit that it has replayed, while no primary answers.
     pub last_commit_age_ms: Option<f64>,
     /// WAL that the primary had flushed and that the standby has not received: it would be lost. None if no
     /// primary answers.
