@@ -37,7 +37,7 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
                  DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why, \
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms, \
                  DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms, \
-                 DROP cycle_late_ms; \
+                 DROP cycle_late_ms, DROP spool_full_by; \
              ALTER TABLE lockstep.table_copy DROP target_oid; \
              UPDATE lockstep.state_version SET version = 8",
         )
