@@ -50,7 +50,7 @@ impl Phase {
 pub enum FullBy {
     /// The spool's limit, until the target has some of what it holds.
     Limit,
-    /// The spool's limit, and one transaction of the source that takes most of it and has not ended.
+    /// The spool's limit, and one transaction that takes most of it, whose end has not been received.
     Transaction,
     /// The spool's disk.
     Disk,
@@ -111,6 +111,10 @@ pub struct Stats {
     pub counts: Counts,
     /// Rows to update or delete that the target did not have.
     pub missing: u64,
+    /// `missing` of all processes of the replica so far, as the target's state last had it.
+    pub missing_rows: u64,
+    /// What is not as at the copy with the tables there; another text says that something has changed.
+    pub tables_seen: String,
     /// Commits on the target.
     pub batches: u64,
     /// Batches that a writer had begun ahead of their turn, and that were done again in it.

@@ -115,7 +115,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Given => "as given",
-            Self::KeepsUp => "they keep up with what the source sends",
+            Self::KeepsUp => "the newest batch did not wait for a writer",
             Self::Backlog => "there is a backlog, and twice as many may be tried",
             Self::OneTransaction => "the changes are of one transaction, which one writer applies",
             Self::Tried => "tried, because of a backlog",

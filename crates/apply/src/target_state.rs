@@ -86,7 +86,9 @@ const ADD_TO_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, sta
         $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.pg_lsn, $10::pg_catalog.int8 \
     ON CONFLICT (replica, cycle) DO UPDATE SET state = excluded.state, \
         start_time = excluded.start_time, end_time = excluded.end_time, \
-        elapsed_ms = excluded.elapsed_ms, bandwidth = excluded.bandwidth, \
+        elapsed_ms = excluded.elapsed_ms, \
+        bandwidth = (c.sent_bytes OPERATOR(pg_catalog.+) excluded.sent_bytes) OPERATOR(pg_catalog.*) 1000 \
+            OPERATOR(pg_catalog./) greatest(excluded.elapsed_ms, 1), \
         sent_bytes = c.sent_bytes OPERATOR(pg_catalog.+) excluded.sent_bytes, \
         write_bytes = c.write_bytes OPERATOR(pg_catalog.+) excluded.write_bytes, \
         transactions = c.transactions OPERATOR(pg_catalog.+) excluded.transactions, \
@@ -103,6 +105,8 @@ const FAIL_CYCLE: &str = "INSERT INTO lockstep.cycle AS c (replica, cycle, state
         pg_catalog.clock_timestamp(), $3::pg_catalog.int8, 0, $4::pg_catalog.int8, 1, $5 \
     ON CONFLICT (replica, cycle) DO UPDATE SET start_time = excluded.start_time, \
         end_time = excluded.end_time, elapsed_ms = excluded.elapsed_ms, \
+        bandwidth = c.sent_bytes OPERATOR(pg_catalog.*) 1000 \
+            OPERATOR(pg_catalog./) greatest(excluded.elapsed_ms, 1), \
         forces = excluded.forces, failures = c.failures + 1, \
         error = excluded.error WHERE c.state = 'failed'";
 

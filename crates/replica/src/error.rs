@@ -12,6 +12,13 @@ pub type Result<T, E = ReplicaError> = std::result::Result<T, E>;
 pub enum ReplicaError {
     #[error("source: {}", .0.words())]
     Source(ClientError),
+    /// A drop has not reached the source.
+    #[error(
+        "source: {}; if it is gone for good, lockstep replica drop {name} --without-source, with the same \
+         --target, drops the replica on the target alone",
+        .error.words()
+    )]
+    NoSource { error: ClientError, name: String },
     #[error("target: {}", .0.words())]
     Target(ClientError),
     /// A name or option that cannot be used.
@@ -48,7 +55,9 @@ impl ReplicaError {
     /// Which server it was about, if it was one.
     pub fn end(&self) -> Option<End> {
         match self {
-            Self::Source(_) | Self::Apply(ApplyError::Source(_)) => Some(End::Source),
+            Self::Source(_) | Self::NoSource { .. } | Self::Apply(ApplyError::Source(_)) => {
+                Some(End::Source)
+            }
             Self::Target(_) | Self::Apply(ApplyError::Target(_)) => Some(End::Target),
             Self::Table { error, .. } => error.end(),
             _ => None,

@@ -290,17 +290,26 @@ impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
         };
         let words = match by {
             FullBy::Transaction => format!(
-                "{error}: most of it is a transaction of the source that has not ended, which must fit \
-                 as a whole; raise spool_limit"
+                "{error}: most of it is a transaction whose end has not been received, which must fit as a \
+                 whole; raise spool_limit"
             ),
             FullBy::Limit => format!(
                 "{error}: nothing more is taken from the source, which keeps WAL until the target has \
                  applied some of it"
             ),
-            FullBy::Disk => format!(
-                "{error} before its limit is reached: nothing more is taken from the source, which keeps WAL \
-                 until the target has applied what is in the spool, or somebody makes room on the disk"
-            ),
+            FullBy::Disk => {
+                let stats = self.spool.stats();
+                let until = match stats.is_some_and(|spool| spool.from < spool.to) {
+                    true => {
+                        "the target has applied what is in the spool, or somebody makes room on the disk"
+                    }
+                    false => "somebody makes room on the disk",
+                };
+                format!(
+                    "{error} before its limit is reached: nothing more is taken from the source, which keeps \
+                     WAL until {until}"
+                )
+            }
         };
         let by = Some(by);
         let full = SpoolFull { by, words };

@@ -177,6 +177,15 @@ pub fn resume(args: &ResumeArgs) -> Result<()> {
     Ok(())
 }
 
+/// How many sessions are left, in words.
+fn left_words(sessions: u64) -> String {
+    let (counted, are) = (
+        figures::counted(sessions, "session"),
+        figures::verb(sessions, "is", "are"),
+    );
+    format!("{counted} {are} left")
+}
+
 /// Waits until `is_done` is true of all servers of a node, and says how many sessions are left.
 fn await_end(
     wait: &WaitArgs,
@@ -200,7 +209,7 @@ fn await_end(
         }
         let sessions: u64 = left.iter().map(|server| server.sessions).sum();
         if said != Some(sessions) {
-            output::print(&format!("{node}: {sessions} sessions are left"));
+            output::print(&format!("{node}: {}", left_words(sessions)));
             said = Some(sessions);
         }
         let is_over = began.elapsed() >= wait.wait;
@@ -211,8 +220,9 @@ fn await_end(
             }
         } else if is_over && (!wait.close || began.elapsed() >= wait.wait + LOOK_EVERY * 10) {
             return Err(Failure::Behind(format!(
-                "{sessions} sessions are left on {node} after {}; it takes no new one, and they go on: run this \
-                 again, or with --close",
+                "{} on {node} after {}; it takes no new one, and what is there goes on: run this again, or with \
+                 --close",
+                left_words(sessions),
                 figures::seconds(wait.wait.as_secs_f64() * 1000.0)
             )));
         }

@@ -20,7 +20,7 @@ use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
 use super::cycles::{frequency, frequency_words};
-use super::verify::{unmade_json, unmade_line};
+use super::verify::unmade_json;
 use super::{conninfo, failed};
 use crate::name::complain;
 
@@ -133,13 +133,13 @@ pub fn run(args: &CreateArgs) -> Result<()> {
     }
     if args.output == Output::Text {
         for one in &created.unmade {
-            output::print(&sanitize(&unmade_line(one)));
+            output::print(&sanitize(&one.line()));
         }
     }
-    let few = created.unmade.len();
+    let few = figures::counted(created.unmade.len() as u64, "object");
     Err(Failure::DataMismatch(format!(
-        "replica {} is ready, but its target refused {few} of the source's objects: run the commands above \
-         there, with search_path empty unless they set it",
+        "replica {} is ready, but {few} of the source could not be made or set on its target: run the commands \
+         above there, or where they say, with search_path empty unless they set it",
         args.name
     ))
     .into())
@@ -271,12 +271,12 @@ fn progress(moment: &Moment) -> String {
         _ => String::new(),
     };
     format!(
-        "{} of {} tables, {} of {}, {} rows, {}/s{left}",
+        "{} of {}, {} of {}, {}, {}/s{left}",
         moment.tables_done,
-        moment.tables_total,
+        figures::counted(moment.tables_total, "table"),
         brief::bytes(moment.bytes_done as f64),
         brief::bytes(moment.bytes_total as f64),
-        figures::count(moment.rows as f64),
+        figures::counted(moment.rows, "row"),
         brief::bytes(moment.bytes_per_s() as f64),
     )
 }

@@ -380,6 +380,9 @@ fn ended(
     }
 }
 
+/// Least time by which a target is said to be late.
+const SHOWN_LATE: Duration = Duration::from_secs(1);
+
 /// What a replica's cycles are, for its status.
 pub fn notes(
     replica: &Replica,
@@ -410,11 +413,21 @@ pub fn notes(
             format!("; cycle {number} runs for {since}{left}")
         }
         (None, Standing::Apply("applying"), Some(cycles)) if cycles.running.is_none() => {
-            format!("; the next begins in {}", time(cycles.next))
+            match cycles.next.is_zero() {
+                true => "; the next is due".to_owned(),
+                false => format!("; the next begins in {}", time(cycles.next)),
+            }
         }
         _ => String::new(),
     };
-    vec![format!("it has a cycle every {every}: {ended}{now}")]
+    let late = match (standing, applied.cycles) {
+        (Standing::Apply("applying"), Some(cycles)) if cycles.late >= SHOWN_LATE => {
+            let late = time(cycles.late);
+            format!("; the target is {late} later than its frequency lets expect")
+        }
+        _ => String::new(),
+    };
+    vec![format!("it has a cycle every {every}: {ended}{now}{late}")]
 }
 
 /// A replica's cycles in the JSON of its status; null if it has none.

@@ -1,8 +1,9 @@
 //! What `lockstep replica run --config` says of its replicas over HTTP.
 //!
 //! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while every
-//! replica applies or is paused and lacks no table, else with 503 and the reasons. All is what this process
-//! knows: how far a source is that it cannot ask, `replica status` says.
+//! replica applies or is paused, waits for no lock of others and lacks nothing, else with 503 and the
+//! reasons. All is what this process knows: how far a source is that it cannot ask, `replica status`
+//! says.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use lockstep_apply::session::CyclesShown;
 use lockstep_apply::{Phase, SpoolStats, Stats};
 use lockstep_replica::lifecycle::daemon::Seen;
 use lockstep_replica::lifecycle::follow::Following;
+use lockstep_replica::status::standing::missing_words;
 use lockstep_service::address::HostPort;
 use lockstep_service::exposition::{Exposition, Family, Value};
 use lockstep_service::http::pages::{self, Pages};
@@ -149,7 +151,7 @@ const FAMILIES: [Family<Stats>; 27] = [
     ),
     Family::new(
         "unmade_objects",
-        "Objects of the source that the copy could not make on the target, as last seen.",
+        "Objects of the source that the copy could not make on the target, and sequences that are not set, as last seen.",
         |stats| stats.unmade.into(),
     ),
     Family::new(
@@ -300,38 +302,62 @@ fn late(stats: &Stats) -> Option<String> {
     })
 }
 
-/// True if every replica applies or is paused, lacks no table and is not later than its cycles let expect;
-/// and JSON for people who ask why not.
+/// What is not well with a replica, in words.
+struct Ills {
+    not_applying: bool,
+    incomplete: Vec<String>,
+    late: Option<String>,
+    words: Vec<String>,
+}
+
+impl Ills {
+    fn of(stats: &Stats) -> Self {
+        let is_well = matches!(stats.phase, Phase::Applying | Phase::Paused);
+        let tables = stats.unreplicated.clone().and_then(|it| it.words);
+        let missing = missing_words(stats.missing.max(stats.missing_rows));
+        let incomplete: Vec<_> = tables.into_iter().chain(missing).collect();
+        let late = late(stats);
+        let stands = stats.error.clone().or(stats.waits.clone());
+        let stands = stands.filter(|_| !is_well || stats.waits.is_some());
+        let words = stands.into_iter().chain(incomplete.clone());
+        Self {
+            not_applying: !is_well || stats.waits.is_some(),
+            words: words.chain(late.clone()).collect(),
+            incomplete,
+            late,
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        !self.not_applying && self.incomplete.is_empty() && self.late.is_none()
+    }
+}
+
+/// True if every replica applies or is paused, waits for no lock of others, lacks no table and no row, and is
+/// not later than its cycles let expect; and JSON for people who ask why not.
 fn health(replicas: &[(Following, Stats)]) -> (bool, String) {
-    let well = |stats: &Stats| matches!(stats.phase, Phase::Applying | Phase::Paused);
-    let lacks = |stats: &Stats| stats.unreplicated.clone().and_then(|it| it.words);
-    let reasons: Vec<_> = replicas
+    let all = replicas
         .iter()
-        .filter(|(_, stats)| !well(stats) || lacks(stats).is_some() || late(stats).is_some())
-        .map(|(what, stats)| {
+        .map(|(what, stats)| (what, stats, Ills::of(stats)));
+    let ill: Vec<_> = all.filter(|(.., ills)| !ills.is_well()).collect();
+    let reasons: Vec<_> = (ill.iter())
+        .map(|(what, stats, ills)| {
             json!({
                 "replica": what.name,
                 "target": target(what),
                 "state": stats.phase.name(),
-                "reason": stats.error.clone().or(lacks(stats)).or(late(stats)),
+                "reason": (!ills.words.is_empty()).then(|| ills.words.join("; ")),
             })
         })
         .collect();
-    let healthy = reasons.is_empty();
-    let status = match healthy {
-        true => "ok",
-        false
-            if replicas
-                .iter()
-                .all(|(_, stats)| well(stats) && lacks(stats).is_none()) =>
-        {
-            "late"
-        }
-        false if replicas.iter().all(|(_, stats)| well(stats)) => "not complete",
-        false => "not applying",
+    let status = match () {
+        () if ill.is_empty() => "ok",
+        () if ill.iter().any(|(.., ills)| ills.not_applying) => "not applying",
+        () if ill.iter().any(|(.., ills)| !ills.incomplete.is_empty()) => "not complete",
+        () => "late",
     };
     let body = json!({ "status": status, "reasons": reasons });
-    (healthy, format!("{body}\n"))
+    (ill.is_empty(), format!("{body}\n"))
 }
 
 #[cfg(test)]
@@ -477,6 +503,22 @@ mod tests {
         );
         let mut well = example();
         well.truncate(1);
+        // The example lacks some rows.
+        let (healthy, words) = health(&well);
+        assert!(!healthy && words.contains("3 rows to update"), "{words}");
+        well[0].1.missing = 0;
+        assert!(health(&well).0);
+        well[0].1.missing_rows = 4;
+        let (healthy, words) = health(&well);
+        assert!(!healthy && words.contains("4 rows to update"), "{words}");
+        well[0].1.missing_rows = 0;
+        well[0].1.waits = Some("it waits for a lock of process 7".to_owned());
+        let (healthy, words) = health(&well);
+        assert!(
+            !healthy && words.contains("process 7") && words.contains("not applying"),
+            "{words}"
+        );
+        well[0].1.waits = None;
         assert!(health(&well).0);
         well[0].1.phase = Phase::Paused;
         assert!(health(&well).0);

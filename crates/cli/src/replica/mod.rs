@@ -68,7 +68,8 @@ pub enum ReplicaCommand {
     Verify(verify::VerifyArgs),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///
-    /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it.
+    /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it. If the source
+    /// is gone for good, --without-source drops the replica on the target alone.
     Drop(drop::DropArgs),
 }
 

@@ -13,14 +13,14 @@ use lockstep_replica::state::{
     Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
-use lockstep_replica::status::standing::{Lag, Standing, lag, standing};
+use lockstep_replica::status::standing::{Lag, Standing, lag, missing_words, standing};
 use lockstep_service::exit::Failure;
 use lockstep_service::words::figures::seconds;
 use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
-use super::verify::{unmade_json, unmade_line};
+use super::verify::unmade_json;
 use super::{conninfo, cycles, failed};
 
 /// Columns of a note on a screen.
@@ -52,7 +52,7 @@ struct Known {
     applied: Applied,
     hold: Option<Hold>,
     tables: Vec<TableCopy>,
-    /// What the copy could not make on the target.
+    /// What the copy could not make on the target, and sequences that are not set.
     unmade: Vec<Unmade>,
     /// The newest cycle that has ended.
     last_cycle: Option<Cycle>,
@@ -108,7 +108,7 @@ fn print(known: &[Known], with_tables: bool) {
             say(&format!("{schema}.{table}: {}", subset_words(subset)));
         }
         for one in known.iter().flat_map(|one| &one.unmade) {
-            say(&unmade_line(one));
+            say(&one.line());
         }
     }
 }
@@ -331,13 +331,7 @@ impl Known {
             }
         }
         notes.extend(unmade_words(&self.unmade, &self.replica.name));
-        if self.missing() > 0 {
-            notes.push(format!(
-                "{} rows to update or delete were not on the target, which is not what the source \
-                 is: drop the replica and create it again",
-                self.missing()
-            ));
-        }
+        notes.extend(missing_words(self.missing()));
         notes
     }
 

@@ -100,7 +100,7 @@ fn lines(report: &Report) -> Vec<String> {
         ));
     }
     for one in &report.unmade {
-        lines.push(unmade_line(one));
+        lines.push(one.line());
     }
     if report.is_equal() {
         let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
@@ -112,16 +112,6 @@ fn lines(report: &Report) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// An object that the copy could not make, and the command that does.
-pub fn unmade_line(one: &Unmade) -> String {
-    format!(
-        "{} is not there: {}; {}",
-        one.name(),
-        one.error,
-        one.command
-    )
 }
 
 pub fn unmade_json(one: &Unmade) -> Value {
@@ -191,7 +181,7 @@ fn mismatch(name: &str, report: &Report) -> String {
         .map(|(table, differences)| (table.more, differences.count()))
         .filter(|(_, found)| *found > 0)
         .collect();
-    let were = if open == 1 { "was" } else { "were" };
+    let were = figures::verb(open as u64, "was", "were");
     if differ.is_empty() {
         let altered =
             (report.publication.as_ref()).map(|_| "its publication was altered".to_owned());
@@ -199,7 +189,12 @@ fn mismatch(name: &str, report: &Report) -> String {
         let lacks = Some(lacks.count()).filter(|lacks| *lacks > 0);
         let lacks = lacks.map(|lacks| format!("the copy could not make {lacks} of its objects"));
         let open = Some(open).filter(|open| *open > 0);
-        let open = open.map(|open| format!("{open} of {all} tables {were} not compared"));
+        let open = open.map(|open| {
+            format!(
+                "{open} of {} {were} not compared",
+                figures::counted(all as u64, "table")
+            )
+        });
         let nothing = (all == 0).then(|| "there is no table to compare".to_owned());
         let why = altered.into_iter().chain(lacks).chain(open).chain(nothing);
         let why: Vec<_> = why.collect();
@@ -221,10 +216,10 @@ fn mismatch(name: &str, report: &Report) -> String {
         open => format!("; {open} {were} not compared"),
     };
     format!(
-        "replica {name} is not what its source was at {}: {more}{found} in {} of {all} \
-         tables{besides}",
+        "replica {name} is not what its source was at {}: {more}{found} in {} of {}{besides}",
         report.lsn,
         differ.len(),
+        figures::counted(all as u64, "table")
     )
 }
 

@@ -214,3 +214,64 @@ fn program_library_and_changelog_are_of_one_version() {
     let sql = after(&control, "default_version = '");
     assert!(version.starts_with(&format!("{sql}.")), "{sql} {version}");
 }
+
+/// Nouns that follow numbers in printed words.
+const NOUNS: [&str; 8] = [
+    "rows", "nodes", "sessions", "segments", "times", "replicas", "errors", "objects",
+];
+
+/// Numbers that are never 1, besides constants and numbers with decimals.
+const NEVER_ONE: [&str; 6] = [
+    "at most {most} sessions",
+    "{} rows, not one",
+    "{count} rows where one",
+    "all {replicas} replicas keep up",
+    "{number} errors were found, the first",
+    "{factor} times the original pace",
+];
+
+/// Where words print a number and a plural, which read wrong for 1. Parts of a whole are plural at any
+/// number.
+fn plural(line: &str) -> Option<&str> {
+    let code = line.split("//").next().unwrap_or(line);
+    if NEVER_ONE.iter().any(|words| code.contains(words)) {
+        return None;
+    }
+    code.match_indices("} ").find_map(|(end, _)| {
+        let start = code[..end].rfind('{')?;
+        let noun = &code[end + 2..];
+        let noun = &noun[..noun
+            .find(|c: char| !c.is_alphabetic())
+            .unwrap_or(noun.len())];
+        let is_part = code[..start].ends_with("of ");
+        let number = &code[start + 1..end];
+        let is_exempt = is_part || number.contains(":.") || number.starts_with(char::is_uppercase);
+        (NOUNS.contains(&noun) && !is_exempt).then(|| &code[start..end + 2 + noun.len()])
+    })
+}
+
+#[test]
+fn numbers_agree_with_their_nouns() {
+    assert_eq!(plural(r#"format!("{} rows were", n)"#), Some("{} rows"));
+    assert_eq!(plural(r#"format!("{left} of {all} nodes", n)"#), None);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let entry = entry.unwrap();
+        if TEST_BED.iter().any(|name| *name == entry.file_name()) {
+            continue;
+        }
+        let mut sources = Vec::new();
+        files(&entry.path().join("src"), &mut sources);
+        let is_rust = |path: &PathBuf| path.extension().is_some_and(|it| it == "rs");
+        for path in sources.into_iter().filter(is_rust) {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let words = text.lines().filter_map(plural).map(str::to_owned);
+            found.extend(words.map(|words| format!("{}: {words}", path.display())));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "use figures::counted:\n{}",
+        found.join("\n")
+    );
+}

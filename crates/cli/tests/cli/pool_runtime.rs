@@ -111,10 +111,7 @@ fn drained(socket: &Path, reads: u16, first: &Server, second: &Server) {
     });
     let drain = ["drain", "first", "--socket", socket, "--wait", "0s"];
     let said = pool(&drain, 6);
-    assert!(
-        text(&said).contains("first: 1 sessions are left"),
-        "{said:?}"
-    );
+    assert!(text(&said).contains("first: 1 session is left"), "{said:?}");
     await_servers(reads, &[second]);
     assert_eq!(port_of(&mut kept), Some(first.port()));
     pool(&[&drain[..], &["--close"]].concat(), 0);

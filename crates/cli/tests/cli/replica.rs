@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
-use lockstep_lab::server::{SUPERUSER, Server, settings_of};
+use lockstep_lab::server::{SUPERUSER, Server, Stop, settings_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -635,4 +635,40 @@ fn rows_that_are_missing_are_counted_and_logged() {
     let log = std::fs::read_to_string(&followed.log).unwrap();
     let warned = |line: &str| line.contains("WARN") && line.contains("2 of \"public.a\"");
     assert!(log.lines().any(warned), "{log}");
+}
+
+#[test]
+fn a_replica_whose_source_is_gone_is_dropped_on_the_target_alone() {
+    let (_lab, mut source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    source.stop(Stop::Fast).unwrap();
+    let refused = output(&["drop", "r", "--target", &to]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let words = text(&refused.stderr);
+    assert!(
+        words.contains("lockstep replica drop r --without-source"),
+        "{words}"
+    );
+    let dropped = output(&["drop", "r", "--target", &to, "--without-source"]);
+    assert!(dropped.status.success(), "{dropped:?}");
+    assert_eq!(value(&target, "SELECT count(*) FROM lockstep.replica"), "0");
+    assert_eq!(
+        value(&target, "SELECT count(*) FROM pg_replication_origin"),
+        "0"
+    );
+    assert_eq!(
+        value(&target, "SELECT count(*) FROM a"),
+        "0",
+        "the table stays"
+    );
+    // The source comes back, and the printed commands remove what it keeps.
+    source.start().unwrap();
+    let kept = "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)";
+    assert_eq!(value(&source, kept), "2");
+    let printed = text(&dropped.stdout);
+    let commands: Vec<_> = printed.lines().filter(|line| line.ends_with(';')).collect();
+    assert_eq!(commands.len(), 2, "{printed}");
+    commands.iter().for_each(|command| on(&source, command));
+    assert_eq!(value(&source, kept), "0");
 }

@@ -245,6 +245,12 @@ fn a_cycle_that_waits_is_shown_as_running_and_late() {
         .unwrap();
     let late = "SELECT coalesce(cycle_late_ms > 3000, false) FROM lockstep.replica";
     cycling.until(late, "t", &mut process);
+    let status = text(&cycling.ask("status", &[]).stdout);
+    let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        status.contains("later than its frequency lets expect"),
+        "{status}"
+    );
     let history = cycling.json("history");
     assert_eq!(history["cycles"][0]["state"], "running", "{history}");
     assert!(
@@ -304,6 +310,7 @@ fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
     );
     let status = text(&cycling.ask("status", &[]).stdout);
     assert!(!status.contains("the target has all"), "{status}");
+    assert!(!status.contains("has not ended"), "{status}");
     let json = status_json(&cycling);
     assert_eq!(json["spool"]["full_by"], "transaction", "{json}");
     for (command, wait) in [("force", "3"), ("verify", "2")] {

@@ -115,6 +115,8 @@ fn who_keeps_changes_waiting_is_named() {
     let words = waiting["error"].as_str().unwrap();
     assert!(words.starts_with(&who), "{words}");
     assert_eq!(waiting["apply"], "applying", "{waiting}");
+    let shown = text(&output(&["status", "r", "--target", &followed.to]).stdout);
+    assert!(!shown.contains("keep up"), "{shown}");
     let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());

@@ -6,7 +6,7 @@
 //! Otherwise it is well only if [`Check::holds`] says so from what was seen. What cannot be seen, and a state
 //! that no check knows, is not known.
 
-use lockstep_service::words::figures::seconds;
+use lockstep_service::words::figures::{counted, seconds, verb};
 use serde::Serialize;
 
 use crate::diagnosis::{Finding, LinkReport};
@@ -225,14 +225,19 @@ fn has_replicas(place: &Place<'_, '_>) -> Result<String, String> {
     let named = place.view.window.nodes.len();
     match place.view.links.len() {
         0 if named <= 1 => Err("no replica is named, and none is connected".to_owned()),
-        number => Ok(format!("{number} replicas are looked at")),
+        number => Ok(format!(
+            "{} {} looked at",
+            counted(number as u64, "replica"),
+            verb(number as u64, "is", "are")
+        )),
     }
 }
 
 fn are_remembered(place: &Place<'_, '_>) -> Result<String, String> {
     let number = place.view.window.remembered.as_ref().map_or(0, Vec::len);
     Ok(format!(
-        "{number} replicas were seen within the last hour, and all are there"
+        "{} seen within the last hour, and none is missing",
+        counted(number as u64, "replica")
     ))
 }
 
@@ -249,7 +254,10 @@ fn answers(place: &Place<'_, '_>) -> Result<String, String> {
     match (trouble, node.samples.len()) {
         (Some(trouble), _) => Err(trouble.to_string()),
         (None, 0) => Err("it has not answered".to_owned()),
-        (None, number) => Ok(format!("it answered {number} times, as what it was named")),
+        (None, number) => Ok(format!(
+            "it answered {}, as what it was named",
+            counted(number as u64, "time")
+        )),
     }
 }
 
@@ -270,7 +278,11 @@ fn is_archived(place: &Place<'_, '_>) -> Result<String, String> {
     let queue = node.last().and_then(|last| last.archive);
     let queue =
         queue.ok_or("it does not show what waits to be archived (pg_ls_archive_statusdir)")?;
-    Ok(format!("{} segments wait to be archived", queue.ready))
+    Ok(format!(
+        "{} {} to be archived",
+        counted(queue.ready, "segment"),
+        verb(queue.ready, "waits", "wait")
+    ))
 }
 
 fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! Signals about old transactions on a primary: while they last, its dead rows stay, and its
 //! logical slots keep the WAL since their beginning, however fast their consumers are.
 
-use lockstep_service::words::figures::{bytes, seconds};
+use lockstep_service::words::figures::{bytes, counted, seconds, verb};
 
 use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View};
@@ -108,7 +108,11 @@ pub(super) fn prepared(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "prepared_transactions",
                 count as f64,
-                format!("{count} transactions are prepared; each keeps its locks"),
+                format!(
+                    "{} {} prepared; each keeps its locks",
+                    counted(count as u64, "transaction"),
+                    verb(count as u64, "is", "are")
+                ),
             )
             .name("gid", &oldest.gid)
             .name("database", oldest.database.as_deref().unwrap_or("?"));

@@ -1,6 +1,6 @@
 //! Signals of decoding and applying.
 
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 
 use super::halted::{ended, moves};
 use super::published::{followed, some};
@@ -203,7 +203,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         }
         let why = match (last.enabled, errors > 0.0) {
             (false, _) => "it is disabled".to_owned(),
-            (true, true) => format!("its worker failed {errors:.0} times"),
+            (true, true) => format!("its worker failed {}", counted(errors as u64, "time")),
             (true, false) => format!("it had no worker in {} of the samples", percent(away)),
         };
         let severity = match link.last_bytes() {
@@ -237,7 +237,10 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "apply_errors",
                 last.apply_errors as f64,
-                format!("{} errors since its statistics began", last.apply_errors),
+                format!(
+                    "{} since its statistics began",
+                    counted(last.apply_errors, "error")
+                ),
             )
             .fact(
                 "behind_bytes",
@@ -570,7 +573,10 @@ fn unindexed(view: &View<'_>) -> Vec<Evidence> {
                 .fact(
                     "searched_rows",
                     *rows,
-                    format!("each update or delete of {table} will search about {rows:.0} rows"),
+                    format!(
+                        "each update or delete of {table} will search about {}",
+                        counted(*rows as u64, "row")
+                    ),
                 )
                 .name("table", table),
         )
@@ -598,8 +604,10 @@ pub(super) fn missing_index(view: &View<'_>) -> Vec<Evidence> {
                 "searched_rows",
                 searches.rows,
                 format!(
-                    "{:.0} searches of the whole table {} read {:.0} rows",
-                    searches.number, searches.table, searches.rows
+                    "{:.0} searches of the whole table {} read {}",
+                    searches.number,
+                    searches.table,
+                    counted(searches.rows as u64, "row")
                 ),
             )
             .fact(

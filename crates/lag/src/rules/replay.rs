@@ -1,6 +1,6 @@
 //! Signals of replay on a standby.
 
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, counted, percent, seconds, verb};
 
 use super::halted::replay_halts;
 use super::{Evidence, Severity, View};
@@ -132,8 +132,9 @@ fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence
             "demoted_sessions",
             extension.demoted as f64,
             format!(
-                "{} sessions have low priority ({})",
-                extension.demoted,
+                "{} {} low priority ({})",
+                counted(extension.demoted, "session"),
+                verb(extension.demoted, "has", "have"),
                 extension.method.as_deref().unwrap_or("none")
             ),
         )

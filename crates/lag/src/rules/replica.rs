@@ -1,6 +1,6 @@
 //! Signals of replicas that `lockstep replica` keeps: what their targets say of why they do not apply.
 
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, counted, percent, seconds, verb};
 
 use super::standing::kept;
 use super::{Evidence, ReplicaFound, Severity, View};
@@ -259,7 +259,9 @@ pub(super) fn missing_rows(view: &View<'_>) -> Vec<Evidence> {
             "missing_rows",
             rows as f64,
             format!(
-                "{rows} rows to update or delete were not on {}",
+                "{} to update or delete {} not on {}",
+                counted(rows, "row"),
+                verb(rows, "was", "were"),
                 found.node.name
             ),
         )

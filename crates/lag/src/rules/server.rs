@@ -1,7 +1,7 @@
 //! Signals of a server by itself that replication suffers from: WAL that is not archived, whole
 //! pages in WAL, queries that replay cancels.
 
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, counted, percent, seconds, verb};
 
 use super::replay::with_delay;
 use super::{Evidence, Severity, View};
@@ -60,8 +60,8 @@ pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {
                     "archive_failures",
                     archiver.failed_count as f64,
                     format!(
-                        "archiving failed {} times, {} ago for segment {segment}",
-                        archiver.failed_count,
+                        "archiving failed {}, {} ago for segment {segment}",
+                        counted(archiver.failed_count, "time"),
                         seconds(failed)
                     ),
                 )
@@ -84,8 +84,9 @@ fn archiver_hangs(node: &NodeWindow) -> Option<Evidence> {
     }
     let oldest = queue.oldest_ms.unwrap_or(0.0);
     let words = format!(
-        "{} segments wait to be archived, the oldest for {}",
-        queue.ready,
+        "{} {} to be archived, the oldest for {}",
+        counted(queue.ready, "segment"),
+        verb(queue.ready, "waits", "wait"),
         seconds(oldest)
     );
     let evidence = Evidence::on(node, Severity::Risk)
@@ -94,8 +95,9 @@ fn archiver_hangs(node: &NodeWindow) -> Option<Evidence> {
             "oldest_waiting_ms",
             oldest,
             format!(
-                "{} segments were archived since the statistics began",
-                archiver.archived_count
+                "{} {} archived since the statistics began",
+                counted(archiver.archived_count, "segment"),
+                verb(archiver.archived_count, "was", "were")
             ),
         );
     Some(evidence.name("hanging", &node.name))

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use lockstep_service::words::figures::counted;
+
 use super::published::some;
 use super::{Evidence, View};
 use crate::link::Link;
@@ -111,7 +113,7 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
         let tables: Vec<String> = tables.map(|table| table.table.clone()).collect();
         let (name, words) = match state {
             Copying::Fails => {
-                let words = format!("copying has failed {} times", last.sync_errors);
+                let words = format!("copying has failed {}", counted(last.sync_errors, "time"));
                 ("failing_node", words)
             }
             _ => ("waiting_node", "no worker copies them".to_owned()),

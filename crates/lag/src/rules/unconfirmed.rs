@@ -1,7 +1,7 @@
 //! The signal of a consumer that takes all that it is sent, replies, and confirms nothing: its slot keeps WAL
 //! for ever.
 
-use lockstep_service::words::figures::{bytes, seconds};
+use lockstep_service::words::figures::{bytes, counted, seconds};
 
 use super::standing::kept;
 use super::{Cause, Evidence, Rule, View};
@@ -31,7 +31,8 @@ pub(super) fn confirms_nothing(view: &View<'_>) -> Vec<Evidence> {
         let kept = slot.and_then(|(last, slot)| Some(kept(last, last.slot(slot)?)));
         let kept = kept.unwrap_or(0.0);
         let words = format!(
-            "it has all that it was sent, has replied {replies} times, and has confirmed nothing for {}",
+            "it has all that it was sent, has replied {}, and has confirmed nothing for {}",
+            counted(replies as u64, "time"),
             seconds(since_ms)
         );
         let evidence = Evidence::of(link, 1.0)

@@ -27,6 +27,7 @@ use crate::lifecycle::exporter::{
 use crate::lifecycle::finish;
 use crate::lifecycle::made;
 use crate::lifecycle::remove::remove_from_source;
+use crate::lifecycle::setval;
 use crate::lifecycle::{Watcher, session};
 use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
@@ -565,13 +566,14 @@ impl Run<'_> {
         let mut target = target_session(&self.options.target)?;
         target.execute(SILENT).map_err(ReplicaError::Target)?;
         let publication = &self.replica.publication;
-        finish::sequences(
+        let unset = setval::set(
             &mut source,
             &mut target,
             &self.excluded,
             publication,
-            &mut finish::Values::new(),
+            &mut setval::Values::new(),
         )?;
+        (self.state).set_unmade(&self.replica.name, Phase::Ready, &unset)?;
         failpoint::CREATE_SEQUENCES.reach();
         let mut unmade = finish::without_event_triggers(&mut source, &mut target, finish::views)?;
         unmade.extend(finish::analyze(&self.options.target, self.options.jobs)?);

@@ -1,49 +1,20 @@
-//! What follows the rows: sequences, materialized views, statistics.
+//! What follows the rows and the sequences: materialized views, statistics.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use lockstep_client::quote::{identifier, sql_literal};
-use lockstep_client::{ClientError, Connection, Conninfo, ToText, field};
+use lockstep_client::quote::identifier;
+use lockstep_client::{ClientError, Connection, Conninfo, field};
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::made::{is_of_the_object, lacks_a_name, said};
-use crate::names::Excluded;
 use crate::names::TableName;
 use crate::state::{ANALYZE, Unmade, VIEW};
 
 /// SQLSTATE of a materialized view that reads another one that is not filled yet.
 const NOT_FILLED: &str = "55000";
-
-/// Most sequences that are asked for at once.
-const MOST_SEQUENCES: usize = 500;
-
-const SEQUENCES: &str = "
-SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\\_%'
-    AND n.nspname <> 'lockstep'
-ORDER BY 1, 2";
-
-/// Sequences that fill columns which the publication's lists leave out. Partitions may use one of a
-/// table above them.
-const FILLING: &str = "
-SELECT DISTINCT n.nspname, s.relname
-FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-    CROSS JOIN LATERAL (SELECT r.prrelid AS oid UNION
-        SELECT relid FROM pg_partition_ancestors(r.prrelid)) t
-    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname NOT IN (SELECT l.attname
-        FROM pg_attribute l WHERE l.attrelid = r.prrelid AND l.attnum = ANY (r.prattrs))
-    LEFT JOIN pg_attrdef e ON e.adrelid = a.attrelid AND e.adnum = a.attnum
-    JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.refclassid = d.classid
-            AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum AND d.deptype = 'i'
-        OR d.classid = 'pg_attrdef'::regclass AND d.objid = e.oid
-            AND d.refclassid = 'pg_class'::regclass
-    JOIN pg_class s ON s.relkind = 'S'
-        AND s.oid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid END
-    JOIN pg_namespace n ON n.oid = s.relnamespace
-WHERE p.pubname = $1 AND r.prattrs IS NOT NULL";
 
 const VIEWS: &str = "
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -62,15 +33,7 @@ WHERE c.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't' AND n.nspname NOT
 ORDER BY c.relpages DESC";
 
 fn names(connection: &mut Connection, sql: &str) -> Result<Vec<TableName>, ClientError> {
-    names_with(connection, sql, &[])
-}
-
-fn names_with(
-    connection: &mut Connection,
-    sql: &str,
-    parameters: &[&dyn ToText],
-) -> Result<Vec<TableName>, ClientError> {
-    let rows = connection.query_with(sql, parameters)?;
+    let rows = connection.query(sql)?;
     rows.iter()
         .map(|row| {
             Ok(TableName {
@@ -79,62 +42,6 @@ fn names_with(
             })
         })
         .collect()
-}
-
-/// Values of sequences by their names in SQL, as they were set last.
-pub type Values = HashMap<String, (i64, bool)>;
-
-/// Brings the target's sequences to where the source's are now: at or beyond every value that rows have
-/// which were copied or applied before. Those that fill columns which are not replicated stay: the target
-/// has used them for values of its own. Only those are set that have moved since they were `set`.
-pub fn sequences(
-    source: &mut Connection,
-    target: &mut Connection,
-    excluded: &Excluded,
-    publication: &str,
-    set: &mut Values,
-) -> Result<()> {
-    let there = names(target, SEQUENCES).map_err(ReplicaError::Target)?;
-    let here = names(source, SEQUENCES).map_err(ReplicaError::Source)?;
-    let filling = names_with(source, FILLING, &[&publication]).map_err(ReplicaError::Source)?;
-    let is_wanted = |name: &&TableName| {
-        !excluded.names(name) && there.contains(name) && !filling.contains(name)
-    };
-    let wanted: Vec<_> = here.iter().filter(is_wanted).collect();
-    for part in wanted.chunks(MOST_SEQUENCES) {
-        let mut moved = values(source, part).map_err(ReplicaError::Source)?;
-        moved.retain(|name, value| set.get(name) != Some(&*value));
-        let calls: Result<Vec<_>, ClientError> = moved
-            .iter()
-            .map(|(name, (last, called))| {
-                let name = sql_literal("sequence", name)?;
-                Ok(format!("setval({name}, {last}, {called})"))
-            })
-            .collect();
-        let calls = calls.map_err(ReplicaError::Target)?;
-        if !calls.is_empty() {
-            let done = target.execute(&format!("SELECT {}", calls.join(", ")));
-            done.map_err(ReplicaError::Target)?;
-            set.extend(moved);
-        }
-    }
-    Ok(())
-}
-
-fn values(source: &mut Connection, names: &[&TableName]) -> Result<Values, ClientError> {
-    let selects: Result<Vec<_>, ClientError> = names
-        .iter()
-        .map(|name| {
-            let name = name.sql();
-            let literal = sql_literal("sequence", &name)?;
-            Ok(format!(
-                "SELECT {literal}, last_value, is_called FROM {name}"
-            ))
-        })
-        .collect();
-    let rows = source.query(&selects?.join(" UNION ALL "))?;
-    let value = |row: &Vec<Option<String>>| Ok((field(row, 0)?, (field(row, 1)?, field(row, 2)?)));
-    rows.iter().map(value).collect()
 }
 
 /// Event triggers of the source that fire for sessions like ours, and how each is enabled there.

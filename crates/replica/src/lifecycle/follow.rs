@@ -217,11 +217,17 @@ impl Look {
     fn again_and_again(&self, expected: &Expected) {
         let mut expected = expected.clone();
         let (mut before, mut said) = (None, None);
+        let mut seen = String::new();
         let mut pause = Duration::ZERO;
         loop {
-            let ended = rest(&self.control, pause);
+            // What was done to the target's tables is looked at as soon as it is noticed.
+            self.control.wait_for(pause, |stats| {
+                stats.phase == lockstep_apply::Phase::Stopped || stats.tables_seen != seen
+            });
             pause = LOOK_AT_SOURCE_EVERY;
-            let applied = self.control.stats().applied;
+            let stats = self.control.stats();
+            let (applied, ended) = (stats.applied, stats.phase == lockstep_apply::Phase::Stopped);
+            seen = stats.tables_seen;
             if ended || self.alive.strong_count() == 0 {
                 return;
             }
@@ -285,6 +291,15 @@ impl Look {
         );
         let mut found = found.ok()?;
         found.look_at_target(state, tables).ok()?;
+        let doubts: Vec<_> = (found.lost.iter())
+            .filter_map(|lost| Some((&lost.table, Some(lost.doubt()?))))
+            .collect();
+        if !doubts.is_empty() {
+            state.doubt(&self.replica.name, &doubts).ok()?;
+        }
+        if let Some(attached) = &found.attached {
+            state.keep_attached(&self.replica.name, attached).ok()?;
+        }
         Some((found, unmade))
     }
 }
@@ -514,6 +529,9 @@ fn look(
     control: &Control,
     before: &mut Before,
 ) -> Result<Wants> {
+    let (missing_rows, tables_seen) = state.tables_seen(name)?;
+    control.count(|stats| (stats.missing_rows, stats.tables_seen) = (missing_rows, tables_seen));
+    look_at_waits(state, control, &control.stats(), before);
     let stats = control.stats();
     state.set_applied(
         name,
@@ -537,7 +555,6 @@ fn look(
         state.set_right(name, lsn)?;
         before.published = stats.published;
     }
-    look_at_waits(state, control, &stats, before);
     let replica = state.replica(name)?;
     let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
     replica.as_ref().map(Wants::of).ok_or_else(gone)

@@ -3,7 +3,8 @@
 //! | module | what |
 //! |---|---|
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
-//! | [`finish`] | what follows the rows: sequences, materialized views, statistics |
+//! | [`finish`] | what follows the rows and the sequences: materialized views, statistics |
+//! | `setval` | sets the target's sequences to the source's values |
 //! | `made` | what the target refused at first, tried again and listed |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
@@ -19,6 +20,7 @@ pub mod follow;
 mod made;
 pub mod remove;
 mod sequences;
+mod setval;
 
 use lockstep_apply::sessions;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};

@@ -3,12 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::quote::identifier;
+use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, ReplicaState};
+use crate::status::source::source_of;
 use lockstep_apply::origins;
 use lockstep_apply::sessions;
 
@@ -43,10 +44,48 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
     removed().map_err(ReplicaError::Source)
 }
 
+/// What removes the replica from its source, as commands for the database that it was made from.
+pub fn left_on_source(replica: &Replica) -> Result<[String; 2]> {
+    let parts = || -> Result<[String; 2], ClientError> {
+        let slot = sql_literal("slot", &replica.slot)?;
+        let publication = identifier("publication", &replica.publication)?;
+        Ok([
+            format!(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {slot};"
+            ),
+            format!("DROP PUBLICATION IF EXISTS {publication};"),
+        ])
+    };
+    parts().map_err(ReplicaError::Source)
+}
+
 /// Drops a replica: its slot and publication on the source, its origins and its state on the
 /// target. The target's tables stay. What is gone already is no error, so a call that failed halfway
 /// can be repeated. `source` is used in place of the conninfo that the state has.
 pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Result<Replica> {
+    removed(name, target, |replica| {
+        let source = source_of(source, &replica.source)?;
+        remove_from_source(&source, replica).map_err(|error| match error {
+            ReplicaError::Source(error) if error.refusal().is_none() => ReplicaError::NoSource {
+                error,
+                name: name.to_owned(),
+            },
+            error => error,
+        })
+    })
+}
+
+/// Drops a replica whose source is gone: its origins and its state on the target. What a source that comes
+/// back keeps is told by [`left_on_source`].
+pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Replica> {
+    removed(name, target, |_| Ok(()))
+}
+
+fn removed(
+    name: &str,
+    target: &Conninfo,
+    from_source: impl FnOnce(&Replica) -> Result<()>,
+) -> Result<Replica> {
     let unknown = || {
         ReplicaError::State(format!(
             "the target has no replica \"{name}\"; lockstep replica status lists those it has"
@@ -55,15 +94,7 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
-    let kept;
-    let source = match source {
-        Some(source) => source,
-        None => {
-            kept = Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?;
-            &kept
-        }
-    };
-    remove_from_source(source, &replica)?;
+    from_source(&replica)?;
     failpoint::DROP_SOURCE.reach();
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
     failpoint::DROP_ORIGINS.reach();

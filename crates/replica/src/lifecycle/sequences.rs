@@ -2,7 +2,7 @@
 //! after each cycle, or without cycles within [`LOOK_AT_SOURCE_EVERY`] of a change.
 //!
 //! The source's values are read after the cycle is committed, so that none is behind a value that the cycle's
-//! rows have.
+//! rows have. While some cannot be set, all are looked at every [`LOOK_AT_SOURCE_EVERY`].
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use lockstep_client::Connection;
 use lockstep_wire::Lsn;
 use tracing::warn;
 
-use super::finish::{self, Values};
 use super::follow::{LOOK_AT_SOURCE_EVERY, Look, rest};
+use super::setval::{self, Values};
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::session;
+use crate::state::{Phase, ReplicaState, Unmade, unmade_words};
 
 /// Interval of looks whether a cycle has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -52,18 +53,22 @@ struct Sessions {
 /// Sets sequences until the replica has ended.
 pub(super) fn follow(look: &Look) {
     let (mut seen, mut sessions) = (None, None);
-    let mut said = None;
+    let (mut said, mut listed) = (None, None);
     let mut pause = LOOK_EVERY;
     while !rest(&look.control, pause) && look.alive.strong_count() > 0 {
         let has_cycles = !look.control.wanted().frequency.is_zero();
-        pause = match has_cycles {
+        // A right may be granted at any time.
+        let has_unset = (listed.as_ref()).is_some_and(|listed: &Vec<_>| !listed.is_empty());
+        pause = match has_cycles && !has_unset {
             true => LOOK_EVERY,
             false => LOOK_AT_SOURCE_EVERY,
         };
-        let Some(now) = Seen::moved(seen, &look.control.stats(), has_cycles) else {
+        let stats = look.control.stats();
+        let before = seen.filter(|_| !has_unset);
+        let Some(now) = Seen::moved(before, &stats, has_cycles) else {
             continue;
         };
-        match set(look, &mut sessions) {
+        match set(look, &mut sessions).and_then(|unset| list(look, unset, &mut listed)) {
             Ok(()) => (seen, said) = (Some(now), None),
             // Apply says what is wrong with a server that is away.
             Err(error) => {
@@ -78,7 +83,25 @@ pub(super) fn follow(look: &Look) {
     }
 }
 
-fn set(look: &Look, sessions: &mut Option<Sessions>) -> Result<()> {
+/// Keeps in the state which sequences cannot be set, unless it has them `listed` already.
+fn list(look: &Look, unset: Vec<Unmade>, listed: &mut Option<Vec<Unmade>>) -> Result<()> {
+    if listed.as_ref() == Some(&unset) {
+        return Ok(());
+    }
+    let name = &look.replica.name;
+    if let Some(words) = unmade_words(&unset, name) {
+        warn!(replica = name, "{words}");
+    }
+    if let Some(mut state) = ReplicaState::find(&look.target)? {
+        state.set_unmade(name, Phase::Ready, &unset)?;
+        let unmade = state.unmade(name)?.len();
+        look.control.count(|stats| stats.unmade = Some(unmade));
+    }
+    *listed = Some(unset);
+    Ok(())
+}
+
+fn set(look: &Look, sessions: &mut Option<Sessions>) -> Result<Vec<Unmade>> {
     let open = || -> Result<Sessions> {
         Ok(Sessions {
             source: session(&look.source).map_err(ReplicaError::Source)?,
@@ -92,7 +115,7 @@ fn set(look: &Look, sessions: &mut Option<Sessions>) -> Result<()> {
     };
     let now = sessions.insert(now);
     let (excluded, publication) = (look.replica.excluded(), &look.replica.publication);
-    finish::sequences(
+    setval::set(
         &mut now.source,
         &mut now.target,
         &excluded,

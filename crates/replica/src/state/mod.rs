@@ -8,7 +8,8 @@
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
 //! | `lockstep.publication` | replica; see `state/published.rs` | none |
-//! | `lockstep.unmade` | object of the source that the copy could not make; see `state/unmade.rs` | none |
+//! | `lockstep.unmade` | object of the source that the copy could not make, or sequence that is not set; see `state/unmade.rs` | none |
+//! | `lockstep.attached` | partition of the source that was not copied; see `state/attached.rs` | none |
 //! | `lockstep.cycle` | cycle that has ended; see `state/cycles.rs` | all |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
@@ -28,6 +29,7 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+mod attached;
 mod cycles;
 pub mod failpoint;
 mod hold;
@@ -45,13 +47,14 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
+pub use attached::Attached;
 pub use cycles::{Cycle, CyclesNow, Forced, RunningCycle};
 pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
-pub use tables::{TableCopy, TableState, copied_sql, copying_sql};
-pub use unmade::{ANALYZE, Unmade, VIEW, words as unmade_words};
+pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};
+pub use unmade::{ANALYZE, SEQUENCE, Unmade, VIEW, words as unmade_words};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::Excluded;

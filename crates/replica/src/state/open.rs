@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 13] = [
+const VERSIONS: [&str; 15] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -164,6 +164,19 @@ GRANT SELECT ON lockstep.cycle TO pg_monitor;
 ",
     "
 ALTER TABLE lockstep.replica ADD spool_full_by text;
+",
+    "
+CREATE TABLE lockstep.attached (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    source_oid oid NOT NULL,
+    since text NOT NULL,
+    is_whole boolean NOT NULL,
+    PRIMARY KEY (replica, source_oid)
+);
+GRANT SELECT ON lockstep.attached TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.table_copy ADD doubt text;
 ",
 ];
 

@@ -28,6 +28,26 @@ as_text!(
     (TableState::Copied, "copied"),
 );
 
+/// Why a table's rows may not be the source's any more, once that was seen: what is in order again does not
+/// bring them back. It stays until `verify` finds the table equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// The target's table was unlogged: a crash empties it.
+    Unlogged,
+    /// Another table was in its place on the target.
+    Replaced,
+    /// The target's table had not all columns.
+    NoColumns,
+}
+
+as_text!(
+    Doubt,
+    "doubt of a table",
+    (Doubt::Unlogged, "unlogged"),
+    (Doubt::Replaced, "replaced"),
+    (Doubt::NoColumns, "columns"),
+);
+
 /// A table of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableCopy {
@@ -48,6 +68,9 @@ pub struct TableCopy {
     pub there: Option<TableName>,
     /// The target has another table of the name at the copy now, in place of the one that was copied into.
     pub replaced: bool,
+    /// The target's table, or a partition of it, is unlogged.
+    pub unlogged: bool,
+    pub doubt: Option<Doubt>,
 }
 
 impl ReplicaState {
@@ -83,13 +106,16 @@ impl ReplicaState {
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
         let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
                        missing_rows, source_oid, \
-                       target_oid, there.nspname, there.relname, named.oid <> target_oid \
+                       target_oid, there.nspname, there.relname, named.oid <> target_oid, \
+                       there.relpersistence = 'u' OR there.relkind = 'p' AND EXISTS ( \
+                           SELECT FROM pg_partition_tree(there.oid) t JOIN pg_class l ON l.oid = t.relid \
+                           WHERE l.relpersistence = 'u'), doubt \
                    FROM lockstep.table_copy LEFT JOIN LATERAL ( \
                        SELECT x.oid FROM pg_class x JOIN pg_namespace s ON s.oid = x.relnamespace \
                        WHERE s.nspname = schema_name AND x.relname = table_name \
                            AND x.relkind IN ('r', 'p', 'f')) named ON true \
                    LEFT JOIN LATERAL ( \
-                       SELECT n.nspname, c.relname \
+                       SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence \
                        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                        WHERE c.relkind IN ('r', 'p', 'f') AND c.oid IN (target_oid, named.oid) \
                        ORDER BY c.oid = target_oid DESC LIMIT 1) there ON true \
@@ -97,6 +123,28 @@ impl ReplicaState {
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         rows.iter().map(|row| table_copy(row)).collect()
+    }
+
+    /// Rows to update or delete that were not found in all tables, and a text that is another one once
+    /// something has happened to the target's tables, or a doubt is gone.
+    pub fn tables_seen(&mut self, name: &str) -> Result<(u64, String)> {
+        let sql = "SELECT coalesce(sum(missing_rows), 0)::int8, md5(string_agg(concat_ws(' ', schema_name, \
+                           table_name, doubt, n.nspname, c.relname, c.relpersistence), E'\\n' \
+                           ORDER BY schema_name, table_name) \
+                       FILTER (WHERE doubt IS NOT NULL OR target_oid IS NOT NULL AND (c.oid IS NULL \
+                           OR c.relpersistence <> 'p' OR (n.nspname, c.relname) <> (schema_name, table_name)))) \
+                   FROM lockstep.table_copy LEFT JOIN (pg_class c JOIN pg_namespace n \
+                           ON n.oid = c.relnamespace) ON c.oid = target_oid \
+                   WHERE replica = $1";
+        let read = |rows: Vec<Vec<Option<String>>>| {
+            let row = rows.first().map_or(&[][..], Vec::as_slice);
+            Ok((
+                field(row, 0)?,
+                field::<Option<String>>(row, 1)?.unwrap_or_default(),
+            ))
+        };
+        let rows = self.connection.query_with(sql, &[&name]);
+        rows.and_then(read).map_err(ReplicaError::Target)
     }
 
     /// Takes the target's tables of these names for those that were copied into: they have the source's rows.
@@ -111,6 +159,19 @@ impl ReplicaState {
         let names = serde_json::json!(names).to_string();
         let adopted = self.connection.query_with(sql, &[&name, &names]);
         adopted.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// Keeps why rows of these tables may not be the source's; None: they are.
+    pub fn doubt(&mut self, name: &str, tables: &[(&TableName, Option<Doubt>)]) -> Result<()> {
+        let doubts: Vec<_> = (tables.iter())
+            .map(|(table, doubt)| (&table.schema, &table.table, doubt.map(Doubt::text)))
+            .collect();
+        let sql = "UPDATE lockstep.table_copy SET doubt = l ->> 2 FROM json_array_elements($2::json) l \
+                   WHERE replica = $1 AND schema_name = l ->> 0 AND table_name = l ->> 1 \
+                       AND doubt IS DISTINCT FROM l ->> 2";
+        let doubts = serde_json::json!(doubts).to_string();
+        let kept = self.connection.query_with(sql, &[&name, &doubts]);
+        kept.map(drop).map_err(ReplicaError::Target)
     }
 }
 
@@ -172,15 +233,19 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
         };
         let replaced = field::<Option<bool>>(row, 11)?.unwrap_or(false);
         let sides = (field(row, 7)?, field(row, 8)?, there, replaced);
+        let unlogged = field::<Option<bool>>(row, 12)?.unwrap_or(false);
+        let doubt: Option<String> = field(row, 13)?;
         Ok((
             name,
             field::<String>(row, 2)?,
             field(row, 3)?,
             counts,
             sides,
+            (unlogged, doubt),
         ))
     };
-    let (name, state, start, counts, sides) = read().map_err(ReplicaError::Target)?;
+    let (name, state, start, counts, sides, (unlogged, doubt)) =
+        read().map_err(ReplicaError::Target)?;
     let (source_oid, target_oid, there, replaced) = sides;
     let (rows, bytes, missing) = counts;
     Ok(TableCopy {
@@ -194,5 +259,7 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
         target_oid,
         there,
         replaced,
+        unlogged,
+        doubt: doubt.as_deref().map(Doubt::parse).transpose()?,
     })
 }

@@ -1,12 +1,17 @@
 //! What the copy could not make on the target, each with the command that makes it. A row is removed once
-//! the target has the object.
+//! the target has the object. So are sequences that cannot be set to the source's values, as phase `ready`:
+//! `run` lists them again after each look.
 
 use serde_json::json;
 
 use lockstep_client::{ClientError, field};
+use lockstep_service::words::figures::{counted, verb};
 
 use super::{Phase, ReplicaState};
 use crate::error::{ReplicaError, Result};
+
+/// What pg_dump calls the value of a sequence.
+pub const SEQUENCE: &str = "SEQUENCE SET";
 
 /// The kinds that pg_dump does not have.
 pub const VIEW: &str = "MATERIALIZED VIEW DATA";
@@ -15,7 +20,8 @@ pub const ANALYZE: &str = "ANALYZE";
 /// Most objects that [`words`] names.
 const MOST_NAMED: usize = 5;
 
-/// An object that the source has and the target lacks, since the target refused it.
+/// An object that the source has and the target lacks, since the target refused it, or a sequence that cannot
+/// be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmade {
     /// The kind in words of pg_dump, or [`VIEW`] or [`ANALYZE`].
@@ -35,6 +41,7 @@ impl Unmade {
     pub fn name(&self) -> String {
         let kind = match self.kind.as_str() {
             ANALYZE => "statistics".to_owned(),
+            SEQUENCE => "sequence".to_owned(),
             VIEW => "rows of materialized view".to_owned(),
             "FK CONSTRAINT" => "foreign key".to_owned(),
             kind => kind.to_lowercase(),
@@ -45,31 +52,58 @@ impl Unmade {
         }
     }
 
-    /// The target lacks something of the schema, or rows. Without statistics it lacks neither.
+    /// The object, what is wrong, and the command that mends it, for people.
+    pub fn line(&self) -> String {
+        let (name, error, command) = (self.name(), &self.error, &self.command);
+        match self.kind.as_str() {
+            SEQUENCE => format!("{name} is not set to the source's value: {error}: {command}"),
+            _ => format!("{name} is not there: {error}; {command}"),
+        }
+    }
+
+    /// The target lacks something of the schema, or rows. Without statistics, or a sequence's value, it lacks
+    /// neither.
     pub fn is_of_the_copy(&self) -> bool {
-        self.kind != ANALYZE
+        self.kind != ANALYZE && self.kind != SEQUENCE
     }
 }
 
 /// One sentence about all of them; None if there are none.
 pub fn words(unmade: &[Unmade], replica: &str) -> Option<String> {
+    let (unset, unmade): (Vec<_>, Vec<_>) = unmade.iter().partition(|one| one.kind == SEQUENCE);
+    let objects = (!unmade.is_empty()).then(|| {
+        format!(
+            "the copy could not make {} of the source on the target: {}",
+            counted(unmade.len() as u64, "object"),
+            names(&unmade)
+        )
+    });
+    let sequences = (!unset.is_empty()).then(|| {
+        let number = unset.len() as u64;
+        format!(
+            "{} {} not set to the source's values: {}",
+            counted(number, "sequence"),
+            verb(number, "is", "are"),
+            names(&unset)
+        )
+    });
+    let all: Vec<_> = objects.into_iter().chain(sequences).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "{}; lockstep replica status {replica} prints the commands that mend this",
+            all.join("; ")
+        )
+    })
+}
+
+fn names(unmade: &[&Unmade]) -> String {
     let mut named: Vec<_> = (unmade.iter().take(MOST_NAMED))
         .map(|one| format!("{} ({})", one.name(), one.error))
         .collect();
     if let more @ 1.. = unmade.len().saturating_sub(MOST_NAMED) {
         named.push(format!("and {more} more"));
     }
-    (!named.is_empty()).then(|| {
-        format!(
-            "the copy could not make {} on the target: {}; lockstep replica status {replica} prints the \
-             commands that make them",
-            match unmade.len() {
-                1 => "1 object of the source".to_owned(),
-                number => format!("{number} objects of the source"),
-            },
-            named.join(", ")
-        )
-    })
+    named.join(", ")
 }
 
 /// True for a row `u` whose object the target has now. What belongs to a table has the table's name before

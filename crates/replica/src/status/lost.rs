@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use lockstep_client::{ClientError, Connection, field};
 
 use crate::names::{Excluded, TableName, quoted, tables_of, with_namespaces};
-use crate::state::{TableCopy, TableState, json_array};
+use crate::state::{Doubt, TableCopy, TableState, json_array};
 
 /// A table that is not replicated, or not under its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub enum Why {
     RenamedHere(TableName),
     /// The target has another table of its name than the one that was copied into.
     ReplacedHere,
+    /// The target's table, or a partition of it, is unlogged.
+    Unlogged,
+    /// The target's table is in order again, and its rows may not be.
+    Doubted(Doubt),
     /// The source has it, its publication has not.
     Unpublished,
     /// The source has made it after the copy, or has made it a logged one, or has moved it out of an
@@ -39,6 +43,10 @@ pub enum Why {
     /// The source has made it as a partition after the copy, and the target has no such partition under its
     /// name, but another table.
     NoPartition,
+    /// Rows of a later partition from before this are missing; and what sends all its rows again.
+    Older(String, String),
+    /// Whether rows of a later partition from before this are missing is not known, and why.
+    PerhapsOlder(String, String),
     /// The source sends these columns, and the target's table has none of their names.
     NoColumns(Vec<String>),
 }
@@ -89,13 +97,12 @@ pub fn lost(
     publications: &[String],
     tables: &[TableCopy],
 ) -> Result<Vec<Lost>, ClientError> {
-    let (mut lost, mut found) = (Vec::new(), BTreeSet::new());
+    let (mut lost, mut found, mut fine) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for row in source.query_with(LOST, &[&json_array(publications), &asked(tables)])? {
         let table = TableName {
             schema: field(&row, 0)?,
             table: field(&row, 1)?,
         };
-        found.insert(table.clone());
         let listed = tables.iter().find(|one| one.name == table);
         let there = listed.and_then(|listed| listed.there.as_ref());
         let why: String = field(&row, 4)?;
@@ -108,18 +115,23 @@ pub fn lost(
                 };
                 match (there, field(&row, 5)?) {
                     (None, _) => Why::Missing,
-                    (Some(there), true) if *there == now => continue,
+                    (Some(there), true) if *there == now => {
+                        fine.insert(table);
+                        continue;
+                    }
                     (Some(there), false) if *there == now => Why::Unpublished,
                     (Some(_), _) => Why::Renamed(now),
                 }
             }
             // Both sides have replaced it, and the publication has the new one.
             "replaced" if field(&row, 5)? && listed.is_some_and(|listed| listed.replaced) => {
+                fine.insert(table);
                 continue;
             }
             "replaced" => Why::Replaced,
             _ => Why::Unpublished,
         };
+        found.insert(table.clone());
         if why != Why::Gone || there.is_some() {
             lost.push(Lost { table, why });
         }
@@ -127,11 +139,18 @@ pub fn lost(
     let is_as_before =
         |table: &&TableCopy| table.state == TableState::Copied && !found.contains(&table.name);
     for table in tables.iter().filter(is_as_before) {
+        let is_fine = fine.contains(&table.name);
         let why = match (&table.there, table.replaced) {
             (None, _) => Why::Missing,
-            (Some(_), true) => Why::ReplacedHere,
-            (Some(there), false) if *there != table.name => Why::RenamedHere(there.clone()),
-            (Some(_), false) => continue,
+            (Some(_), true) if !is_fine => Why::ReplacedHere,
+            (Some(there), false) if *there != table.name && !is_fine => {
+                Why::RenamedHere(there.clone())
+            }
+            (Some(_), _) => match (table.unlogged, table.doubt) {
+                (true, _) => Why::Unlogged,
+                (false, Some(doubt)) => Why::Doubted(doubt),
+                (false, None) => continue,
+            },
         };
         let table = table.name.clone();
         lost.push(Lost { table, why });
@@ -329,6 +348,16 @@ pub(crate) fn names_of(row: &[Option<String>], place: usize) -> Result<Vec<Strin
 }
 
 impl Lost {
+    /// Why its rows may not be the source's any more, even if this is mended; None if that is not so.
+    pub fn doubt(&self) -> Option<Doubt> {
+        match self.why {
+            Why::Unlogged => Some(Doubt::Unlogged),
+            Why::ReplacedHere => Some(Doubt::Replaced),
+            Why::NoColumns(_) => Some(Doubt::NoColumns),
+            _ => None,
+        }
+    }
+
     /// What has become of it on the source, and what mends that, in words.
     pub fn words(&self) -> String {
         match &self.why {
@@ -347,16 +376,45 @@ impl Lost {
                                   perhaps without its rows: lockstep replica verify compares them, and if they \
                                   are equal it takes that table for the copy"
                 .to_owned(),
+            Why::Unlogged => "on the target it is unlogged, so that a crash there empties it: make it logged \
+                              (ALTER TABLE ... SET LOGGED) and then run lockstep replica verify, which finds \
+                              whether it still has its rows"
+                .to_owned(),
+            Why::Doubted(doubt) => {
+                let was = match doubt {
+                    Doubt::Unlogged => "was unlogged for a time, and a crash would have emptied it",
+                    Doubt::Replaced => "was not in its place for a time, and changes may have missed it",
+                    Doubt::NoColumns => "had not all columns for a time, and what they hold in rows from before \
+                                         is not in the stream",
+                };
+                format!(
+                    "the target's table {was}: lockstep replica verify compares them, and says nothing of this \
+                     any more if they are equal"
+                )
+            }
             Why::Unpublished => "the publication does not have it any more".to_owned(),
             Why::Uncopied => "it was made, or became logged, after the copy".to_owned(),
             Why::NoPartition => "the source has made this partition after the copy, and on the target the \
                                  table is no partition, so its changes are skipped: make it a partition there \
                                  before the first row comes"
                 .to_owned(),
+            Why::Older(since, command) => format!(
+                "rows of {} from before {since} are not replicated. To send all its rows again, once the \
+                 target has the partition, run on the source: {command} Then lockstep replica verify says \
+                 whether they are there",
+                self.table
+            ),
+            Why::PerhapsOlder(since, why) => format!(
+                "whether rows of {} from before {since} are missing is not known ({why}): lockstep replica \
+                 verify compares them",
+                self.table
+            ),
             Why::NoColumns(columns) => {
                 let columns: Vec<_> = columns.iter().map(|name| quoted(name)).collect();
                 format!(
-                    "the target's table has no column {}, which the source sends: give it the source's columns",
+                    "the target's table has no column {}, which the source sends: give it the source's \
+                     columns with what they hold in each row, and then run lockstep replica verify, which compares \
+                     them",
                     columns.join(", ")
                 )
             }

@@ -8,9 +8,11 @@ use lockstep_wire::Lsn;
 use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
-use crate::state::{APPLICATION, Replica, ReplicaState, TableCopy, system_id};
+use crate::state::{APPLICATION, Attached, Replica, ReplicaState, TableCopy, system_id};
+use crate::status::attached::{Later, later, look};
 use crate::status::lost::{
-    Lost, Sent, later_partitions, lost, no_partitions, sent, sequences, uncopied, without_columns,
+    Lost, Sent, Why, later_partitions, lost, no_partitions, sent, sequences, uncopied,
+    without_columns,
 };
 use lockstep_apply::Unreplicated;
 use lockstep_apply::continuity::invalid_words;
@@ -59,14 +61,18 @@ pub struct Source {
     pub unpublished: Vec<TableName>,
     /// Other tables that are not replicated, or not under their names.
     pub lost: Vec<Lost>,
-    /// Partitions that were made after the copy.
-    pub later: Vec<TableName>,
+    /// Partitions that were made or attached after the copy.
+    pub later: Vec<Later>,
+    /// What the state is to keep of them, if it has something else.
+    pub attached: Option<Vec<Attached>>,
     /// What the publication sends of its tables.
     pub sent: Vec<Sent>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
     /// Number of its sequences, which are in no stream.
     pub sequences: u64,
+    replica: String,
+    conninfo: Conninfo,
 }
 
 /// Where the source is: as the user says, or as the state knows it.
@@ -130,16 +136,31 @@ impl Source {
         }
     }
 
-    /// Adds what the target has in place of later partitions, and tables that lack columns there. `tables`
+    /// Adds what the target has in place of later partitions, tables that lack columns there, and partitions
+    /// with rows that are in no stream: the source is asked for those that the state does not know. `tables`
     /// are those of the replica.
     pub fn look_at_target(&mut self, state: &mut ReplicaState, tables: &[TableCopy]) -> Result<()> {
-        let found = no_partitions(state.connection(), &self.later);
+        let later: Vec<_> = self.later.iter().map(|one| one.table.clone()).collect();
+        let found = no_partitions(state.connection(), &later);
         self.lost.extend(found.map_err(ReplicaError::Target)?);
-        let mut found = without_columns(state.connection(), &self.sent, tables)
+        let found = without_columns(state.connection(), &self.sent, tables)
             .map_err(ReplicaError::Target)?;
+        // What is wrong now is said rather than what was.
+        let has = |table: &TableName| found.iter().any(|found| found.table == *table);
+        (self.lost).retain(|lost| !(matches!(lost.why, Why::Doubted(_)) && has(&lost.table)));
+        self.add(found);
+        let known = state.attached(&self.replica)?;
+        let looked = look(&self.later, &known, || connect(&self.conninfo));
+        let (attached, found) = looked.map_err(ReplicaError::Source)?;
+        self.attached = (attached != known).then_some(attached);
+        self.add(found);
+        Ok(())
+    }
+
+    /// Adds tables of which nothing else is said.
+    fn add(&mut self, mut found: Vec<Lost>) {
         found.retain(|found| !self.lost.iter().any(|lost| lost.table == found.table));
         self.lost.extend(found);
-        Ok(())
     }
 
     /// Why the slot cannot be used any more, and what to do.
@@ -164,7 +185,7 @@ impl Source {
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
             let mut unpublished = unpublished(&mut session, replica)?;
-            let (mut lost, mut later, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut lost, mut later_ones, mut sent) = (Vec::new(), Vec::new(), Vec::new());
             if let Some(tables) = tables {
                 let publications = std::slice::from_ref(&replica.publication);
                 lost = self::lost(&mut session, publications, tables)?;
@@ -173,7 +194,8 @@ impl Source {
                 let mut uncopied = uncopied(&mut session, publications, tables, &excluded)?;
                 uncopied.retain(|lost| !unpublished.contains(&lost.table));
                 lost.extend(uncopied);
-                later = later_partitions(&mut session, publications, tables, &excluded)?;
+                let names = later_partitions(&mut session, publications, tables, &excluded)?;
+                later_ones = later(&mut session, publications, &names)?;
                 sent = self::sent(&mut session, publications)?;
             }
             let sequences = sequences(&mut session, &replica.excluded())?;
@@ -186,10 +208,13 @@ impl Source {
                 slot,
                 unpublished,
                 lost,
-                later,
+                later: later_ones,
+                attached: None,
                 sent,
                 altered,
                 sequences,
+                replica: replica.name.clone(),
+                conninfo: conninfo.clone(),
             };
             Ok((system, source))
         };

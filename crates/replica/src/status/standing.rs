@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use lockstep_apply::cycle::SILENT_AFTER;
+use lockstep_service::words::figures;
 use lockstep_wire::Lsn;
 
 use crate::state::{Applied, Holder};
@@ -82,6 +83,18 @@ pub fn hindrance(applied: &Applied) -> Option<String> {
     let of_stream = full.or_else(|| silent().filter(|_| applied.error.is_none()));
     let all: Vec<_> = applied.error.clone().into_iter().chain(of_stream).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Words for rows to update or delete that the target did not have; None if there were none.
+pub fn missing_words(rows: u64) -> Option<String> {
+    (rows > 0).then(|| {
+        format!(
+            "{} to update or delete {} not on the target, which is not what the source is: drop the replica and \
+             create it again",
+            figures::counted(rows, "row"),
+            figures::verb(rows, "was", "were")
+        )
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! more, and rows that a query of a replicated table finds on the target in a partition or an
 //! inheriting table that the source does not have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_client::{ClientError, Connection, field};
 
@@ -66,7 +66,7 @@ pub fn find(
     }
     let lost = (lost.into_iter())
         .filter(|lost| !is_compared(&lost.table) && !changed.contains(&lost.table));
-    let mut reports: Vec<_> = lost.map(report).collect();
+    let mut reports: Vec<_> = lost.filter_map(report).collect();
     reports.extend(changed.iter().map(|table| not_compared(table.clone())));
     let nothing = Excluded::default();
     let excluded = match &options.starts.others {
@@ -115,7 +115,8 @@ fn not_compared(table: TableName) -> TableReport {
     TableReport::new(table, Vec::new(), 0, vec![difference])
 }
 
-fn report(lost: Lost) -> TableReport {
+/// None if the table is compared, perhaps under another name.
+fn report(lost: Lost) -> Option<TableReport> {
     let (kind, key) = match lost.why {
         Why::Gone => (DifferenceKind::Gone, String::new()),
         Why::Renamed(name) => {
@@ -126,12 +127,16 @@ fn report(lost: Lost) -> TableReport {
         Why::Missing | Why::RenamedHere(_) | Why::NoColumns(_) => {
             (DifferenceKind::NoTable, String::new())
         }
-        Why::ReplacedHere => (DifferenceKind::NotCompared, String::new()),
+        Why::ReplacedHere | Why::Older(..) | Why::PerhapsOlder(..) => {
+            (DifferenceKind::NotCompared, String::new())
+        }
+        Why::Unlogged | Why::Doubted(_) => return None,
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
         Why::NoPartition => (DifferenceKind::NoPartition, String::new()),
     };
-    TableReport::new(lost.table, Vec::new(), 0, vec![Difference { key, kind }])
+    let difference = vec![Difference { key, kind }];
+    Some(TableReport::new(lost.table, Vec::new(), 0, difference))
 }
 
 /// A table of the target, and those that it is a partition of or inherits from.
@@ -150,6 +155,7 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
                     table: field(row, 1)?,
                 },
                 key: names_of(row, 3)?,
+                by_value: BTreeMap::new(),
                 columns: names_of(row, 4)?,
                 is_ordered: false,
                 filter: None,

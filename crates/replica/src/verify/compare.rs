@@ -1,6 +1,6 @@
 //! Compares tables at one moment, in parallel by ranges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -9,7 +9,9 @@ use lockstep_client::{ClientError, Connection, field};
 use super::besides;
 use super::locked::{self, Table, is_not_there};
 use super::moment::{APPLICATION, Snapshots};
-use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, UNLISTED, ranges};
+use super::statements::{
+    ByValue, ColumnType, Hash, PROBE, PUBLISHED, Published, Range, Side, TYPES, UNLISTED, ranges,
+};
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
@@ -35,13 +37,14 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(locked_by_others)?;
     let changed = unlisted(&mut source, &options.publications).map_err(VerifyError::Source)?;
-    let tables = replicated(options, tables, |table| (table.oid, &table.table))?;
+    let mut tables = replicated(options, tables, |table| (table.oid, &table.table))?;
     let changed = replicated(options, changed, |table| (0, table))?;
     // One that is published under another name now is found changed when it is read.
     let is_listed = |name: &TableName| tables.iter().any(|table| table.table == *name);
     let changed = changed.into_iter().filter(|name| !is_listed(name));
     let changed = changed.collect();
     let mut target = moment.target(options)?;
+    find_by_value((&mut source, &mut target), &mut tables)?;
     let besides = besides::find(options, (&mut source, &mut target), (&tables, changed))?;
     let hash = common_hash(&mut source, &mut target)?;
     drop(target);
@@ -111,6 +114,7 @@ fn list(
             columns,
             key,
             is_ordered: field::<Option<bool>>(&row, 7)?.unwrap_or(false),
+            by_value: BTreeMap::new(),
         };
         // A table in two publications is published as the wider of both; they rarely differ.
         if tables.last().is_none_or(|last| last.table != table.table) {
@@ -118,6 +122,54 @@ fn list(
         }
     }
     Ok(tables)
+}
+
+/// Finds the columns that are to be compared by value.
+fn find_by_value(
+    (source, target): (&mut Connection, &mut Connection),
+    tables: &mut [Published],
+) -> Result<()> {
+    let names: Vec<_> = (tables.iter())
+        .map(|one| (&one.table.schema, &one.table.table))
+        .collect();
+    let names = serde_json::json!(names).to_string();
+    let here = types(source, &names).map_err(VerifyError::Source)?;
+    let there = types(target, &names).map_err(VerifyError::Target)?;
+    for table in tables {
+        let sides = here.get(&table.table).zip(there.get(&table.table));
+        let Some((here, there)) = sides else {
+            continue;
+        };
+        let by_value = |name: &String| ByValue::of(*here.get(name)?, *there.get(name)?);
+        let columns = table.columns.iter();
+        let found = columns.filter_map(|name| Some((name.clone(), by_value(name)?)));
+        table.by_value = found.collect();
+    }
+    Ok(())
+}
+
+/// Types of tables' columns, by names.
+type Types = HashMap<TableName, HashMap<String, ColumnType>>;
+
+fn types(side: &mut Connection, names: &str) -> lockstep_client::Result<Types> {
+    let mut types = Types::new();
+    for row in side.query_with(TYPES, &[&names])? {
+        let text: String = field(&row, 2)?;
+        let columns: Vec<(String, u32, i32)> = serde_json::from_str(&text)
+            .map_err(|error| ClientError::Protocol(format!("\"{text}\": {error}")))?;
+        let columns = columns.into_iter();
+        let table = TableName {
+            schema: field(&row, 0)?,
+            table: field(&row, 1)?,
+        };
+        types.insert(
+            table,
+            columns
+                .map(|(name, oid, more)| (name, (oid, more)))
+                .collect(),
+        );
+    }
+    Ok(types)
 }
 
 /// Tables that were published at the moment, and that are no longer found by their names.

@@ -17,7 +17,8 @@ use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::names::TableName;
 use crate::state::{Holder, Replica, ReplicaState};
-use crate::status::lost::{Why, lost};
+use crate::status::attached::later;
+use crate::status::lost::{Lost, Why, later_partitions, lost};
 use crate::status::source::{Source, source_of};
 use crate::status::standing::hindrance;
 use lockstep_apply::{Control, MEMORY};
@@ -120,15 +121,17 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
     report.unmade = state.forget_made(name)?;
     if report.publication.is_none() {
-        adopt((&mut session, &mut state), name, &options, &report)?;
+        adopt((&mut session, &mut state), &replica, &options, &report)?;
     }
     Ok(report)
 }
 
-/// Tables that somebody has put in place of those that were copied into are the copy if they are equal.
+/// Tables that somebody has put in place of those that were copied into are the copy if they are equal, and
+/// tables whose rows were in doubt are in none any more. Later partitions that are equal have all rows from
+/// before they were attached.
 fn adopt(
     (source, state): (&mut Connection, &mut ReplicaState),
-    name: &str,
+    replica: &Replica,
     options: &Options,
     report: &Report,
 ) -> Result<()> {
@@ -138,14 +141,42 @@ fn adopt(
             .next()
             .is_some_and(|one| one.differences.is_empty())
     };
-    let lost = lost(source, &options.publications, &options.listed);
+    let (publications, listed) = (&options.publications, &options.listed);
+    let lost = lost(source, publications, listed);
     let lost = lost.map_err(ReplicaError::Source)?;
     let equal = (lost.iter()).filter(|lost| lost.why == Why::ReplacedHere && is_equal(&lost.table));
     let equal: Vec<_> = equal.map(|lost| &lost.table).collect();
-    match equal.is_empty() {
-        true => Ok(()),
-        false => state.adopt(name, &equal),
+    if !equal.is_empty() {
+        state.adopt(&replica.name, &equal)?;
     }
+    // A table that was renamed on both sides is compared under its new name.
+    let is_certain = |lost: &Lost| match lost.why {
+        Why::ReplacedHere => is_equal(&lost.table),
+        Why::Unlogged | Why::Doubted(_) => (options.listed.iter())
+            .find(|listed| listed.name == lost.table)
+            .and_then(|listed| listed.there.as_ref())
+            .is_some_and(is_equal),
+        _ => false,
+    };
+    let certain = lost.iter().filter(|lost| is_certain(lost));
+    let certain: Vec<_> = certain.map(|lost| (&lost.table, None)).collect();
+    if !certain.is_empty() {
+        state.doubt(&replica.name, &certain)?;
+    }
+    let partitions = later_partitions(source, publications, listed, &replica.excluded())
+        .and_then(|names| later(source, publications, &names));
+    let partitions = partitions.map_err(ReplicaError::Source)?;
+    let equal: Vec<_> = (partitions.iter())
+        .filter(|one| is_equal(&one.table))
+        .map(|one| one.kept(true))
+        .collect();
+    if equal.is_empty() {
+        return Ok(());
+    }
+    let mut known = state.attached(&replica.name)?;
+    known.retain(|known| !equal.iter().any(|equal| equal.oid == known.oid));
+    known.extend(equal);
+    state.keep_attached(&replica.name, &known)
 }
 
 fn unknown(name: &str) -> ReplicaError {

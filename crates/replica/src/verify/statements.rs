@@ -5,7 +5,12 @@
 //! server; text does not, since its order is the collation's. Within a range rows are put into
 //! buckets by the hash of their key, so that only the buckets that differ are read row by row.
 //!
+//! A target's type may be wider than the source's, so that the text of equal values differs: those
+//! columns are compared by value ([`ByValue`]).
+//!
 //! A row filter is asked of the source only: a row that the target has besides is one too many.
+
+use std::collections::BTreeMap;
 
 use crate::names::{TableName, quoted};
 
@@ -22,6 +27,8 @@ pub struct Published {
     pub columns: Vec<String>,
     /// The columns that identify a row; empty if there are none.
     pub key: Vec<String>,
+    /// Columns whose text depends on a type that the sides have differently.
+    pub by_value: BTreeMap<String, ByValue>,
     /// The key's first column has the same order on every server.
     pub is_ordered: bool,
     /// The publication's row filter, as a condition on the source.
@@ -31,6 +38,48 @@ pub struct Published {
     /// Rows, roughly.
     pub estimate: u64,
 }
+
+/// How values are compared that have other texts in a wider type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByValue {
+    /// Without zeros at the end: 1.50 is 1.5000.
+    Number,
+    /// Without blanks at the end.
+    Padded,
+}
+
+/// A column's type and its modifier, as in pg_attribute.
+pub type ColumnType = (u32, i32);
+
+/// OIDs of smallint, integer, bigint and numeric, which are the same on every server.
+const NUMBERS: [u32; 4] = [21, 23, 20, 1700];
+const NUMERIC: u32 = 1700;
+const CHARACTER: u32 = 1042;
+
+impl ByValue {
+    /// None if the texts of equal values are equal, or no value of one type is known to be one of the other.
+    pub fn of(source: ColumnType, target: ColumnType) -> Option<Self> {
+        let (of_source, of_target) = (source.0, target.0);
+        let are_numbers = NUMBERS.contains(&of_source) && NUMBERS.contains(&of_target);
+        match source == target {
+            true => None,
+            false if are_numbers && [of_source, of_target].contains(&NUMERIC) => Some(Self::Number),
+            false if of_source == CHARACTER && of_target == CHARACTER => Some(Self::Padded),
+            false => None,
+        }
+    }
+}
+
+/// Types of the columns of the tables in `$1`, those of domains as the domains have them.
+pub const TYPES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(pg_catalog.json_build_array( \
+       a.attname, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END::pg_catalog.int8, \
+       CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END))::pg_catalog.text \
+     FROM pg_catalog.json_array_elements($1::pg_catalog.json) AS s \
+       JOIN pg_catalog.pg_namespace AS n ON n.nspname = s ->> 0 \
+       JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = s ->> 1 \
+         AND c.relkind IN ('r', 'p') \
+       JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+       JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid GROUP BY 1, 2";
 
 /// Which side is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,14 +141,6 @@ pub const UNLISTED: &str = "WITH RECURSIVE changed AS (
         OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
             WHERE s.pnpubid = p.oid AND s.pnnspid = a.relnamespace)
     ORDER BY 1, 2";
-
-fn row(columns: &[String]) -> String {
-    let names: Vec<_> = columns
-        .iter()
-        .map(|name| format!("t.{}", quoted(name)))
-        .collect();
-    format!("ROW({})::pg_catalog.text", names.join(", "))
-}
 
 /// How text becomes a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,9 +207,22 @@ impl Published {
     /// What names a row: the key, or all of it.
     fn name(&self) -> String {
         match self.key.is_empty() {
-            true => row(&self.columns),
-            false => row(&self.key),
+            true => self.row(&self.columns),
+            false => self.row(&self.key),
         }
+    }
+
+    fn row(&self, columns: &[String]) -> String {
+        let value = |name: &String| {
+            let column = format!("t.{}", quoted(name));
+            match self.by_value.get(name) {
+                None => column,
+                Some(ByValue::Number) => format!("pg_catalog.trim_scale({column})"),
+                Some(ByValue::Padded) => format!("{column}::pg_catalog.text"),
+            }
+        };
+        let values: Vec<_> = columns.iter().map(value).collect();
+        format!("ROW({})::pg_catalog.text", values.join(", "))
     }
 
     /// The names of some rows.
@@ -201,7 +255,7 @@ impl Published {
             "SELECT bucket, count(*), sum(h) FROM (SELECT {} AS bucket, \
                {}::pg_catalog.numeric AS h {}) AS s GROUP BY bucket ORDER BY bucket",
             hash.bucket(&self.name()),
-            hash.of(&row(&self.columns)),
+            hash.of(&self.row(&self.columns)),
             self.from(side, range)
         )
     }
@@ -212,7 +266,7 @@ impl Published {
             "SELECT name, h FROM (SELECT {} AS name, {} AS h, {} AS bucket {}) AS s \
              WHERE bucket = {bucket}",
             self.name(),
-            hash.of(&row(&self.columns)),
+            hash.of(&self.row(&self.columns)),
             hash.bucket(&self.name()),
             self.from(side, range),
         )
@@ -236,6 +290,28 @@ pub fn ranges(cuts: Vec<String>) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_wider_types_are_compared_by_value() {
+        let (narrow, wide) = ((NUMERIC, 655_366), (NUMERIC, 786_440));
+        for (source, target, expected) in [
+            (narrow, narrow, None),
+            (narrow, wide, Some(ByValue::Number)),
+            ((23, -1), narrow, Some(ByValue::Number)),
+            // An integer has one text.
+            ((23, -1), (20, -1), None),
+            // 1.5 as double precision may be no value of numeric.
+            ((701, -1), narrow, None),
+            ((CHARACTER, 9), (CHARACTER, 14), Some(ByValue::Padded)),
+            ((1043, 9), (25, -1), None),
+        ] {
+            assert_eq!(
+                ByValue::of(source, target),
+                expected,
+                "{source:?} {target:?}"
+            );
+        }
+    }
 
     #[test]
     fn ranges_leave_no_gap() {

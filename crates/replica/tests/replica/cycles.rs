@@ -223,6 +223,8 @@ fn a_cycle_that_the_target_refuses_leaves_why_and_what_comes_before_is_applied()
         assert!(done.failures > 0 && done.error.is_none(), "{done:?}");
         // Its figures are those of all its transactions, although they had several commits.
         assert_eq!((done.transactions, done.rows, done.tables), (3, 3, 1));
+        let rate = done.sent_bytes * 1000 / done.elapsed_ms.max(1);
+        assert_eq!(done.bandwidth, rate, "{done:?}");
         // At least the three values of the column v.
         assert!(
             done.write_bytes >= "before theirs after".len() as u64,

@@ -32,7 +32,7 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
     session
         .execute(
             "SET session_replication_role = replica; \
-             DROP TABLE lockstep.unmade, lockstep.cycle; \
+             DROP TABLE lockstep.unmade, lockstep.cycle, lockstep.attached; \
              ALTER TABLE lockstep.replica DROP unreplicated_tables, DROP unreplicated, \
                  DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why, \
                  DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms, \

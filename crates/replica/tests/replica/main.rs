@@ -16,6 +16,7 @@ mod apply_random;
 mod apply_shapes;
 mod apply_standby;
 mod apply_writers;
+mod attached;
 mod collations;
 mod create;
 mod cycles;

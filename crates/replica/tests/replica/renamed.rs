@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lockstep_apply::Stats;
-use lockstep_lab::server::Server;
+use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::status::source::Source;
 use lockstep_replica::verify;
@@ -185,4 +185,82 @@ fn tables_that_come_after_the_copy_are_told_and_later_partitions_are_replicated(
     });
     followed.unwrap();
     assert_eq!(values(&target, "SELECT id FROM p"), ["1"]);
+}
+
+/// What somebody does to the target's table, or to both, whatever may be lost of its rows by that.
+enum Done<'a> {
+    Source(&'a str),
+    Target(&'a str),
+    /// The target's server crashes.
+    Crash,
+}
+
+/// Lets `run` see `first`, does `then`, and looks whether the table is told of until verify finds it equal,
+/// which it is after `mended`.
+fn is_told_until_verified(first: &Done<'_>, then: &[Done<'_>], mended: &str) {
+    let rows = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)";
+    let (_lab, source, mut target) = copied(rows);
+    let act = |target: &mut Server, done: &Done<'_>| match done {
+        Done::Source(sql) => on(&source, sql),
+        Done::Target(sql) => on(target, sql),
+        Done::Crash => {
+            target.stop(Stop::Immediate).unwrap();
+            target.start().unwrap();
+        }
+    };
+    act(&mut target, first);
+    let what = crate::following(&conninfo(&target));
+    let followed = while_following(&what, |control| {
+        let is_told =
+            |stats: &Stats| (stats.unreplicated.as_ref()).is_some_and(|told| told.tables == 1);
+        assert!(control.wait_for(LONG, is_told), "{:?}", control.stats());
+    });
+    followed.unwrap();
+    for done in then {
+        act(&mut target, done);
+        if let Done::Source(_) = done {
+            let followed = while_following(&what, |control| catch_up(&source, control));
+            followed.unwrap();
+        }
+    }
+    let compare = || verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+    assert!(said_of(&target, "t").is_some(), "nothing is said");
+    assert!(!compare().is_equal());
+    assert!(said_of(&target, "t").is_some(), "they are not equal");
+    on(&target, mended);
+    let words = said_of(&target, "t").expect("nobody has compared it");
+    assert!(words.contains("lockstep replica verify"), "{words}");
+    let report = compare();
+    assert!(report.is_equal(), "{report:?}");
+    assert_eq!(said_of(&target, "t"), None);
+}
+
+#[test]
+fn a_target_table_that_was_unlogged_is_told_until_verify_finds_it_equal() {
+    is_told_until_verified(
+        &Done::Target("ALTER TABLE t SET UNLOGGED"),
+        &[Done::Crash, Done::Target("ALTER TABLE t SET LOGGED")],
+        "INSERT INTO t VALUES (1)",
+    );
+}
+
+#[test]
+fn a_target_table_that_lacked_a_column_is_told_until_verify_finds_it_equal() {
+    is_told_until_verified(
+        &Done::Source("ALTER TABLE t ADD n int DEFAULT 7"),
+        &[Done::Target("ALTER TABLE t ADD n int")],
+        "UPDATE t SET n = 7",
+    );
+}
+
+#[test]
+fn a_target_table_that_was_away_and_is_back_is_told_until_verify_finds_it_equal() {
+    is_told_until_verified(
+        &Done::Target("ALTER TABLE t RENAME TO old; CREATE TABLE t (id int PRIMARY KEY)"),
+        &[
+            Done::Source("INSERT INTO t VALUES (2)"),
+            Done::Target("DROP TABLE t; ALTER TABLE old RENAME TO t"),
+        ],
+        "INSERT INTO t VALUES (2)",
+    );
 }

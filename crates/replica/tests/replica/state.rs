@@ -298,9 +298,9 @@ fn an_older_states_version_is_upgraded() {
                  DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
                  DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
-                 DROP target_oid;
+                 DROP target_oid, DROP doubt;
              DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
-                 lockstep.unmade, lockstep.cycle;
+                 lockstep.unmade, lockstep.cycle, lockstep.attached;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor");

@@ -3,10 +3,12 @@
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
+use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::state::{ReplicaState, Unmade};
 use lockstep_replica::verify::replica;
 
-use crate::{Told, conninfo, on, options, server, sql, to_verify, values};
+use crate::apply_lab::{catch_up, until, while_following};
+use crate::{Told, conninfo, on, options, pair, server, sql, to_verify, values};
 
 /// One of each kind: a view and an index whose functions find names by the search path alone, rows that
 /// refer to none under a foreign key that counts as valid, and statistics that a server which is away would
@@ -114,4 +116,90 @@ fn what_the_target_refuses_after_the_rows_is_listed_until_it_is_made() {
     assert_eq!(state.unwrap().forget_made("r").unwrap(), []);
     let sum = "SELECT unmade_objects FROM lockstep.replica";
     assert_eq!(values(&target, sum), ["0"]);
+}
+
+/// One that cannot be read or set is named with what mends it, and keeps no other from being set.
+#[test]
+fn sequences_that_cannot_be_set_are_named_and_the_others_are_set() {
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA \"An app\"; CREATE SEQUENCE \"An app\".\"s 1\"; \
+         CREATE SEQUENCE open; CREATE SEQUENCE closed; CREATE SEQUENCE wide",
+    );
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    on(
+        &source,
+        "CREATE SCHEMA later; CREATE SEQUENCE later.late INCREMENT -1 CYCLE; CREATE SEQUENCE taken; \
+         CREATE TABLE absent (id serial); CREATE ROLE low LOGIN REPLICATION; \
+         GRANT USAGE ON SCHEMA later TO low; \
+         GRANT SELECT ON ALL SEQUENCES IN SCHEMA public, later, \"An app\" TO low; \
+         REVOKE SELECT ON closed FROM low; SELECT setval('wide', 40000), setval('open', 7), \
+             setval('closed', 8), nextval('later.late'), setval('\"An app\".\"s 1\"', 9), setval('taken', 10)",
+    );
+    on(
+        &target,
+        "ALTER SEQUENCE wide AS smallint; CREATE TABLE taken (id int)",
+    );
+    let what = Following {
+        source: Some(conninfo(&source).with("user", "low").unwrap()),
+        ..crate::following(&conninfo(&target))
+    };
+    let followed = while_following(&what, |control| {
+        until("that the others are named", || !unmade(&target).is_empty());
+        assert_eq!(values(&target, "SELECT last_value FROM open"), ["7"]);
+        let listed = unmade(&target);
+        let expected = [
+            (
+                "sequence An app.s 1",
+                "role low may not read it on the source; on the source",
+            ),
+            (
+                "sequence later.late",
+                "the target has no such sequence; on the target",
+            ),
+            (
+                "sequence public.closed",
+                "role low may not read it on the source; on the source",
+            ),
+            (
+                "sequence public.taken",
+                "the target has something else under its name; on the target",
+            ),
+            (
+                "sequence public.wide",
+                "the target's takes values from 1 to 32767, and the source's is at 40000; on the target",
+            ),
+        ];
+        let found: Vec<_> = listed.iter().map(|one| (one.name(), &*one.error)).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, error)| (&**name, *error))
+            .collect();
+        assert_eq!(found, expected);
+        let sum = values(&target, "SELECT unmade FROM lockstep.replica").remove(0);
+        assert!(
+            sum.starts_with("5 sequences are not set to the source's values: "),
+            "{sum}"
+        );
+        let report = replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
+        assert_eq!(report.unmade, listed);
+        // The command of each as it is printed, where it says.
+        for one in &listed {
+            let there = if one.error.ends_with("source") {
+                &source
+            } else {
+                &target
+            };
+            on(there, &one.command);
+        }
+        until("that none is named", || unmade(&target).is_empty());
+        catch_up(&source, control);
+        let of_all = "SELECT (SELECT last_value FROM wide), (SELECT last_value FROM open), \
+            (SELECT last_value FROM closed), (SELECT last_value FROM later.late), \
+            (SELECT last_value FROM \"An app\".\"s 1\"), (SELECT last_value FROM taken)";
+        let of_all = format!("SELECT x::text FROM ({of_all}) x");
+        assert_eq!(values(&target, &of_all), values(&source, &of_all));
+        let sum = "SELECT unmade_objects FROM lockstep.replica";
+        assert_eq!(values(&target, sum), ["0"]);
+    });
+    followed.unwrap();
 }

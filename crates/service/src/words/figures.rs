@@ -65,6 +65,11 @@ pub fn counted(number: u64, one: &str) -> String {
     format!("{} {one}{more}", count(number as f64))
 }
 
+/// The verb of so many: `verb(1, "is", "are")` is `is`.
+pub fn verb<'a>(number: u64, of_one: &'a str, of_more: &'a str) -> &'a str {
+    if number == 1 { of_one } else { of_more }
+}
+
 /// A count or a rate, with separators for thousands.
 pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());

@@ -18,8 +18,11 @@ pub struct Lasting {
 /// What begins a situation.
 type Begin = fn(&Lab, &mut Stage) -> Lasting;
 
-/// Situations by name.
-pub const SITUATIONS: [(&str, Begin); 10] = [
+/// A situation by its name.
+type Situation = (&'static str, Begin);
+
+/// Situations in which nothing is wrong.
+pub const SITUATIONS: [Situation; 10] = [
     ("idle", |_, _| Lasting::default()),
     ("some load", |_, stage| trickled(stage)),
     ("bulk load", |_, stage| {
