@@ -68,7 +68,7 @@ fn wal_of_every_kind_is_analyzed() {
     let mut primary = primary(&lab);
     let size = Size {
         sessions: 4,
-        statements: 100,
+        statements: 300,
     };
     random::run(&lab, &primary, &RandomWorkload::new(21, size)).unwrap();
 
