@@ -163,7 +163,7 @@ pub fn verdict(candidates: &[Candidate]) -> String {
     }
 }
 
-/// Who has most WAL, what it costs to promote the first choice instead, and what can be done against that.
+/// Who has most WAL, what it costs to promote the first choice instead, and what ends that.
 fn has_most(candidates: &[Candidate], first: &Candidate) -> Option<String> {
     let lacks = first.lacks.as_ref();
     let is_most = |it: &&Candidate| lacks.is_some_and(|lacks| lacks.standby == it.standby);

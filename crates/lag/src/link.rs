@@ -151,8 +151,8 @@ impl<'a> Link<'a> {
             && self.pushed_share() < PUSHED_SHARE
     }
 
-    /// True of pg_recvlogical: it writes what it receives, and flushes that every `--fsync-interval`. Of other
-    /// consumers that have not flushed all nobody knows what they wait for.
+    /// True of pg_recvlogical: it writes what it receives, and flushes that every `--fsync-interval`.
+    /// Of other consumers that have not flushed all nobody knows what they wait for.
     pub(crate) fn flushes_on_timer(&self, sender: &Sender) -> bool {
         self.is_other_consumer() && sender.application_name == RECVLOGICAL
     }

@@ -29,8 +29,8 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
 }
 
 /// Breaks words into lines of at most `columns`. The first line begins with `lead`, the others
-/// with as many blanks. A word that is longer than a line is not broken, and neither is what stands in quotes: a
-/// line break in a literal is part of the literal.
+/// with as many blanks. A word that is longer than a line is not broken, and neither is what stands
+/// in quotes: a line break in a literal is part of the literal.
 pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
     let indent = " ".repeat(lead.chars().count());
     let mut lines = Vec::new();
@@ -71,8 +71,8 @@ fn unbroken(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Bytes of the quoted text that this begins with, if it does so: a quote after a letter is an apostrophe, and a
-/// doubled one is part of the text.
+/// Bytes of the quoted text that this begins with, if it does so: a quote after a letter is an
+/// apostrophe, and a doubled one is part of the text.
 fn quoted(before: Option<char>, text: &str) -> Option<usize> {
     let quote = text.chars().next().filter(|it| ['\'', '"'].contains(it))?;
     if before.is_some_and(char::is_alphanumeric) {
