@@ -51,7 +51,7 @@ impl News {
     ) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
-            verdict: verdict(&state),
+            verdict: verdict(&state, &forecast),
             incidents: incidents.now(),
             forecast: &forecast,
             history,

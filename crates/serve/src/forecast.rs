@@ -43,7 +43,7 @@ pub struct Folder {
     pub growth_bytes_per_s: Option<f64>,
     /// The size that it can have, if that was given.
     pub limit_bytes: Option<u64>,
-    /// Milliseconds until it has that size; None if that takes more than 30 days or is not known.
+    /// Milliseconds until it has that size, 0 if it has; None if that takes more than 30 days or is not known.
     pub full_ms: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Room {
     pub safe_bytes: i64,
     /// How fast the room shrinks; negative if it grows. None before five minutes were seen.
     pub shrinks_bytes_per_s: Option<f64>,
-    /// Milliseconds until none is left; None if that takes more than 30 days or is not known.
+    /// Milliseconds until none is left, 0 if none is; None if that takes more than 30 days or is not known.
     pub danger_ms: Option<f64>,
 }
 
@@ -112,10 +112,13 @@ impl Series {
     }
 }
 
-/// Milliseconds until so much is used up.
+/// Milliseconds until so much is used up: none if nothing is left.
 fn until(bytes: f64, bytes_per_s: Option<f64>) -> Option<f64> {
+    if bytes <= 0.0 {
+        return Some(0.0);
+    }
     let rate = bytes_per_s.filter(|rate| *rate > 0.0)?;
-    let ms = bytes.max(0.0) / rate * 1000.0;
+    let ms = bytes / rate * 1000.0;
     (ms <= FARTHEST_MS).then_some(ms)
 }
 
@@ -224,6 +227,19 @@ mod tests {
         assert_eq!(minutes(room.danger_ms), Some(13.0), "{room:?}");
         // Nobody has said how large the other disks are.
         assert!(found.nodes[1].full_ms.is_none() && found.nodes[1].limit_bytes.is_none());
+    }
+
+    #[test]
+    fn what_is_used_up_is_full_now() {
+        for seconds in [0, 1_200] {
+            let found = after(seconds, |_| 2_000 * MB, |_| 0);
+            let (folder, room) = (&found.nodes[0], &found.slots[0]);
+            assert_eq!(
+                (folder.full_ms, room.danger_ms),
+                (Some(0.0), Some(0.0)),
+                "{found:?}"
+            );
+        }
     }
 
     #[test]

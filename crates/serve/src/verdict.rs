@@ -4,8 +4,10 @@ use lockstep_lag::monitor::{LinkState, MonitorState, NodeState};
 use lockstep_lag::point::Bound;
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Role, link};
-use lockstep_service::words::figures::seconds;
+use lockstep_service::words::figures::{bytes, seconds};
 use serde::Serialize;
+
+use crate::forecast::Forecast;
 
 /// Most replicas that the sentence names.
 const MOST_NAMED: usize = 3;
@@ -33,8 +35,24 @@ pub struct Verdict {
     pub brief: String,
 }
 
-/// Sums a state up.
-pub fn verdict(state: &MonitorState) -> Verdict {
+/// Sums a state up, with the disks that are full now.
+pub fn verdict(state: &MonitorState, forecast: &Forecast) -> Verdict {
+    let mut said = of_state(state);
+    let full = forecast.nodes.iter().filter(|it| it.full_ms == Some(0.0));
+    for folder in full {
+        let brief = format!("; pg_wal of {} is full", folder.node);
+        let limit = folder.limit_bytes.unwrap_or(0);
+        let (has, limit) = (bytes(folder.bytes as f64), bytes(limit as f64));
+        said.words += &format!("{brief}: it has {has}, and --wal-disk says {limit}");
+        said.brief += &brief;
+        if said.level == Level::Ok {
+            said.level = Level::Risk;
+        }
+    }
+    said
+}
+
+fn of_state(state: &MonitorState) -> Verdict {
     let is_new = |node: &NodeState| !node.usable && node.troubles.is_empty();
     if state.number == 0 || state.nodes.iter().all(is_new) {
         return said(Level::Starting, "Waiting for the first answers");
@@ -166,11 +184,12 @@ fn why(state: &MonitorState, link: &LinkState) -> String {
 mod tests {
     use super::*;
     use crate::example;
+    use crate::forecast::Folder;
 
     fn words(change: impl FnOnce(&mut MonitorState)) -> (Level, String) {
         let mut state = example::state();
         change(&mut state);
-        let said = verdict(&state);
+        let said = verdict(&state, &Forecast::default());
         (said.level, said.words)
     }
 
@@ -290,12 +309,47 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_told() {
+        let folder = |full_ms| Folder {
+            node: "primary".to_owned(),
+            bytes: 3 << 30,
+            growth_bytes_per_s: None,
+            limit_bytes: Some(2 << 30),
+            full_ms,
+        };
+        let of = |state: &MonitorState, full_ms| {
+            let nodes = vec![folder(full_ms)];
+            verdict(
+                state,
+                &Forecast {
+                    nodes,
+                    slots: Vec::new(),
+                },
+            )
+        };
+        let mut state = example::state();
+        for later in [None, Some(1.0)] {
+            assert_eq!(of(&state, later).level, Level::Ok);
+        }
+        let full = of(&state, Some(0.0));
+        assert_eq!(full.level, Level::Risk);
+        assert_eq!(
+            full.words,
+            "No replica lags; pg_wal of primary is full: it has 3.0 GB, and --wal-disk says 2.0 GB"
+        );
+        assert_eq!(full.brief, "No replica lags; pg_wal of primary is full");
+        example::lag(&mut state, 0, 1_400.0);
+        let full = of(&state, Some(0.0));
+        assert!(full.level == Level::Lag && full.words.contains("pg_wal of primary is full"));
+    }
+
+    #[test]
     fn the_brief_form_has_no_figures() {
         let mut state = example::state();
         example::lag(&mut state, 0, 1_400.0);
-        let before = verdict(&state);
+        let before = verdict(&state, &Forecast::default());
         example::lag(&mut state, 0, 99_000.0);
-        let after = verdict(&state);
+        let after = verdict(&state, &Forecast::default());
         assert_ne!(before.words, after.words);
         assert_eq!(before.brief, after.brief);
     }

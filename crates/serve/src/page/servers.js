@@ -28,7 +28,8 @@ function folder(node, forecast) {
   const { growth_bytes_per_s: growth, limit_bytes: limit, full_ms } = forecast ?? {};
   const of = limit ? ` of ${bytes(limit)}` : "";
   const grows = growth > 0 ? `, grows by ${bytes(growth * 3600)} an hour` : "";
-  const full = typeof full_ms === "number" ? `, full in ${seconds(full_ms)}` : "";
+  const when = full_ms === 0 ? ", full" : `, full in ${seconds(full_ms)}`;
+  const full = typeof full_ms === "number" ? when : "";
   return `${bytes(node.wal_folder.bytes)}${of}${grows}${full}`;
 }
 
