@@ -170,14 +170,14 @@ const OF_FOLDERS: &[Family<Folder>] = &[
     ),
     Family::new(
         "wal_folder_full_seconds",
-        "Until pg_wal has that size, if it goes on to grow so; missing if that is later than 30 days.",
+        "Until pg_wal has that size, if it goes on to grow so; 0 if it has, missing if later than 30 days.",
         |folder| seconds(folder.full_ms),
     ),
 ];
 
 const OF_ROOMS: &[Family<Room>] = &[Family::new(
     "slot_danger_seconds",
-    "Until the slot may lose WAL, if its room goes on to shrink so; missing if that is later than 30 days.",
+    "Until the slot may lose WAL, if its room goes on to shrink so; 0 if it may, missing if later than 30 days.",
     |room| seconds(room.danger_ms),
 )];
 
