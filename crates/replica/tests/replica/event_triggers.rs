@@ -3,6 +3,7 @@
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::ReplicaState;
 
+use crate::state::VERSION_1;
 use crate::{conninfo, copied, sql, values};
 
 /// One logs DDL, the other forbids what the replica does.
@@ -30,18 +31,9 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
     // An older state is upgraded with them in place.
     let mut session = sql(&target);
     session
-        .execute(
-            "SET session_replication_role = replica; \
-             DROP TABLE lockstep.unmade, lockstep.cycle, lockstep.attached; \
-             ALTER TABLE lockstep.replica DROP unreplicated_tables, DROP unreplicated, \
-                 DROP unmade_objects, DROP unmade, DROP writers, DROP writers_why, \
-                 DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms, \
-                 DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms, \
-                 DROP cycle_late_ms, DROP spool_full_by; \
-             ALTER TABLE lockstep.table_copy DROP target_oid; \
-             UPDATE lockstep.state_version SET version = 8",
-        )
+        .execute("SET session_replication_role = replica")
         .unwrap();
+    session.execute(VERSION_1).unwrap();
     assert!(ReplicaState::find(&conninfo(&target)).unwrap().is_some());
     remove("r", &conninfo(&target), None).unwrap();
     for server in [&source, &target] {

@@ -283,6 +283,21 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     assert_eq!(apply.wanted_hold("r").unwrap(), None);
 }
 
+/// Takes from a state what was added after its first version.
+pub const VERSION_1: &str = "
+    ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
+        DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
+        DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
+        DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
+        DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
+        DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
+    ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
+        DROP target_oid, DROP doubt;
+    DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
+        lockstep.unmade, lockstep.cycle, lockstep.attached;
+    ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
+    UPDATE lockstep.state_version SET version = 1";
+
 #[test]
 fn an_older_states_version_is_upgraded() {
     let lab = Lab::for_tests().unwrap();
@@ -291,19 +306,8 @@ fn an_older_states_version_is_upgraded() {
         .unwrap()
         .add(&replica("r"))
         .unwrap();
-    on(&target, "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
-                 DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full,
-                 DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
-                 DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
-                 DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
-                 DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
-             ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
-                 DROP target_oid, DROP doubt;
-             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
-                 lockstep.unmade, lockstep.cycle, lockstep.attached;
-             ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
-             UPDATE lockstep.state_version SET version = 1;
-             CREATE ROLE reader LOGIN IN ROLE pg_monitor");
+    on(&target, VERSION_1);
+    on(&target, "CREATE ROLE reader LOGIN IN ROLE pg_monitor");
     let reader = conninfo(&target).with("user", "reader").unwrap();
     let error = ReplicaState::find(&reader).unwrap_err().to_string();
     assert!(error.contains("older version"), "{error}");
