@@ -43,7 +43,7 @@ pub struct Folder {
     pub growth_bytes_per_s: Option<f64>,
     /// The size that it can have, if that was given.
     pub limit_bytes: Option<u64>,
-    /// Milliseconds until it has that size, 0 if it has; None if that takes more than 30 days or is not known.
+    /// Milliseconds until it has that size, 0 if it has; None if in more than 30 days or not known.
     pub full_ms: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Room {
     pub safe_bytes: i64,
     /// How fast the room shrinks; negative if it grows. None before five minutes were seen.
     pub shrinks_bytes_per_s: Option<f64>,
-    /// Milliseconds until none is left, 0 if none is; None if that takes more than 30 days or is not known.
+    /// Milliseconds until none is left, 0 if none is; None if in more than 30 days or not known.
     pub danger_ms: Option<f64>,
 }
 
