@@ -24,7 +24,7 @@ export PG
 export CARGO_TARGET_DIR := $(CURDIR)/build/target
 export LOCKSTEP_EXTENSION_STAGE := $(CURDIR)/$(STAGE)
 
-# Incremental compilation costs a first build 27 % more CPU (measured on crate relay), so it begins with the
+# Incremental compilation costs a first build more CPU than it can save there, so it begins with the
 # first build that scripts/cargo makes without make: cargo's folder for it is not empty from then on.
 ifeq ($(wildcard $(CARGO_TARGET_DIR)/debug/incremental/*),)
 export CARGO_INCREMENTAL ?= 0

@@ -148,7 +148,8 @@ pub fn verdict(candidates: &[Candidate]) -> String {
             let is_against = !first.against.is_empty();
             let lead = match () {
                 () if first.is_ready() => format!(
-                    "Ready to fail over: {} is the first choice. What is committed from now on counts, too: this \
+                    "Ready to fail over: {} is the first choice. What is committed from now on counts, \
+                        too: this \
                      is of the last moment of the watch.",
                     first.standby
                 ),

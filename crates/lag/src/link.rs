@@ -152,7 +152,7 @@ impl<'a> Link<'a> {
     }
 
     /// True of pg_recvlogical: it writes what it receives, and flushes that every `--fsync-interval`.
-    /// Of other consumers that have not flushed all nobody knows what they wait for.
+    /// Another consumer that has not flushed all may wait for something else: its flush counts.
     pub(crate) fn flushes_on_timer(&self, sender: &Sender) -> bool {
         self.is_other_consumer() && sender.application_name == RECVLOGICAL
     }

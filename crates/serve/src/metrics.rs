@@ -177,7 +177,8 @@ const OF_FOLDERS: &[Family<Folder>] = &[
 
 const OF_ROOMS: &[Family<Room>] = &[Family::new(
     "slot_danger_seconds",
-    "Until the slot may lose WAL, if its room goes on to shrink so; 0 if it may, missing if later than 30 days.",
+    "Until the slot may lose WAL, if its room goes on to shrink so; 0 if it may, missing if later than 30 \
+        days.",
     |room| seconds(room.danger_ms),
 )];
 

@@ -45,7 +45,8 @@ impl DoorArg {
 }
 
 /// Help of `--auth-file`: state and lag are told without a login.
-const LOGINS: &str = "Logins for what is more than state and lag: a file with lines user:password, which others \
+const LOGINS: &str = "Logins for what is more than state and lag: a file with lines user:password, which \
+    others \
                       must not be able to read";
 
 /// `lockstep pool agent`

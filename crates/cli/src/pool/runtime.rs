@@ -220,7 +220,8 @@ fn await_end(
             }
         } else if is_over && (!wait.close || began.elapsed() >= wait.wait + LOOK_EVERY * 10) {
             return Err(Failure::Behind(format!(
-                "{} on {node} after {}; it takes no new one, and what is there goes on: run this again, or with \
+                "{} on {node} after {}; it takes no new one, and what is there goes on: run this again, or \
+                    with \
                  --close",
                 left_words(sessions),
                 figures::seconds(wait.wait.as_secs_f64() * 1000.0)

@@ -138,7 +138,8 @@ pub fn run(args: &CreateArgs) -> Result<()> {
     }
     let few = figures::counted(created.unmade.len() as u64, "object");
     Err(Failure::DataMismatch(format!(
-        "replica {} is ready, but {few} of the source could not be made or set on its target: run the commands \
+        "replica {} is ready, but {few} of the source could not be made or set on its target: run the \
+            commands \
          above there, or where they say, with search_path empty unless they set it",
         args.name
     ))

@@ -32,7 +32,8 @@ pub fn run(args: &DropArgs) -> Result<()> {
     }
     let dropped = remove_without_source(name, &target).map_err(failed)?;
     let words = format!(
-        "replica {} is dropped on the target, whose tables stay; its source was not asked, and keeps slot {}, with \
+        "replica {} is dropped on the target, whose tables stay; its source was not asked, and keeps slot \
+            {}, with \
          all WAL since then, and publication {}; if it comes back, run in its database {}:",
         dropped.name, dropped.slot, dropped.publication, dropped.source_database
     );

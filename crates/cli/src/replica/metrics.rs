@@ -151,7 +151,8 @@ const FAMILIES: [Family<Stats>; 27] = [
     ),
     Family::new(
         "unmade_objects",
-        "Objects of the source that the copy could not make on the target, and sequences that are not set, as last seen.",
+        "Objects of the source that the copy could not make on the target, and sequences that are not set, \
+            as last seen.",
         |stats| stats.unmade.into(),
     ),
     Family::new(

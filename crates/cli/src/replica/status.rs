@@ -317,7 +317,8 @@ impl Known {
                     false => "after each cycle",
                 };
                 notes.push(format!(
-                    "sequences ({}) are set to the source's values {when}, while a process applies, and are not \
+                    "sequences ({}) are set to the source's values {when}, while a process applies, and \
+                        are not \
                      compared",
                     source.sequences
                 ));

@@ -367,7 +367,8 @@ fn a_corrupted_spool_is_never_served() {
         slots.is_empty().then_some(())
     });
     primary
-        .run("INSERT INTO pgbench_history (tid, filler) SELECT i, 'find me' FROM generate_series(1, 20000) i");
+        .run("INSERT INTO pgbench_history (tid, filler) SELECT i, 'find me' FROM generate_series(1, 20000) \
+            i");
     until_spooled(&relay, &lab);
     relay.kill();
     let segment = newest_segment(&relay.spool);

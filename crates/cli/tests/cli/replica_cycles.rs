@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use serde_json::Value;
@@ -81,6 +82,18 @@ impl Cycling {
         let asked = self.ask(command, &["--output", "json"]);
         assert!(asked.status.success(), "{asked:?}");
         serde_json::from_slice(&asked.stdout).unwrap()
+    }
+
+    /// A session that locks the target's table, while a row of it is on its way.
+    fn blocked(&self) -> Connection {
+        let mut blocker = sql(&self.target);
+        blocker
+            .execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            .unwrap();
+        sql(&self.source)
+            .execute("INSERT INTO t VALUES (1)")
+            .unwrap();
+        blocker
     }
 
     fn until(&self, query: &str, wanted: &str, process: &mut Running) {
@@ -236,13 +249,7 @@ fn a_cycle_that_waits_is_shown_as_running_and_late() {
         "t",
         &mut process,
     );
-    let mut blocker = sql(&cycling.target);
-    blocker
-        .execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        .unwrap();
-    sql(&cycling.source)
-        .execute("INSERT INTO t VALUES (1)")
-        .unwrap();
+    let mut blocker = cycling.blocked();
     let late = "SELECT coalesce(cycle_late_ms > 3000, false) FROM lockstep.replica";
     cycling.until(late, "t", &mut process);
     let status = text(&cycling.ask("status", &[]).stdout);
@@ -368,13 +375,7 @@ fn a_second_process_is_refused_without_a_trace_and_a_pause_ends_a_forced_cycles_
     );
     assert!(!cycling.lab.folder().join("another").exists());
 
-    let mut blocker = sql(&cycling.target);
-    blocker
-        .execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        .unwrap();
-    sql(&cycling.source)
-        .execute("INSERT INTO t VALUES (1)")
-        .unwrap();
+    let mut blocker = cycling.blocked();
     let to = cycling.to.clone();
     let waiting = std::thread::spawn(move || output(&["force", "r", "--target", &to]));
     let runs = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";

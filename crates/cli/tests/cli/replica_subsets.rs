@@ -6,10 +6,13 @@ use crate::replica::{create_args, in_app, on, output, pair, text, value};
 
 #[test]
 fn a_row_filter_and_a_column_list_are_taken_kept_and_shown() {
-    let (_lab, source, target) = pair("CREATE SCHEMA \"A=b\"; CREATE TABLE \"A=b\".\"T\" (id int PRIMARY KEY, v text, hidden text);
+    let (_lab, source, target) = pair(
+        "CREATE SCHEMA \"A=b\"; CREATE TABLE \"A=b\".\"T\" (id int PRIMARY \
+        KEY, v text, hidden text);
              INSERT INTO \"A=b\".\"T\" SELECT n, 'v', 'hidden' FROM generate_series(1, 10) n;
              CREATE TABLE t (id int, v text DEFAULT 'none', PRIMARY KEY (id));
-             INSERT INTO t SELECT n, 'v' FROM generate_series(1, 10) n");
+             INSERT INTO t SELECT n, 'v' FROM generate_series(1, 10) n",
+    );
     let from = in_app(&source);
     let to = in_app(&target);
     let with = |more: &[&str]| {

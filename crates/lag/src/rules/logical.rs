@@ -684,25 +684,7 @@ fn of_consumer(
     busy: Option<f64>,
     (late, all): (usize, usize),
 ) -> Evidence {
-    let words = match link.is_relayed() {
-        true => format!(
-            "{} had something left to send to it in {} of the samples",
-            link.upstream.name,
-            percent(pushed)
-        ),
-        // What fits into the buffers of the network is sent, however little of it is read.
-        false if pushed == 0.0 && busy.is_none() && link.takes_nothing() => {
-            "it was sent all that there is, and confirms none of it".to_owned()
-        }
-        false if link.replies_freely() => format!(
-            "it was sent all that there is, and when it replies it has stored {} less",
-            bytes(link.bytes())
-        ),
-        false => format!(
-            "its walsender waited for it to take data in {} of the samples",
-            percent(pushed)
-        ),
-    };
+    let words = not_taken(link, pushed, busy);
     let mut evidence = Evidence::of(link, explains).fact("pushed_share", pushed, words);
     if all > 0 {
         evidence = evidence.fact(
@@ -752,6 +734,29 @@ fn of_consumer(
         );
     }
     evidence
+}
+
+/// What a consumer does not take, in words.
+fn not_taken(link: &Link<'_>, pushed: f64, busy: Option<f64>) -> String {
+    match link.is_relayed() {
+        true => format!(
+            "{} had something left to send to it in {} of the samples",
+            link.upstream.name,
+            percent(pushed)
+        ),
+        // What fits into the buffers of the network is sent, however little of it is read.
+        false if pushed == 0.0 && busy.is_none() && link.takes_nothing() => {
+            "it was sent all that there is, and confirms none of it".to_owned()
+        }
+        false if link.replies_freely() => format!(
+            "it was sent all that there is, and when it replies it has stored {} less",
+            bytes(link.bytes())
+        ),
+        false => format!(
+            "its walsender waited for it to take data in {} of the samples",
+            percent(pushed)
+        ),
+    }
 }
 
 /// How much of the time an apply worker waited for storage, in words.

@@ -62,6 +62,12 @@ fn first(diagnosis: &Diagnosis) -> Option<Cause> {
     diagnosis.findings.first().map(|found| found.cause)
 }
 
+fn assert_slow(consumer: &Consumer) {
+    let found = diagnosed(consumer);
+    let cause = first(&found);
+    assert_eq!(cause, Some(Cause::SlowConsumer), "{:?}", found.links);
+}
+
 #[test]
 fn a_consumer_that_confirms_all_with_each_reply_does_not_lag() {
     for every in [10, 20] {
@@ -93,60 +99,36 @@ fn a_consumer_that_does_not_reply_in_the_window_is_not_known() {
 
 #[test]
 fn a_consumer_that_is_late_when_it_replies_is_slow() {
-    let found = diagnosed(&Consumer {
+    assert_slow(&Consumer {
         stores: 0.2,
         every: Some(10),
         ..CONSUMER
     });
-    assert_eq!(
-        first(&found),
-        Some(Cause::SlowConsumer),
-        "{:?}",
-        found.links
-    );
 }
 
 #[test]
 fn a_consumer_that_has_ceased_to_reply_is_slow() {
-    let found = diagnosed(&Consumer {
+    assert_slow(&Consumer {
         every: Some(5),
         stops: 15,
         ..CONSUMER
     });
-    assert_eq!(
-        first(&found),
-        Some(Cause::SlowConsumer),
-        "{:?}",
-        found.links
-    );
     // The primary has asked for a reply after half of wal_sender_timeout, which is 60 s.
-    let found = diagnosed(&Consumer {
+    assert_slow(&Consumer {
         every: None,
         step_ms: 1_000,
         ..CONSUMER
     });
-    assert_eq!(
-        first(&found),
-        Some(Cause::SlowConsumer),
-        "{:?}",
-        found.links
-    );
 }
 
 /// The worker of a subscription replies when it has applied all that has come.
 #[test]
 fn a_worker_that_does_not_reply_is_slow() {
-    let found = diagnosed(&Consumer {
+    assert_slow(&Consumer {
         name: "slot_two",
         every: None,
         ..CONSUMER
     });
-    assert_eq!(
-        first(&found),
-        Some(Cause::SlowConsumer),
-        "{:?}",
-        found.links
-    );
 }
 
 /// pg_recvlogical flushes its file every 10 s (`--fsync-interval`) and replies on another timer.

@@ -17,7 +17,8 @@ pub(super) const RULE: Rule = Rule {
          {spool_limit}); or raise spool_limit in its file and send its process SIGHUP",
         "start lockstep replica run {limited} again with a --spool-limit of more than its target gets behind \
          (now {spool_limit}); or raise spool_limit in its file and send its process SIGHUP",
-        "fewer changes for each cycle: lockstep replica alter {often} --frequency, with less than {every}, on \
+        "fewer changes for each cycle: lockstep replica alter {often} --frequency, with less than {every}, \
+            on \
          the database of {node}",
         "make room on the disk of the spool of replica {crowded}: it goes on by itself, within a second",
         "do what is said here of the spool of replica {unsure}: raise spool_limit, or make room on its disk",

@@ -23,7 +23,8 @@ pub(super) const REMOVED: Rule = Rule {
     title: "{upstream} has removed WAL that the standby needs",
     signal: wal_removed,
     remedies: &[
-        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with a command for the \
+        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with a command for \
+            the \
          archive that has it, if there is one",
         "build {node} anew (pg_basebackup), with a slot, so that {upstream} keeps what it needs",
     ],
@@ -36,11 +37,13 @@ pub(super) const ELSEWHERE: Rule = Rule {
     signal: elsewhere,
     remedies: &[
         "on {upstream}: SELECT pg_create_physical_replication_slot('{absent_slot}'); then on {node}: ALTER \
-         SYSTEM SET primary_conninfo = '{new_conninfo}'; SELECT pg_reload_conf(); if it is to follow {upstream}, \
+         SYSTEM SET primary_conninfo = '{new_conninfo}'; SELECT pg_reload_conf(); if it is to follow \
+         {upstream}, \
          and reaches it at that address",
         "on {node}: ALTER SYSTEM SET primary_slot_name = ''; ALTER SYSTEM SET primary_conninfo = \
          '{new_conninfo}'; SELECT pg_reload_conf(); if {upstream} is not to keep WAL for it",
-        "on {node}: ALTER SYSTEM SET primary_conninfo = '{right_conninfo}'; SELECT pg_reload_conf(); if it is \
+        "on {node}: ALTER SYSTEM SET primary_conninfo = '{right_conninfo}'; SELECT pg_reload_conf(); if it \
+            is \
          to follow {upstream}, and reaches it at that address",
         "on {node}: correct host and port in primary_conninfo, and reload; its log says what {address} \
          answers",
@@ -56,8 +59,10 @@ pub(super) const FAILS: Rule = Rule {
     remedies: &[
         "look at the log of {node} for what restore_command says, and run it by hand as the server's \
          user: the archive, a path, a right, a password",
-        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with one that works by hand",
-        "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that is called \
+        "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with one that works \
+            by hand",
+        "if pg_receivewal fills the archive: look whether it runs. {node} does not ask for a segment that \
+            is called \
          .partial; after a failover it needs the new timeline's .history file there, too",
     ],
 };

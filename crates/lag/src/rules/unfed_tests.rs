@@ -161,7 +161,8 @@ fn where_a_standby_is_to_go_there_is_a_slot_for_it() {
             "{:#?}",
             found.remedies
         );
-        let without = "on standby: ALTER SYSTEM SET primary_slot_name = ''; ALTER SYSTEM SET primary_conninfo";
+        let without = "on standby: ALTER SYSTEM SET primary_slot_name = ''; ALTER SYSTEM SET \
+            primary_conninfo";
         assert_eq!(
             found.remedies[1].starts_with(without),
             !is_there,

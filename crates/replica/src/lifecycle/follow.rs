@@ -64,18 +64,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
     control.begin();
     let alive = Arc::new(());
     let taken = take(&what.name, &what.target);
-    // Who is refused leaves no folder behind.
-    let may_fill = match &taken {
-        Ok(_) => true,
-        Err(ReplicaError::Target(error)) if error.may_pass() => what
-            .spool
-            .as_ref()
-            .is_some_and(|spool| spool.folder.exists()),
-        Err(_) => false,
-    };
-    let spool = what.spool.as_ref().filter(|_| may_fill);
-    let spool = spool.map(Spool::open).transpose();
-    let spool = spool.map_err(ReplicaError::Apply)?;
+    let spool = spool_of(what, &taken)?;
     thread::scope(|scope| {
         let _ends = Ends(spool.as_ref(), control);
         let (away, taken) = match (taken, &spool) {
@@ -132,6 +121,24 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         scope.spawn(move || watch(state, &replica, &what.target, control));
         run(&settings, spool.as_ref(), &what.name, control).map_err(ReplicaError::Apply)
     })
+}
+
+/// The spool, opened. A process that is refused leaves no folder behind, and one whose target is away uses a
+/// folder that is there.
+fn spool_of<T>(what: &Following, taken: &Result<T>) -> Result<Option<Spool>> {
+    let is_there = |spool: &SpoolConfig| spool.folder.exists();
+    let may_fill = match taken {
+        Ok(_) => true,
+        Err(ReplicaError::Target(error)) => {
+            error.may_pass() && what.spool.as_ref().is_some_and(is_there)
+        }
+        Err(_) => false,
+    };
+    let spool = what.spool.as_ref().filter(|_| may_fill);
+    spool
+        .map(Spool::open)
+        .transpose()
+        .map_err(ReplicaError::Apply)
 }
 
 /// Ends the threads that the scope waits for.

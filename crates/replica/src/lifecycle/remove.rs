@@ -51,7 +51,8 @@ pub fn left_on_source(replica: &Replica) -> Result<[String; 2]> {
         let publication = identifier("publication", &replica.publication)?;
         Ok([
             format!(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = {slot};"
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = \
+                    {slot};"
             ),
             format!("DROP PUBLICATION IF EXISTS {publication};"),
         ])

@@ -373,7 +373,8 @@ mod tests {
             max: 7,
         };
         assert_eq!(printed(there(rights(true, true))), None);
-        let lead = "sequence a.s is not set to the source's value: role Bob may not set it on the target; on the \
+        let lead = "sequence a.s is not set to the source's value: role Bob may not set it on the target; \
+            on the \
                     target: ";
         let update = "GRANT UPDATE ON SEQUENCE \"a\".\"s\" TO \"Bob\";";
         let of_sequence = printed(there(rights(true, false)));

@@ -38,7 +38,8 @@ impl ReplicaState {
     pub fn keep_attached(&mut self, name: &str, known: &[Attached]) -> Result<()> {
         let rows = (known.iter()).map(|one| serde_json::json!([one.oid, one.since, one.is_whole]));
         let rows = serde_json::Value::from_iter(rows).to_string();
-        let sql = "WITH known AS (SELECT (k ->> 0)::oid AS oid, k ->> 1 AS since, (k ->> 2)::boolean AS is_whole \
+        let sql = "WITH known AS (SELECT (k ->> 0)::oid AS oid, k ->> 1 AS since, (k ->> 2)::boolean AS \
+            is_whole \
                        FROM json_array_elements($2::json) k), \
                    others AS (DELETE FROM lockstep.attached a WHERE a.replica = $1 \
                        AND NOT EXISTS (SELECT FROM known WHERE known.oid = a.source_oid)) \

@@ -132,7 +132,8 @@ impl ReplicaState {
                            table_name, doubt, n.nspname, c.relname, c.relpersistence), E'\\n' \
                            ORDER BY schema_name, table_name) \
                        FILTER (WHERE doubt IS NOT NULL OR target_oid IS NOT NULL AND (c.oid IS NULL \
-                           OR c.relpersistence <> 'p' OR (n.nspname, c.relname) <> (schema_name, table_name)))) \
+                           OR c.relpersistence <> 'p' OR (n.nspname, c.relname) <> (schema_name, \
+                           table_name)))) \
                    FROM lockstep.table_copy LEFT JOIN (pg_class c JOIN pg_namespace n \
                            ON n.oid = c.relnamespace) ON c.oid = target_oid \
                    WHERE replica = $1";

@@ -373,7 +373,8 @@ impl Lost {
                 format!("it is called {name} on the target: rename it there, or on the source")
             }
             Why::ReplacedHere => "the target has another table in place of the one that was copied into, \
-                                  perhaps without its rows: lockstep replica verify compares them, and if they \
+                                  perhaps without its rows: lockstep replica verify compares them, and if \
+                                  they \
                                   are equal it takes that table for the copy"
                 .to_owned(),
             Why::Unlogged => "on the target it is unlogged, so that a crash there empties it: make it logged \
@@ -384,11 +385,13 @@ impl Lost {
                 let was = match doubt {
                     Doubt::Unlogged => "was unlogged for a time, and a crash would have emptied it",
                     Doubt::Replaced => "was not in its place for a time, and changes may have missed it",
-                    Doubt::NoColumns => "had not all columns for a time, and what they hold in rows from before \
+                    Doubt::NoColumns => "had not all columns for a time, and what they hold in rows from \
+                        before \
                                          is not in the stream",
                 };
                 format!(
-                    "the target's table {was}: lockstep replica verify compares them, and says nothing of this \
+                    "the target's table {was}: lockstep replica verify compares them, and says nothing of \
+                        this \
                      any more if they are equal"
                 )
             }
@@ -413,7 +416,8 @@ impl Lost {
                 let columns: Vec<_> = columns.iter().map(|name| quoted(name)).collect();
                 format!(
                     "the target's table has no column {}, which the source sends: give it the source's \
-                     columns with what they hold in each row, and then run lockstep replica verify, which compares \
+                     columns with what they hold in each row, and then run lockstep replica verify, which \
+                     compares \
                      them",
                     columns.join(", ")
                 )

@@ -89,7 +89,8 @@ pub fn hindrance(applied: &Applied) -> Option<String> {
 pub fn missing_words(rows: u64) -> Option<String> {
     (rows > 0).then(|| {
         format!(
-            "{} to update or delete {} not on the target, which is not what the source is: drop the replica and \
+            "{} to update or delete {} not on the target, which is not what the source is: drop the \
+                replica and \
              create it again",
             figures::counted(rows, "row"),
             figures::verb(rows, "was", "were")

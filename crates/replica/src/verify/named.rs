@@ -16,6 +16,7 @@ use super::{Options, RANGE_ROWS, Report, compare};
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::names::TableName;
+use crate::publication::Expected;
 use crate::state::{Holder, Replica, ReplicaState};
 use crate::status::attached::later;
 use crate::status::lost::{Lost, Why, later_partitions, lost};
@@ -111,17 +112,28 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         let moment = Moment::take(&options, &mut hold).map_err(ReplicaError::from)?;
         Ok::<_, ReplicaError>((moment, options))
     })?;
-    let mut report = compare::tables(&options, &moment.snapshots)?;
+    compared(&mut state, &replica, &options, &moment, &expected)
+}
+
+/// Compares the tables as of a moment, and keeps in the state what that says of them.
+fn compared(
+    state: &mut ReplicaState,
+    replica: &Replica,
+    options: &Options,
+    moment: &Moment,
+    expected: &Expected,
+) -> Result<Report> {
+    let mut report = compare::tables(options, &moment.snapshots)?;
     // As the moment's snapshot has it: that is what the tables were compared by.
     let mut session = moment
         .snapshots
-        .source(&options)
+        .source(options)
         .map_err(ReplicaError::from)?;
     let differences = expected.differences(&mut session);
     report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
-    report.unmade = state.forget_made(name)?;
+    report.unmade = state.forget_made(&replica.name)?;
     if report.publication.is_none() {
-        adopt((&mut session, &mut state), &replica, &options, &report)?;
+        adopt((&mut session, state), replica, options, &report)?;
     }
     Ok(report)
 }

@@ -42,7 +42,8 @@ struct Table {
 fn tables(source: &mut Connection) -> Vec<Table> {
     let query = "SELECT format('%I.%I', n.nspname, c.relname), c.relispartition FROM pg_class c \
                  JOIN pg_namespace n ON n.oid = c.relnamespace \
-                 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname IN ('public', 's') ORDER BY 1";
+                 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname IN ('public', 's') ORDER \
+                 BY 1";
     let rows = source.query(query).unwrap();
     let table = |row: Vec<Option<String>>| Table {
         name: row[0].clone().unwrap(),

@@ -241,8 +241,11 @@ fn verify_compares_what_is_replicated() {
 /// Stock's apply worker inserts null here.
 #[test]
 fn a_row_that_comes_in_without_its_large_values_stops_the_replica() {
-    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY, big text); ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
-             INSERT INTO t VALUES (1, repeat('b', 9000)), (2, 'small')");
+    let (_lab, source, target) = pair(
+        "CREATE TABLE t (id int PRIMARY KEY, big text); ALTER TABLE t ALTER \
+        big SET STORAGE EXTERNAL;
+             INSERT INTO t VALUES (1, repeat('b', 9000)), (2, 'small')",
+    );
     let mut options = options(&source, &target);
     options.subsets = subsets(&["public.t=id > 10"], &[]);
     let mut told = Told::default();

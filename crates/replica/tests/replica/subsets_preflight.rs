@@ -217,7 +217,8 @@ fn what_the_source_refuses_to_publish_is_found_with_its_words() {
 /// beside each.
 #[test]
 fn a_subset_that_would_break_updates_on_the_source_is_refused() {
-    let (_lab, source, target) = pair("CREATE TABLE t (a int, b int NOT NULL, c text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 1);
+    let (_lab, source, target) = pair("CREATE TABLE t (a int, b int NOT NULL, c text, PRIMARY KEY (a, b)); \
+        INSERT INTO t VALUES (1, 1);
              CREATE TABLE i (a int PRIMARY KEY, b int NOT NULL UNIQUE, c text); INSERT INTO i VALUES (1, 1);
              ALTER TABLE i REPLICA IDENTITY USING INDEX i_b_key;
              CREATE TABLE f (a int, b int); ALTER TABLE f REPLICA IDENTITY FULL;
@@ -290,7 +291,8 @@ fn a_subset_that_would_break_updates_on_the_source_is_refused() {
 
 #[test]
 fn what_the_target_could_not_hold_is_found() {
-    let (_lab, source, target) = pair("CREATE DOMAIN must AS int CHECK (VALUE > 0) NOT NULL; CREATE DOMAIN musts AS must;
+    let (_lab, source, target) = pair("CREATE DOMAIN must AS int CHECK (VALUE > 0) NOT NULL; CREATE DOMAIN \
+        musts AS must;
              CREATE TABLE t (a int PRIMARY KEY, needed int NOT NULL, domained musts, d int NOT NULL DEFAULT 7,
                  s serial, i int GENERATED ALWAYS AS IDENTITY, n int, CHECK (n > 0),
                  g int GENERATED ALWAYS AS (coalesce(n, 0) + d) STORED NOT NULL);

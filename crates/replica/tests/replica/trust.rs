@@ -11,8 +11,10 @@ use crate::{Told, begun, conninfo, on, options, server, values};
 /// Database `copy` belongs to bob, who is no superuser.
 fn of_bob(lab: &Lab) -> (Server, Conninfo) {
     let target = server(lab, "target");
-    target
-        .run("CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob");
+    target.run(
+        "CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE bob LOGIN; ALTER DATABASE copy \
+            OWNER TO bob",
+    );
     let bob = conninfo(&target).with("user", "bob").unwrap();
     (target, bob)
 }

@@ -133,7 +133,8 @@ fn sequences_that_cannot_be_set_are_named_and_the_others_are_set() {
          GRANT USAGE ON SCHEMA later TO low; \
          GRANT SELECT ON ALL SEQUENCES IN SCHEMA public, later, \"An app\" TO low; \
          REVOKE SELECT ON closed FROM low; SELECT setval('wide', 40000), setval('open', 7), \
-             setval('closed', 8), nextval('later.late'), setval('\"An app\".\"s 1\"', 9), setval('taken', 10)",
+             setval('closed', 8), nextval('later.late'), setval('\"An app\".\"s 1\"', 9), setval('taken', \
+             10)",
     );
     on(
         &target,

@@ -161,7 +161,8 @@ fn a_wider_type_of_the_target_is_no_difference() {
         )
         .unwrap();
     let mut source = sql(&pair.source);
-    let rows = "INSERT INTO t SELECT i + 0.5, i, 'a', i + 0.25, 3.7 FROM generate_series(1, 300) i; ANALYZE t";
+    let rows = "INSERT INTO t SELECT i + 0.5, i, 'a', i + 0.25, 3.7 FROM generate_series(1, 300) i; \
+        ANALYZE t";
     source.execute(rows).unwrap();
     let control = pair.start();
     pair.catch_up();

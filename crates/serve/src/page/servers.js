@@ -85,7 +85,7 @@ function extension(shown, node) {
     ["let in at once", concurrency_limit ? String(concurrency_limit) : "all"],
     ["sessions at low priority", String(demoted)],
     ["priorities by", method],
-    ["replay waited for a query", `${conflicts} times`],
+    ["replay waited for a query", `${conflicts} ${conflicts === 1 ? "time" : "times"}`],
     ["parallel replay", node.parallel_replay ? node.parallel_replay.words : null],
   ]);
 }
