@@ -254,8 +254,11 @@ fn a_stream_ends_with_its_server() {
     assert!(matches!(error, ClientError::Lost(_)), "{error:?}");
     server.start().unwrap();
 
-    // A stop in order: the server waits for its receivers to have everything.
+    // A stop in order: the server waits for its receivers to have everything. Until a walsender has
+    // begun its loop, a stop ends it like any session (SQLSTATE 57P01); its reply shows that it has.
     let mut ended = stream(&server);
+    ended.send(&status(Lsn::INVALID, true)).unwrap();
+    while !matches!(next(&mut ended).unwrap(), Message::Keepalive { .. }) {}
     let stopping = std::thread::spawn(move || {
         server.stop(Stop::Fast).unwrap();
         server
