@@ -149,3 +149,25 @@ CREATE VIEW lockstep_stat_throttle AS SELECT * FROM lockstep_stat_throttle();
 REVOKE ALL ON FUNCTION lockstep_stat_throttle() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_throttle() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_throttle TO pg_monitor;
+
+-- Permanent blocks in shared buffers that were used of late.
+CREATE FUNCTION lockstep_hot_blocks(
+    OUT reldatabase oid,
+    OUT reltablespace oid,
+    OUT relfilenode oid,
+    OUT relforknumber integer,
+    OUT relblocknumber bigint,
+    OUT usagecount integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+-- Reads blocks into shared buffers, 1024 at most. Returns how many are there.
+CREATE FUNCTION lockstep_read_blocks(
+    reltablespace oid, relfilenode oid, relforknumber integer, blocks bigint[])
+RETURNS integer
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+REVOKE ALL ON FUNCTION lockstep_hot_blocks() FROM PUBLIC;
+REVOKE ALL ON FUNCTION lockstep_read_blocks(oid, oid, integer, bigint[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_hot_blocks() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION lockstep_read_blocks(oid, oid, integer, bigint[]) TO pg_monitor;

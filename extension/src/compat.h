@@ -25,6 +25,12 @@
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
 #include "storage/smgr.h"
+#include "utils/rel.h"
+#if PG_VERSION_NUM >= 160000
+#include "utils/relfilenumbermap.h"
+#else
+#include "utils/relfilenodemap.h"
+#endif
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
@@ -465,16 +471,51 @@ ls_record_free_space(const DecodedBkpBlock *block, Size space)
 #endif
 }
 
-/* 19 has 64 bits of state. Has the buffer been read completely? */
+/* 19 has 64 bits of state. The state of a buffer, read without its header's lock. */
+static inline uint64
+ls_buffer_state(BufferDesc *buffer)
+{
+#if PG_VERSION_NUM >= 190000
+	return pg_atomic_read_u64(&buffer->state);
+#else
+	return pg_atomic_read_u32(&buffer->state);
+#endif
+}
+
+/* Has the buffer been read completely? */
 static inline bool
 ls_buffer_is_valid(BufferDesc *buffer)
 {
-#if PG_VERSION_NUM >= 190000
-	return (pg_atomic_read_u64(&buffer->state) & BM_VALID) != 0;
-#else
-	return (pg_atomic_read_u32(&buffer->state) & BM_VALID) != 0;
-#endif
+	return (ls_buffer_state(buffer) & BM_VALID) != 0;
 }
+
+/*
+ * 16, the commits above: parts of a buffer's tag, the file of a relation, and the relation of this database
+ * (or a shared one) that has a file, InvalidOid if none.
+ */
+#if PG_VERSION_NUM >= 160000
+#define LS_TAG_DATABASE(tag) ((tag)->dbOid)
+#define LS_TAG_TABLESPACE(tag) ((tag)->spcOid)
+#define LS_TAG_RELATION(tag) ((tag)->relNumber)
+#define LS_FILE_OF(relation) ((relation)->rd_locator.relNumber)
+
+static inline Oid
+ls_relation_of_file(Oid tablespace, Oid filenode)
+{
+	return RelidByRelfilenumber(tablespace, filenode);
+}
+#else
+#define LS_TAG_DATABASE(tag) ((tag)->rnode.dbNode)
+#define LS_TAG_TABLESPACE(tag) ((tag)->rnode.spcNode)
+#define LS_TAG_RELATION(tag) ((tag)->rnode.relNode)
+#define LS_FILE_OF(relation) ((relation)->rd_node.relNode)
+
+static inline Oid
+ls_relation_of_file(Oid tablespace, Oid filenode)
+{
+	return RelidByRelfilenode(tablespace, filenode);
+}
+#endif
 
 /* 18: the startup process's check for interrupts has another name. */
 static inline void
