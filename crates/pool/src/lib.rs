@@ -1,7 +1,7 @@
 //! One endpoint over read nodes: how stale each node is, whether it takes sessions, and how many.
 //!
 //! What decides does no I/O and reads no clock, so that the simulation in `tests/pool/simulation` drives it
-//! as the agent does. Only `agent`, `run`, `agent_check`, `routes`, `runtime` and `ask` do I/O.
+//! as the agent does. Only `agent`, `run`, `agent_check`, `routes`, `runtime`, `ask` and `newcomer` do I/O.
 //!
 //! The modules are layers: each uses only those above it in this table, which a test holds.
 //!
@@ -28,6 +28,7 @@
 //! | [`runtime`] | HAProxy's runtime socket |
 //! | [`multi_host`] | a connection string that names all nodes |
 //! | [`ask`] | asks an agent |
+//! | [`newcomer`] | a new node: cloned, started, warmed |
 #![cfg_attr(
     test,
     allow(
@@ -52,6 +53,7 @@ pub mod lineage;
 pub mod member;
 mod metrics;
 pub mod multi_host;
+pub mod newcomer;
 pub mod questions;
 mod routes;
 pub mod run;

@@ -88,7 +88,7 @@ pub struct ServerArgs {
     sessions_when_out: SessionsArg,
     /// The agents speak TLS: their certificate authority, PEM
     #[arg(long, value_name = "FILE")]
-    agent_ca: Option<PathBuf>,
+    pub agent_ca: Option<PathBuf>,
 }
 
 impl ServerArgs {

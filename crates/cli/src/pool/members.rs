@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_lag::Role;
-use lockstep_lag::nodes::{NamedNodes, PoolDoor};
+use lockstep_lag::nodes::{NamedNodes, PoolDoor, PoolEntry};
+use lockstep_lag::{Node, Role};
 use lockstep_pool::member::{self, AgentPlace, Member};
 use lockstep_pool::state::Door;
 use lockstep_service::exit::Failure;
@@ -23,25 +23,26 @@ pub struct MembersArgs {
 }
 
 impl MembersArgs {
-    /// The primary and the standbys of the file.
-    pub fn members(&self) -> Result<Vec<Member>> {
+    /// The primary and the standbys of the file, the primary first, as they are written down.
+    pub fn listed(&self) -> Result<Vec<(Node, PoolEntry)>> {
         let named = NamedNodes {
             file: Some(self.nodes.clone()),
             ..NamedNodes::default()
         };
-        let nodes = usable(&named, NamedNodes::with_pool)?;
-        let of_pool = |role| matches!(role, Role::Primary | Role::Standby);
-        let members = nodes.iter().filter(|(node, _)| of_pool(node.role));
-        let members = members.map(|(node, pool)| {
+        let mut nodes = usable(&named, NamedNodes::with_pool)?;
+        nodes.retain(|(node, _)| matches!(node.role, Role::Primary | Role::Standby));
+        Ok(nodes)
+    }
+
+    /// The members that they are.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        let nodes = self.listed()?;
+        let members = nodes.iter().map(|(node, pool)| {
             let place = AgentPlace {
                 agent: pool.agent.clone(),
                 agent_check: pool.agent_check.clone(),
             };
-            let door = match pool.door {
-                Some(PoolDoor::Reports) => Door::Reports,
-                Some(PoolDoor::Fresh) | None => Door::Fresh,
-            };
-            Member::new(&node.name, &node.conninfo, &place, door)
+            Member::new(&node.name, &node.conninfo, &place, door_of(pool))
         });
         let members: Vec<_> = members
             .collect::<Result<_, _>>()
@@ -65,5 +66,13 @@ impl MembersArgs {
 
     pub fn wrong(&self, words: &str) -> Failure {
         Failure::Usage(format!("--nodes {}: {words}", self.nodes.display()))
+    }
+}
+
+/// The door that the file names, or the usual one.
+pub fn door_of(entry: &PoolEntry) -> Door {
+    match entry.door {
+        Some(PoolDoor::Reports) => Door::Reports,
+        Some(PoolDoor::Fresh) | None => Door::Fresh,
     }
 }

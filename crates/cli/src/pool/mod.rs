@@ -1,5 +1,6 @@
 //! `lockstep pool`.
 
+mod add;
 mod agent;
 mod conninfo;
 mod haproxy;
@@ -13,10 +14,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+use add::AddArgs;
 use agent::AgentArgs;
 use conninfo::ConninfoArgs;
 use haproxy::HaproxyArgs;
-use runtime::{AddArgs, DrainArgs, RemoveArgs, ResumeArgs};
+use runtime::{DrainArgs, RemoveArgs, ResumeArgs};
 use status::StatusArgs;
 
 /// `lockstep pool`
@@ -52,7 +54,11 @@ pub enum PoolCommand {
     Resume(ResumeArgs),
     /// Write a standby into the nodes file, and add it to the running HAProxy
     ///
-    /// The server and its agent must run already: nothing is cloned or warmed.
+    /// With --data, on the new node's machine and as the account that is to own the server, it makes that
+    /// server first: clones the least loaded standby of the file with pg_basebackup, makes a slot on the
+    /// primary, starts the server, waits until it has caught up, and reads what the cloned standby has in
+    /// memory. A call that was cut short goes on when it is repeated. Without --data the server runs
+    /// already.
     Add(Box<AddArgs>),
     /// Take a node out of the nodes file, and out of the running HAProxy once its sessions have ended
     ///
@@ -68,7 +74,7 @@ pub fn run(command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Status(args) => return status::run(args),
         PoolCommand::Drain(args) => runtime::drain(args),
         PoolCommand::Resume(args) => runtime::resume(args),
-        PoolCommand::Add(args) => runtime::add(args),
+        PoolCommand::Add(args) => add::run(args),
         PoolCommand::Remove(args) => runtime::remove(args),
     };
     done.map(|()| ExitCode::SUCCESS)

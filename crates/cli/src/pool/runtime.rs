@@ -1,23 +1,18 @@
-//! `lockstep pool drain`, `resume`, `add` and `remove`: a running HAProxy, through its runtime socket.
+//! `lockstep pool drain`, `resume` and `remove`: a running HAProxy, through its runtime socket.
 
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use lockstep_client::Conninfo;
-use lockstep_pool::haproxy::{lines, name_of};
-use lockstep_pool::member::{AgentPlace, Member};
-use lockstep_pool::runtime::{Present, Runtime, RuntimeError, Statistics, plan};
-use lockstep_service::address::HostPort;
+use lockstep_pool::haproxy::name_of;
+use lockstep_pool::runtime::{Present, Runtime, RuntimeError, Statistics};
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
 use lockstep_service::words::{figures, output, quoted, span};
 
-use super::agent::DoorArg;
-use super::haproxy::ServerArgs;
 use super::members::MembersArgs;
 
 /// Time between two looks at HAProxy.
@@ -75,31 +70,6 @@ pub struct ResumeArgs {
     socket: SocketArgs,
 }
 
-/// `lockstep pool add`
-#[derive(Debug, Args)]
-pub struct AddArgs {
-    /// Name of the node
-    node: String,
-    #[command(flatten)]
-    members: MembersArgs,
-    /// Where its server is, as a conninfo string or URI, for the file
-    #[arg(long, value_name = "CONNINFO")]
-    conninfo: String,
-    /// Agent of the node; the server's host and port 9872 by default
-    #[arg(long, value_name = "HOST:PORT", value_parser = HostPort::parse)]
-    agent: Option<HostPort>,
-    /// Agent-check of its agent; the agent's host and its next port by default
-    #[arg(long, value_name = "HOST:PORT", value_parser = HostPort::parse)]
-    agent_check: Option<HostPort>,
-    /// Which readers the node is for
-    #[arg(long, value_enum, default_value = "fresh")]
-    door: DoorArg,
-    #[command(flatten)]
-    socket: SocketArgs,
-    #[command(flatten)]
-    servers: ServerArgs,
-}
-
 /// `lockstep pool remove`
 #[derive(Debug, Args)]
 pub struct RemoveArgs {
@@ -113,7 +83,7 @@ pub struct RemoveArgs {
     wait: WaitArgs,
 }
 
-fn failed(error: RuntimeError) -> Failure {
+pub fn failed(error: RuntimeError) -> Failure {
     Failure::NoTarget(error.to_string())
 }
 
@@ -233,70 +203,6 @@ fn await_end(
                 .max(Duration::from_millis(20)),
         );
     }
-}
-
-/// Writes a node into the file, and adds it to HAProxy.
-pub fn add(args: &AddArgs) -> Result<()> {
-    let members = &args.members;
-    let text =
-        fs::read_to_string(&members.nodes).map_err(|error| members.wrong(&error.to_string()))?;
-    let conninfo = Conninfo::parse(&args.conninfo).context("--conninfo")?;
-    let place = AgentPlace {
-        agent: args.agent.clone(),
-        agent_check: args.agent_check.clone(),
-    };
-    let new =
-        Member::new(&args.node, &conninfo, &place, args.door.door()).map_err(Failure::Usage)?;
-    let listed = members.members()?;
-    match listed.iter().find(|member| member.name == args.node) {
-        None => members.replace(&text, &format!("{text}{}", entry(args, &text)))?,
-        Some(member) if *member == new => {}
-        Some(_) => {
-            let words = format!(
-                "node {} is there with other values: remove it first",
-                args.node
-            );
-            return Err(members.wrong(&words).into());
-        }
-    }
-    let runtime = args.socket.runtime();
-    let wanted =
-        lines(&members.members()?, &args.servers.rules()).map_err(|words| members.wrong(&words))?;
-    let name = name_of(&args.node);
-    let statistics = runtime.statistics().map_err(failed)?;
-    let missing = plan(&wanted, &statistics).map_err(failed)?.missing;
-    for line in missing.into_iter().filter(|line| line.name == name) {
-        runtime.add(line).map_err(failed)?;
-    }
-    output::print(&format!(
-        "{}: HAProxy asks its agent now; for the next reload, write the configuration anew with lockstep pool haproxy",
-        args.node
-    ));
-    Ok(())
-}
-
-/// The lines of a node's table.
-fn entry(args: &AddArgs, text: &str) -> String {
-    // What JSON escapes, TOML reads.
-    let text_of = |text: &str| serde_json::Value::from(text).to_string();
-    let gap = if text.is_empty() || text.ends_with('\n') {
-        "\n"
-    } else {
-        "\n\n"
-    };
-    let mut lines = vec![
-        format!("{gap}[[node]]"),
-        format!("name = {}", text_of(&args.node)),
-        "role = \"standby\"".to_owned(),
-        format!("conninfo = {}", text_of(&args.conninfo)),
-        format!("door = {}", text_of(args.door.door().name())),
-    ];
-    for (key, place) in [("agent", &args.agent), ("agent_check", &args.agent_check)] {
-        if let Some(place) = place {
-            lines.push(format!("{key} = {}", text_of(&place.to_string())));
-        }
-    }
-    lines.join("\n") + "\n"
 }
 
 /// Takes a node out of the file and of HAProxy, once its sessions have ended.

@@ -29,6 +29,7 @@ fn help_is_as_recorded() {
         &["pool", "haproxy"],
         &["pool", "conninfo"],
         &["pool", "status"],
+        &["pool", "add"],
         &["relay"],
         &["relay", "status"],
         &["replica"],

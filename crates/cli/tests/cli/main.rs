@@ -24,6 +24,7 @@ mod links;
 mod moving;
 mod nodes_file;
 mod packaged_metrics;
+mod pool_add;
 mod pool_agent;
 mod pool_failover;
 mod pool_haproxy;

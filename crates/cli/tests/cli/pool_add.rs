@@ -1,0 +1,264 @@
+//! A new node is cloned from a peer, started, warmed and written down, however often the command is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use lockstep_lab::Role;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
+
+use crate::pool_haproxy::{lockstep, text};
+
+/// Blocks of the table that the peer's readers like, and how many of them are in a server's shared buffers.
+const IN_MEMORY: &str = "SELECT count(*)::text FROM lockstep_hot_blocks() \
+     WHERE relfilenode = pg_relation_filenode('liked') AND relforknumber = 0";
+
+/// A primary, its standby, and what a new node needs.
+struct Pool {
+    primary: Server,
+    peer: Server,
+    new: Server,
+    nodes: PathBuf,
+    program: PathBuf,
+    // Last: it ends what still runs.
+    lab: Lab,
+}
+
+impl Pool {
+    fn start() -> Self {
+        let lab = TestLab::with_extension().start().unwrap();
+        let settings = settings_of([
+            ("shared_preload_libraries", "lockstep"),
+            ("autovacuum", "off"),
+        ]);
+        let primary = lab.primary("primary", None, &settings).unwrap();
+        primary.run("CREATE EXTENSION lockstep");
+        primary.run(
+            "CREATE TABLE liked AS SELECT i, repeat('x', 500) AS t FROM generate_series(1, 1000) i",
+        );
+        let mut peer = lab.standby(&primary, "peer", &settings_of([])).unwrap();
+        peer.catch_up(&primary).unwrap();
+        assert_ne!(
+            peer.query_text("SELECT count(t)::text FROM liked").unwrap(),
+            None
+        );
+        let new = lab.server(Role::Standby, "new", None).unwrap();
+        let entry = |server: &Server, role: &str, agent: u16| {
+            let (name, conninfo) = (&server.id().name, server.conninfo(SUPERUSER));
+            format!(
+                "[[node]]\nname = \"{name}\"\nrole = \"{role}\"\nconninfo = \"{conninfo}\"\nagent = \"a:{agent}\"\n"
+            )
+        };
+        let nodes = entry(&primary, "primary", 1) + &entry(&peer, "standby", 3);
+        let nodes = lab.write_file("nodes.toml", &nodes).unwrap();
+        // The servers' account may not be able to enter the folder that it was built in.
+        let program = lab.folder().join("lockstep");
+        fs::copy(env!("CARGO_BIN_EXE_lockstep"), &program).unwrap();
+        Self {
+            primary,
+            peer,
+            new,
+            nodes,
+            program,
+            lab,
+        }
+    }
+
+    /// The words after `lockstep`, for a node of these values.
+    fn words(&self, conninfo: &str, data: &Path, more: &[&str]) -> Vec<String> {
+        let nodes = self.nodes.to_str().unwrap();
+        let mut words = vec![
+            "pool",
+            "add",
+            "new",
+            "--nodes",
+            nodes,
+            "--no-proxy",
+            "--agent",
+            "a:5",
+        ];
+        words.extend(["--conninfo", conninfo, "--data", data.to_str().unwrap()]);
+        words.extend(more);
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The command as the servers' account.
+    fn command(&self, conninfo: &str, data: &Path, more: &[&str]) -> Command {
+        let mut command = self.lab.launcher().command(&self.program);
+        command.args(self.words(conninfo, data, more));
+        command
+    }
+
+    fn add(&self, more: &[&str]) -> Output {
+        let conninfo = self.new.conninfo(SUPERUSER);
+        self.command(&conninfo, self.new.data(), more)
+            .output()
+            .unwrap()
+    }
+
+    /// Asserts that the command ends with a code, and says some words.
+    fn refused(&self, (conninfo, data): (&str, &Path), more: &[&str], code: i32, words: &str) {
+        let output = self.command(conninfo, data, more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {output:?}");
+        assert!(said.contains(words), "{words}: {said}");
+    }
+
+    /// A folder of programs, of which one is a script.
+    fn programs(&self, name: &str, script: &str, text: &str) -> String {
+        let folder = self.lab.folder().join(name);
+        fs::create_dir(&folder).unwrap();
+        let package = self.lab.package();
+        for program in ["pg_basebackup", "pg_ctl"] {
+            match program == script {
+                true => fs::write(folder.join(program), format!("#!/bin/sh\n{text}\n")).unwrap(),
+                false => symlink(package.program(program), folder.join(program)).unwrap(),
+            }
+        }
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(folder.join(script), mode).unwrap();
+        folder.to_str().unwrap().to_owned()
+    }
+
+    fn kept(&self) -> PathBuf {
+        let mut name = self.new.data().as_os_str().to_owned();
+        name.push(".lockstep-pool-add");
+        name.into()
+    }
+
+    fn slots(&self) -> Option<String> {
+        let sql = "SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots";
+        self.primary.query_text(sql).unwrap()
+    }
+}
+
+#[test]
+fn a_node_is_made_however_often_the_command_is_killed() {
+    let pool = Pool::start();
+    refusals(&pool);
+    assert_eq!(pool.slots().as_deref(), Some("peer"));
+    assert!(!pool.kept().exists(), "a refusal leaves nothing");
+
+    // Killed while the clone is made: it is made anew.
+    let script = "mkdir -p \"$2\"/base; touch \"$2\"/half-made; kill -9 $PPID";
+    let half = pool.programs("half", "pg_basebackup", script);
+    assert_eq!(pool.add(&["--bin-dir", &half]).status.signal(), Some(9));
+    assert!(pool.new.data().join("half-made").exists() && pool.kept().exists());
+    assert_eq!(pool.slots().as_deref(), Some("new peer"));
+
+    // Killed once it is whole, before the server starts.
+    let cloned = pool.programs("cloned", "pg_ctl", "kill -9 $PPID");
+    let killed = pool.add(&["--bin-dir", &cloned]);
+    assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
+    assert!(text(&killed).contains("cloning peer"), "{killed:?}");
+    assert!(!pool.new.data().join("half-made").exists());
+    let whole = fs::metadata(pool.new.data().join("PG_VERSION"))
+        .unwrap()
+        .modified()
+        .unwrap();
+
+    // Killed while it is warmed.
+    let conninfo = pool.new.conninfo(SUPERUSER);
+    let mut warming = pool.command(&conninfo, pool.new.data(), &["--warm-rate", "1kB"]);
+    let mut warming = warming.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(warming.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("reading what peer has in memory")));
+    warming.kill().unwrap();
+    warming.wait().unwrap();
+    let blocks = pool.peer.query_text(IN_MEMORY).unwrap();
+    assert_ne!(pool.new.query_text(IN_MEMORY).unwrap(), blocks);
+
+    let done = pool.add(&[]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let said = text(&done);
+    assert!(
+        said.contains("its clone is whole") && !said.contains("cloning"),
+        "{said}"
+    );
+    assert_eq!(said.matches("took ").count(), 4, "{said}");
+    let now = fs::metadata(pool.new.data().join("PG_VERSION"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    assert_eq!(now, whole, "the clone is the one that was whole");
+    assert_eq!(pool.new.query_text(IN_MEMORY).unwrap(), blocks);
+    joined(&pool);
+
+    let data = pool.new.data();
+    pool.refused(
+        (&conninfo, data),
+        &[],
+        2,
+        "is not empty, and no clone that this command began",
+    );
+    stop(&pool);
+}
+
+/// What cannot be done is refused before anything is made.
+fn refusals(pool: &Pool) {
+    let conninfo = pool.new.conninfo(SUPERUSER);
+    let new = (conninfo.as_str(), pool.new.data());
+    let full = pool.lab.folder().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("of-others"), "").unwrap();
+    pool.refused((&conninfo, &full), &[], 2, "is not empty");
+    assert!(full.join("of-others").exists());
+    let low = ["--set", "max_connections=7"];
+    pool.refused(
+        new,
+        &low,
+        2,
+        "--set max_connections=7: a standby needs at least the primary's",
+    );
+    pool.refused(new, &["--from", "nobody"], 2, "--from nobody");
+    pool.refused(new, &["--slot", "peer"], 3, "has a slot peer already");
+    let taken = pool.peer.conninfo(SUPERUSER);
+    let words = format!("port {} is taken", pool.peer.port());
+    // A node of the file has that server, so it is called otherwise there.
+    let taken = taken.replace("host=", "host=/./");
+    pool.refused((&taken, pool.new.data()), &[], 4, &words);
+    if pool.lab.account().is_other() {
+        let words = pool.words(&conninfo, pool.new.data(), &[]);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let output = lockstep(&words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.contains("does not run as root"), "{said}");
+    }
+}
+
+/// The node follows the primary with its own slot and its peer's libraries, and is in the file.
+fn joined(pool: &Pool) {
+    assert!(!pool.kept().exists());
+    let listed = fs::read_to_string(&pool.nodes).unwrap();
+    assert!(listed.contains("name = \"new\""), "{listed}");
+    let streams = "SELECT string_agg(application_name, ' ') FROM pg_stat_replication r \
+         JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE slot_name = 'new' AND state = 'streaming'";
+    assert_eq!(
+        pool.primary.query_text(streams).unwrap().as_deref(),
+        Some("new")
+    );
+    let loaded = "SELECT setting FROM pg_settings WHERE name = 'shared_preload_libraries'";
+    assert_eq!(
+        pool.new.query_text(loaded).unwrap().as_deref(),
+        Some("lockstep")
+    );
+}
+
+fn stop(pool: &Pool) {
+    let mut pg_ctl = pool
+        .lab
+        .launcher()
+        .command(pool.lab.package().program("pg_ctl"));
+    pg_ctl
+        .arg("-D")
+        .arg(pool.new.data())
+        .args(["-m", "immediate", "stop"]);
+    pool.lab.launcher().run(pg_ctl).unwrap();
+}

@@ -1,0 +1,355 @@
+//! What was done already, in a file beside the new data folder.
+//!
+//! The file is `FOLDER.lockstep-pool-add`. Its first line says in JSON which node it is about; each further
+//! line is a step that is done. A line counts once it ends; what a crash leaves of one does not. The first
+//! line is on disk before anything is made: so a clone and a slot that are there with it were made for this
+//! node, and without it were not.
+//!
+//! Whoever works on the folder holds a lock on the file. pg_basebackup gets the file as its standard input,
+//! so that the lock outlives a killed process for as long as that writes into the folder.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::{Value, json};
+
+use super::error::NewcomerError;
+
+/// Most bytes of the file.
+const MOST_FILE: u64 = 64 * 1024;
+
+/// Which node is added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    pub node: String,
+    /// The cluster's system identifier.
+    pub system: i64,
+    pub slot: String,
+}
+
+/// How far it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Set before the slot and the clone are made. Left once the clone is whole; until then it is made anew.
+    Begun,
+    /// The clone and its settings are on disk. The server may have been started.
+    Cloned,
+    /// What a peer has in memory was read; only joining is left.
+    Warm,
+}
+
+impl Step {
+    const ALL: [Self; 3] = [Self::Begun, Self::Cloned, Self::Warm];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Cloned => "cloned",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// What is in the new data folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Folder {
+    /// There is no folder, or nothing in it.
+    Empty,
+    Filled,
+}
+
+/// What is to be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Todo {
+    /// Nothing of this node is there yet.
+    Begin,
+    /// A clone that is not whole is removed and made anew.
+    CloneAnew,
+    /// The clone is whole.
+    GoOn(Step),
+}
+
+/// Decides what is to be done.
+pub fn decide(
+    kept: Option<&(About, Step)>,
+    wanted: &About,
+    folder: Folder,
+    (path, file): (&Path, &Path),
+) -> Result<Todo, NewcomerError> {
+    match (kept, folder) {
+        (Some((about, _)), _) if about != wanted => Err(NewcomerError::OtherNode {
+            file: file.to_path_buf(),
+            found: words(about),
+            wanted: words(wanted),
+        }),
+        (None, Folder::Empty) => Ok(Todo::Begin),
+        (None, Folder::Filled) => Err(NewcomerError::NotEmpty(path.to_path_buf())),
+        (Some((_, step)), Folder::Filled) if *step >= Step::Cloned => Ok(Todo::GoOn(*step)),
+        // Also if somebody has removed a clone that was whole.
+        (Some(_), _) => Ok(Todo::CloneAnew),
+    }
+}
+
+fn words(about: &About) -> String {
+    format!(
+        "node {} with slot {} of cluster {}",
+        about.node, about.slot, about.system
+    )
+}
+
+fn parse(text: &str) -> Option<(About, Step)> {
+    // What a crash has left of a line has no end.
+    let (whole, _) = text.rsplit_once('\n')?;
+    let mut lines = whole.lines();
+    let head: Value = serde_json::from_str(lines.next()?).ok()?;
+    let of = |name: &str| head.get(name)?.as_str().map(str::to_owned);
+    let about = About {
+        node: of("node")?,
+        system: of("system")?.parse().ok()?,
+        slot: of("slot")?,
+    };
+    let step = |line: &str| Step::ALL.into_iter().find(|step| step.name() == line);
+    Some((
+        about,
+        lines.next_back().and_then(step).unwrap_or(Step::Begun),
+    ))
+}
+
+/// The file, locked.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    file: Flock<File>,
+}
+
+impl Kept {
+    /// The file beside a data folder.
+    pub fn beside(data: &Path) -> PathBuf {
+        let mut name = data.as_os_str().to_owned();
+        name.push(".lockstep-pool-add");
+        name.into()
+    }
+
+    /// Opens the file, or makes an empty one, and locks it. Says what it holds.
+    pub fn open(data: &Path) -> Result<(Self, Option<(About, Step)>), NewcomerError> {
+        let path = Self::beside(data);
+        let io = |what| NewcomerError::io(what, &path);
+        let file = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&path)
+            .map_err(io("write"))?;
+        let file = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        let mut file = file.map_err(|(_, errno)| match errno {
+            Errno::EWOULDBLOCK => NewcomerError::Busy(data.to_path_buf()),
+            errno => io("lock")(io::Error::from(errno)),
+        })?;
+        // Who had the lock before may have finished, and removed the file.
+        if file.metadata().map_err(io("read"))?.nlink() == 0 {
+            return Err(NewcomerError::Busy(data.to_path_buf()));
+        }
+        let mut text = String::new();
+        Read::take(&mut *file, MOST_FILE)
+            .read_to_string(&mut text)
+            .map_err(io("read"))?;
+        let kept = parse(&text);
+        Ok((Self { path, file }, kept))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins: what a crash left of a first line goes away.
+    pub fn begin(&mut self, about: &About) -> Result<(), NewcomerError> {
+        let head = json!({
+            "schema": 1,
+            "node": about.node,
+            "system": about.system.to_string(),
+            "slot": about.slot,
+        });
+        let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
+        emptied.map_err(NewcomerError::io("write", &self.path))?;
+        self.line(&head.to_string())?;
+        // The name must last as well.
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        let synced = File::open(parent).and_then(|folder| folder.sync_all());
+        synced.map_err(NewcomerError::io("write", parent))
+    }
+
+    /// Says that a step is done.
+    pub fn done(&mut self, step: Step) -> Result<(), NewcomerError> {
+        self.line(step.name())
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), NewcomerError> {
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        let synced = written.and_then(|()| self.file.sync_all());
+        synced.map_err(NewcomerError::io("write", &self.path))
+    }
+
+    /// The file for a program that holds the lock, too, until it ends.
+    pub fn share(&self) -> Result<File, NewcomerError> {
+        let shared = self.file.try_clone();
+        shared.map_err(NewcomerError::io("open", &self.path))
+    }
+
+    /// Removes the file: the node serves, or nothing was begun.
+    pub fn remove(self) -> Result<(), NewcomerError> {
+        fs::remove_file(&self.path).map_err(NewcomerError::io("remove", &self.path))
+    }
+}
+
+/// What is in a folder.
+pub fn look(data: &Path) -> Result<Folder, NewcomerError> {
+    let mut entries = match fs::read_dir(data) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::Empty),
+        Err(error) => return Err(NewcomerError::io("read", data)(error)),
+    };
+    Ok(match entries.next() {
+        None => Folder::Empty,
+        Some(_) => Folder::Filled,
+    })
+}
+
+/// Gives a folder that is there the rights that PostgreSQL asks for; pg_basebackup does so only for one that
+/// it makes.
+pub fn close(data: &Path) -> Result<(), NewcomerError> {
+    match fs::set_permissions(data, fs::Permissions::from_mode(0o700)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(NewcomerError::io("take the rights of others from", data)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes what a half-made clone has in its folder, which may be a mount point and stays.
+pub fn clear(data: &Path) -> Result<(), NewcomerError> {
+    if look(data)? == Folder::Empty {
+        return Ok(());
+    }
+    // pg_basebackup copies none.
+    if data.join("postmaster.pid").exists() {
+        return Err(NewcomerError::InUse(data.to_path_buf()));
+    }
+    for entry in fs::read_dir(data).map_err(NewcomerError::io("read", data))? {
+        let entry = entry.map_err(NewcomerError::io("read", data))?;
+        let path = entry.path();
+        let kind = entry
+            .file_type()
+            .map_err(NewcomerError::io("read", &path))?;
+        let removed = match kind.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
+        removed.map_err(NewcomerError::io("remove", &path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(node: &str) -> About {
+        About {
+            node: node.to_owned(),
+            system: i64::MIN,
+            slot: "s".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_there_says_what_is_to_be_done() {
+        let paths = (Path::new("/data"), Path::new("/data.x"));
+        let todo = |kept: Option<(About, Step)>, folder| {
+            let todo = decide(kept.as_ref(), &about("a"), folder, paths);
+            todo.map_err(|error| error.to_string())
+        };
+        assert_eq!(todo(None, Folder::Empty), Ok(Todo::Begin));
+        assert!(
+            todo(None, Folder::Filled)
+                .unwrap_err()
+                .contains("/data is not empty")
+        );
+        for (step, folder, expected) in [
+            (Step::Begun, Folder::Empty, Todo::CloneAnew),
+            (Step::Begun, Folder::Filled, Todo::CloneAnew),
+            (Step::Cloned, Folder::Filled, Todo::GoOn(Step::Cloned)),
+            (Step::Warm, Folder::Filled, Todo::GoOn(Step::Warm)),
+            (Step::Warm, Folder::Empty, Todo::CloneAnew),
+        ] {
+            assert_eq!(
+                todo(Some((about("a"), step)), folder),
+                Ok(expected),
+                "{step:?} {folder:?}"
+            );
+            let other = todo(Some((about("b"), step)), folder).unwrap_err();
+            assert!(other.contains("/data.x is about node b"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_whatever_a_crash_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let (mut kept, found) = Kept::open(&data).unwrap();
+        assert_eq!(found, None);
+        assert!(matches!(Kept::open(&data), Err(NewcomerError::Busy(_))));
+        kept.begin(&about("a")).unwrap();
+        kept.done(Step::Cloned).unwrap();
+        let whole = fs::read_to_string(kept.path()).unwrap();
+        // Whoever got the file holds the lock as well.
+        let shared = kept.share().unwrap();
+        let path = kept.path().to_path_buf();
+        std::mem::forget(kept);
+        assert!(matches!(Kept::open(&data), Err(NewcomerError::Busy(_))));
+        drop(shared);
+
+        let first = whole.find('\n').unwrap();
+        for length in 0..=whole.len() {
+            let expected = match length {
+                length if length == whole.len() => Some((about("a"), Step::Cloned)),
+                length if length > first => Some((about("a"), Step::Begun)),
+                _ => None,
+            };
+            assert_eq!(parse(&whole[..length]), expected, "{length}");
+        }
+        fs::write(&path, &whole[..first]).unwrap();
+        let torn = folder.path().join("torn");
+        fs::write(Kept::beside(&torn), &whole[..first]).unwrap();
+        let (mut kept, found) = Kept::open(&torn).unwrap();
+        assert_eq!(found, None);
+        kept.begin(&about("b")).unwrap();
+        drop(kept);
+        let (kept, found) = Kept::open(&torn).unwrap();
+        assert_eq!(found, Some((about("b"), Step::Begun)));
+        kept.remove().unwrap();
+        assert!(!Kept::beside(&torn).exists());
+    }
+
+    #[test]
+    fn a_half_made_clone_goes_away_and_a_server_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        assert_eq!(look(&data.join("none")).unwrap(), Folder::Empty);
+        fs::create_dir(data.join("base")).unwrap();
+        fs::write(data.join("base/1"), "").unwrap();
+        assert_eq!(look(data).unwrap(), Folder::Filled);
+        fs::write(data.join("postmaster.pid"), "1").unwrap();
+        assert!(matches!(clear(data), Err(NewcomerError::InUse(_))));
+        fs::remove_file(data.join("postmaster.pid")).unwrap();
+        clear(data).unwrap();
+        assert_eq!(look(data).unwrap(), Folder::Empty);
+        fs::set_permissions(data, fs::Permissions::from_mode(0o755)).unwrap();
+        close(data).unwrap();
+        assert_eq!(fs::metadata(data).unwrap().permissions().mode() & 0o777, 0o700);
+        close(&data.join("none")).unwrap();
+    }
+}
