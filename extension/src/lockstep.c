@@ -16,6 +16,7 @@
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "replay/rmgr_table.h"
+#include "replay/start_limits.h"
 #include "state/settings.h"
 #include "state/shared_state.h"
 #include "wait/report_token.h"
@@ -29,7 +30,6 @@ static shmem_startup_hook_type lockstep_prev_shmem_startup = NULL;
 
 static void lockstep_shmem_request(void);
 static void lockstep_shmem_startup(void);
-static void lockstep_say_missing_helpers(void);
 static void lockstep_register_worker(const char *name, const char *function, int restart_s);
 
 void
@@ -53,7 +53,7 @@ _PG_init(void)
 	lockstep_register_worker("lockstep controller", "lockstep_controller_main", 1);
 	/* not sooner: its errors come from the disk, a full one for example */
 	lockstep_register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
-	lockstep_say_missing_helpers();
+	ls_decide_start_limits();
 }
 
 static void
@@ -96,22 +96,4 @@ lockstep_register_worker(const char *name, const char *function, int restart_s)
 				(errmsg("%s cannot run: max_worker_processes (%d) leaves no background worker for it",
 						name, max_worker_processes),
 				 errhint("If this server is a standby, raise max_worker_processes and restart it.")));
-}
-
-/*
- * Replay helpers are started when there is something to replay. That too few background workers are left for
- * them is known now. Libraries that are loaded later may take more.
- */
-static void
-lockstep_say_missing_helpers(void)
-{
-	int			room = Max(max_worker_processes - ls_registered_workers(NULL), 0);
-
-	if (ls_replay_workers <= room)
-		return;
-	ereport(WARNING,
-			(errmsg("lockstep.replay_workers is %d, but max_worker_processes (%d) leaves background workers for %d",
-					ls_replay_workers, max_worker_processes, room),
-			 errdetail("At most %d replay helpers will run.", room),
-			 errhint("Raise max_worker_processes by %d and restart the server.", ls_replay_workers - room)));
 }

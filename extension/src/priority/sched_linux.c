@@ -195,22 +195,48 @@ ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns)
 	return error;
 }
 
-/* Cores that this server may use: its affinity, and its cgroup's CPU quota. */
+/* Cores that this server may use, a part of one counted as one. */
 int
 ls_sched_cores(void)
 {
+	double		cpu = ls_sched_cpu();
+	int			cores = (int) cpu;
+
+	return Max(cores + (cpu > cores), 1);
+}
+
+/* CPU that this server may use, in cores: its affinity, and its cgroups' quotas. */
+double
+ls_sched_cpu(void)
+{
 	cpu_set_t	set;
-	int			cores;
-	int			quota = ls_cgroup_cpu_quota();
+	double		cores;
+	double		quota = ls_cgroup_cpu_quota();
 
 	CPU_ZERO(&set);
 	if (sched_getaffinity(0, sizeof(set), &set) == 0)
 		cores = CPU_COUNT(&set);
 	else
-		cores = (int) sysconf(_SC_NPROCESSORS_ONLN);
-	if (quota > 0)
-		cores = Min(cores, quota);
-	return Max(cores, 1);
+		cores = sysconf(_SC_NPROCESSORS_ONLN);
+	return quota > 0 ? Min(cores, quota) : cores;
+}
+
+/* Memory that this server may use, in kB: the machine's, and its cgroups' limits. 0: not known. */
+uint64
+ls_sched_memory_kb(void)
+{
+	char		path[MAXPGPATH];
+	char		text[4096];
+	char	   *total;
+	uint64		limit_kb = (uint64) (ls_cgroup_memory() / 1024);
+	uint64		memory_kb = 0;
+
+	snprintf(path, sizeof(path), "%s/meminfo", ls_proc_root);
+	if (ls_read_small_file(path, text, sizeof(text)) > 0 && (total = strstr(text, "MemTotal:")) != NULL)
+		(void) sscanf(total, "MemTotal: " UINT64_FORMAT, &memory_kb);
+	if (limit_kb > 0 && (memory_kb == 0 || limit_kb < memory_kb))
+		memory_kb = limit_kb;
+	return memory_kb;
 }
 
 /*

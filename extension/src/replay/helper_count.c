@@ -16,6 +16,7 @@
 #include "priority/sched_linux.h"
 #include "replay/helper_count.h"
 #include "replay/helper_rule.h"
+#include "replay/start_limits.h"
 #include "state/clock.h"
 
 /* Records between two steps. */
@@ -90,7 +91,7 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.executed -= helper_count_before.executed;
 	in.blocked -= helper_count_before.blocked;
 	in.pages_read -= helper_count_before.pages_read;
-	in.workers = ls_replay_workers;
+	in.workers = ls_most_helpers;
 	in.cores = ls_sched_cores();
 	in.records = helper_count_records;
 	in.done = helper_count_done;
@@ -140,8 +141,8 @@ ls_helper_skip_waits(void)
 static void
 helper_count_begin_state(void)
 {
-	ls_helpers_begin(&helper_count_state, ls_replay_workers,
-					 helper_count_all_help() ? 1 + ls_replay_workers : ls_sched_cores());
+	ls_helpers_begin(&helper_count_state, ls_most_helpers,
+					 helper_count_all_help() ? 1 + ls_most_helpers : ls_sched_cores());
 }
 
 /*

@@ -6,7 +6,7 @@
  * only once each snapshot knows which transactions have not ended: what these write is then
  * invisible, whether replay has come to it or not.
  *
- * No state. Runs in the startup process.
+ * No state. Runs in the startup process, and in those that show the views.
  */
 #include "postgres.h"
 
@@ -15,7 +15,15 @@
 
 #include "replay/broken_rule.h"
 #include "replay/hot_standby.h"
+#include "replay/start_rule.h"
 #include "state/settings.h"
+
+/* Are records to run ahead while sessions read, by lockstep.replay_hot_standby? */
+bool
+ls_replays_in_hot_standby(void)
+{
+	return ls_hot_standby_is_on(ls_replay_hot_standby, PG_MAJORVERSION_NUM, ls_soaked_majors);
+}
 
 /* May records run ahead while sessions read? LS_PARALLEL: they may. */
 LsPipelineState
@@ -23,7 +31,7 @@ ls_why_not_hot(void)
 {
 	if (!ls_enabled)
 		return LS_NO_SWITCH;
-	if (!ls_replay_hot_standby)
+	if (!ls_replays_in_hot_standby())
 		return LS_NO_CONSISTENT;
 	if (recoveryTarget != RECOVERY_TARGET_UNSET && !LS_BREAKS(TARGET))
 		return LS_NO_TARGET;

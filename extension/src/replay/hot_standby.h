@@ -6,6 +6,7 @@
 
 #include "replay/queue.h"
 
+extern bool ls_replays_in_hot_standby(void);
 extern LsPipelineState ls_why_not_hot(void);
 
 #endif							/* LOCKSTEP_HOT_STANDBY_H */

@@ -37,6 +37,7 @@
 #include "replay/removal.h"
 #include "replay/rmgr_table.h"
 #include "replay/self_check.h"
+#include "replay/start_limits.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
 
@@ -176,7 +177,7 @@ ls_pipeline_begin(void)
 	pipeline.begun_as = GetRecoveryState();
 	pipeline.limit = ls_limit_before_consistency();
 	why = pipeline_why_not();
-	if (why == LS_NO_WORKERS || why == LS_NO_MEMORY || why == LS_NO_TARGET || why == LS_NO_CORE)
+	if (ls_most_helpers == 0 || why == LS_NO_MEMORY || why == LS_NO_TARGET || why == LS_NO_CORE)
 	{
 		pipeline_end_for_good(why);
 		return;
@@ -247,8 +248,8 @@ ls_pipeline_end(void)
 static LsPipelineState
 pipeline_why_not(void)
 {
-	if (ls_replay_workers == 0)
-		return LS_NO_WORKERS;
+	if (ls_most_helpers == 0)
+		return ls_why_no_helpers;
 	if (ls_decode_buffer == NULL || !ls_hints_have_memory())
 		return LS_NO_MEMORY;
 	if (!ls_enabled)
@@ -671,14 +672,14 @@ pipeline_is_time_for_hot(XLogReaderState *reader)
 		return false;
 	pipeline.passed = 0;
 	pipeline.rest -= Min(pipeline.rest, LS_ASK_AFTER);
-	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !pipeline.hot)
+	if (!ls_replays_in_hot_standby() && ls_helpers_started() == 0 && !pipeline.hot)
 		return false;
 	why = pipeline_why_not_now(reader);
 	if (why != LS_PARALLEL)
 	{
 		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
 			pipeline_stop_helpers(why);
-		if (ls_replay_hot_standby || pipeline.hot)
+		if (ls_replays_in_hot_standby() || pipeline.hot)
 			pipeline_say_why(why);
 		return false;
 	}

@@ -11,8 +11,16 @@
 #include "storage/proc.h"
 
 #include "replay/helper_rule.h"
+#include "replay/hot_standby.h"
 #include "replay/queue.h"
+#include "replay/start_limits.h"
 #include "state/settings.h"
+
+/* "no: " and why helpers do nothing once sessions may read; or that alone, where they help then, too. */
+#define QUEUE_UNTIL_CONSISTENT(why) \
+	(ls_replays_in_hot_standby() ? "no: " why : \
+	 ls_replay_hot_standby == LS_HOT_OFF ? "no: " why ", and lockstep.replay_hot_standby is off" : \
+	 "no: " why ", and lockstep.replay_hot_standby = auto means off on PostgreSQL " PG_MAJORVERSION)
 
 LsQueueShared *ls_queue = NULL;
 char	   *ls_decode_buffer = NULL;
@@ -23,7 +31,7 @@ static const char *queue_parallel_name(void);
 Size
 ls_decode_buffer_size(void)
 {
-	return ls_replay_workers == 0 ? 0 : (Size) ls_replay_queue_size * 1024;
+	return (Size) ls_queue_kb * 1024;
 }
 
 /* Postmaster. All was zero before. */
@@ -72,9 +80,9 @@ ls_pipeline_state_words(LsPipelineState state)
 		case LS_NO_SLOT:
 			return "no: no background worker is free";
 		case LS_NO_CONSISTENT:
-			return "no: it is consistent";
+			return QUEUE_UNTIL_CONSISTENT("it is consistent");
 		case LS_NO_LIMIT:
-			return "no: the minimum recovery point is reached";
+			return QUEUE_UNTIL_CONSISTENT("the minimum recovery point is reached");
 		case LS_NO_DELAY:
 			return "no: recovery_min_apply_delay is set";
 		case LS_NO_SNAPSHOT:
@@ -146,7 +154,7 @@ static bool
 queue_is_out_of_date(LsPipelineState state)
 {
 	return (state == LS_NO_CONSISTENT || state == LS_NO_LIMIT || state == LS_NO_SNAPSHOT) &&
-		ls_replay_hot_standby && HotStandbyActive();
+		ls_replays_in_hot_standby() && HotStandbyActive();
 }
 
 static const char *

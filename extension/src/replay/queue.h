@@ -179,7 +179,7 @@ typedef struct LsQueueShared
 } LsQueueShared;
 
 extern LsQueueShared *ls_queue;
-extern char *ls_decode_buffer;	/* NULL: lockstep.replay_workers is 0 */
+extern char *ls_decode_buffer;	/* NULL: there are no helpers */
 
 extern Size ls_decode_buffer_size(void);
 extern void ls_queue_init_shared(void);

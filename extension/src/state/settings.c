@@ -2,7 +2,7 @@
  * settings.c - the lockstep.* settings.
  *
  * Reloadable are all but lockstep.replay_workers and
- * lockstep.replay_queue_size, which size shared memory, and lockstep.proc_root, which only
+ * lockstep.replay_queue_size, which size shared memory (start_limits.c), and lockstep.proc_root, which only
  * tests set: it shows the extension a kernel that refuses. docs/reference.md says when to
  * change which setting.
  */
@@ -30,9 +30,9 @@ int			ls_read_throttle_long_query = 1000;
 bool		ls_report_token = false;
 int			ls_wait_timeout = 10000;
 int			ls_replay_look_ahead = 8;
-int			ls_replay_workers = 0;
+int			ls_replay_workers = LS_WORKERS_AUTO;
 int			ls_replay_queue_size = 4096;
-bool		ls_replay_hot_standby = false;
+int			ls_replay_hot_standby = LS_HOT_AUTO;
 int			ls_replay_min_backlog = 1024;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
@@ -58,6 +58,44 @@ static const struct config_enum_entry settings_priorities[] = {
 	{"no", LS_PRIORITY_OFF, true},
 	{"1", LS_PRIORITY_ON, true},
 	{"0", LS_PRIORITY_OFF, true},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry settings_workers[] = {
+	{"auto", LS_WORKERS_AUTO, false},
+	{"0", 0, false},
+	{"1", 1, false},
+	{"2", 2, false},
+	{"3", 3, false},
+	{"4", 4, false},
+	{"5", 5, false},
+	{"6", 6, false},
+	{"7", 7, false},
+	{"8", 8, false},
+	{"9", 9, false},
+	{"10", 10, false},
+	{"11", 11, false},
+	{"12", 12, false},
+	{"13", 13, false},
+	{"14", 14, false},
+	{"15", 15, false},
+	{"16", 16, false},
+	{NULL, 0, false}
+};
+
+StaticAssertDecl(lengthof(settings_workers) == LS_MAX_REPLAY_WORKERS + 3, "a number of workers has no name");
+
+/* What a switch accepts, and "auto". */
+static const struct config_enum_entry settings_hot_standby[] = {
+	{"auto", LS_HOT_AUTO, false},
+	{"on", LS_HOT_ON, false},
+	{"off", LS_HOT_OFF, false},
+	{"true", LS_HOT_ON, true},
+	{"false", LS_HOT_OFF, true},
+	{"yes", LS_HOT_ON, true},
+	{"no", LS_HOT_OFF, true},
+	{"1", LS_HOT_ON, true},
+	{"0", LS_HOT_OFF, true},
 	{NULL, 0, false}
 };
 
@@ -161,16 +199,17 @@ settings_define_replay(void)
 							"Replay looks up their blocks early. 0 leaves reading ahead to recovery_prefetch.",
 							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("lockstep.replay_workers",
-							"Number of processes that help to replay WAL.",
-							"They help until recovery is consistent, and after that with lockstep.replay_hot_standby. "
-							"0 replays in one process, as PostgreSQL does.",
-							&ls_replay_workers, 0, 0, LS_MAX_REPLAY_WORKERS,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.replay_hot_standby",
+	DefineCustomEnumVariable("lockstep.replay_workers",
+							 "Number of processes that help to replay WAL.",
+							 "They help until recovery is consistent, and after that with lockstep.replay_hot_standby. "
+							 "\"auto\" chooses the number from the cores that the server may use. "
+							 "0 replays in one process, as PostgreSQL does.",
+							 &ls_replay_workers, LS_WORKERS_AUTO, settings_workers,
+							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("lockstep.replay_hot_standby",
 							 "Lets lockstep.replay_workers also help while sessions read.",
-							 NULL,
-							 &ls_replay_hot_standby, false,
+							 "\"auto\" does so on the major versions on which that is tested enough.",
+							 &ls_replay_hot_standby, LS_HOT_AUTO, settings_hot_standby,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_min_backlog",
 							"WAL that must wait for replay before lockstep.replay_hot_standby acts.",
@@ -179,8 +218,8 @@ settings_define_replay(void)
 							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_queue_size",
 							"Shared memory for records that lockstep.replay_workers work on.",
-							"None is used while lockstep.replay_workers is 0.",
-							&ls_replay_queue_size, 4096, 512, 1024 * 1024,
+							"At most a quarter of the memory that the server may use; none without replay helpers.",
+							&ls_replay_queue_size, 4096, LS_MIN_QUEUE_KB, 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",
 							"Number of WAL segments that a standby creates before they are received.",

@@ -18,6 +18,13 @@ typedef enum LsReplayPriority
 	LS_PRIORITY_ALWAYS
 } LsReplayPriority;
 
+typedef enum LsReplayHotStandby
+{
+	LS_HOT_OFF,
+	LS_HOT_ON,
+	LS_HOT_AUTO					/* on majors on which it is tested enough: start_rule.c */
+} LsReplayHotStandby;
+
 /* The program's too: a test holds both against CHANGELOG.md. */
 #define LS_VERSION "0.2.0"
 
@@ -26,6 +33,12 @@ typedef enum LsReplayPriority
 
 /* Limit of lockstep.replay_workers. */
 #define LS_MAX_REPLAY_WORKERS 16
+
+/* Least lockstep.replay_queue_size. */
+#define LS_MIN_QUEUE_KB 512
+
+/* Value of lockstep.replay_workers: as many as start_limits.c finds room for. */
+#define LS_WORKERS_AUTO (-1)
 
 extern bool ls_enabled;
 extern int	ls_replay_priority;
@@ -43,7 +56,7 @@ extern int	ls_wait_timeout;
 extern int	ls_replay_look_ahead;
 extern int	ls_replay_workers;
 extern int	ls_replay_queue_size;
-extern bool ls_replay_hot_standby;
+extern int	ls_replay_hot_standby;
 extern int	ls_replay_min_backlog;
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;

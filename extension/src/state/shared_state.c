@@ -19,6 +19,7 @@
 #include "replay/look_ahead.h"
 #include "replay/queue.h"
 #include "replay/replay_lag.h"
+#include "replay/start_limits.h"
 #include "replay/startup_process.h"
 #include "state/session.h"
 #include "state/shared_state.h"
@@ -145,7 +146,7 @@ shared_state_point_at_parts(LsShared *s)
 	ls_lag = &s->lag;
 	ls_look_ahead_shared = &s->look_ahead;
 	ls_queue = &s->queue;
-	ls_decode_buffer = ls_replay_workers == 0 ? NULL : (char *) s + shared_state_small_size();
+	ls_decode_buffer = ls_most_helpers == 0 ? NULL : (char *) s + shared_state_small_size();
 	ls_priority = &s->priority;
 	ls_gate = &s->gate;
 	ls_lsn_wait = &s->lsn_wait;

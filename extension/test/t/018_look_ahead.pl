@@ -16,7 +16,8 @@ use Test::More;
 # Blocks after which it is decided who reads ahead (LS_WINDOW).
 use constant WINDOW => 4096;
 
-my $primary    = new_primary(conf => "full_page_writes = off\n");
+# Replay in one process, also before it is consistent.
+my $primary    = new_primary(conf => "full_page_writes = off\nlockstep.replay_workers = 0\n");
 my $on_primary = LockstepSession->new($primary);
 $on_primary->value($_)
   for 'CREATE EXTENSION pg_buffercache',

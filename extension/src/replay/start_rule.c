@@ -1,0 +1,53 @@
+/*
+ * start_rule.c - what "auto" means, and what is more than the server has.
+ *
+ * Decided without I/O; extension/test/unit/start_rule_test.c has the tables.
+ */
+#include "postgres.h"
+
+#include "replay/start_rule.h"
+
+/* The queue gets at most one part in this number of the memory: the rest is PostgreSQL's. */
+#define LS_QUEUE_SHARE 4
+
+/*
+ * Majors on which lockstep.replay_hot_standby = auto means on, and 0. A major belongs here once scripts/soak has
+ * run on it with this code, without a difference: 200 seeds of helpers-equality, 200 crashes of helpers-crashes of
+ * which a third are power cuts, 40 snapshots of helpers-invariants, and PostgreSQL's recovery suite with helpers
+ * and with assertions; and once somebody who did not write it has attacked it there. docs/explanation.md says how
+ * far each major is.
+ */
+const int	ls_soaked_majors[] = {0};
+
+/*
+ * Helpers for lockstep.replay_workers = auto. cores: that the server may use; a part of one is none, since two
+ * processes that run would use up a quota of less than two cores, and stand still until the next period. room:
+ * background workers that are left.
+ */
+int
+ls_automatic_helpers(double cores, int room)
+{
+	int			spare = (int) Min(cores, LS_MOST_AUTOMATIC + 1) - 1;
+
+	return Max(Min(spare, room), 0);
+}
+
+/* Size of the queue. memory_kb: that the server may use; 0: not known. */
+int
+ls_queue_within_memory(int wanted_kb, uint64 memory_kb)
+{
+	if (memory_kb == 0 || (uint64) wanted_kb <= memory_kb / LS_QUEUE_SHARE)
+		return wanted_kb;
+	return Max((int) (memory_kb / LS_QUEUE_SHARE), LS_MIN_QUEUE_KB);
+}
+
+/* Do helpers work while sessions read? soaked: majors on which "auto" means that, and 0. */
+bool
+ls_hot_standby_is_on(LsReplayHotStandby setting, int major, const int *soaked)
+{
+	if (setting != LS_HOT_AUTO)
+		return setting == LS_HOT_ON;
+	while (*soaked != 0 && *soaked != major)
+		soaked++;
+	return *soaked != 0;
+}

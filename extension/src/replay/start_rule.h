@@ -1,0 +1,18 @@
+/*
+ * start_rule.h - what "auto" means, and what is more than the server has, decided without I/O.
+ */
+#ifndef LOCKSTEP_START_RULE_H
+#define LOCKSTEP_START_RULE_H
+
+#include "state/settings.h"
+
+/* Most helpers that "auto" starts. */
+#define LS_MOST_AUTOMATIC 4
+
+extern const int ls_soaked_majors[];
+
+extern int	ls_automatic_helpers(double cores, int room);
+extern int	ls_queue_within_memory(int wanted_kb, uint64 memory_kb);
+extern bool ls_hot_standby_is_on(LsReplayHotStandby setting, int major, const int *soaked);
+
+#endif							/* LOCKSTEP_START_RULE_H */
