@@ -152,7 +152,8 @@ $ours->clean_node;
 # ---- Single-user mode, as pg_rewind uses it ----
 
 $ours = copy_of($primary, 'crash', '');
-IPC::Run::run([ 'postgres', '--single', '-D', $ours->data_dir, 'postgres' ], '<', \"$sum;\n", '>', \my $out, '2>', \my $said)
+my ($out, $said);
+IPC::Run::run([ 'postgres', '--single', '-D', $ours->data_dir, 'postgres' ], '<', \"$sum;\n", '>', \$out, '2>', \$said)
   or die "single-user mode failed: $said";
 like($out, qr/sum = "$expected"/, 'recovery in single-user mode has all rows');
 unlike($said, qr/WARNING|lockstep|replay helper/, 'and says nothing of helpers');
