@@ -49,6 +49,9 @@ _PG_init(void)
 	ls_install_hooks();
 	ls_gate_register_callbacks();
 	ls_report_token_register_callback();
+	/* single-user mode has no background workers */
+	if (!IsPostmasterEnvironment)
+		return;
 	/* first: with room for one worker it is the one that runs */
 	lockstep_register_worker("lockstep controller", "lockstep_controller_main", 1);
 	/* not sooner: its errors come from the disk, a full one for example */

@@ -74,7 +74,7 @@ ls_pipeline_state_words(LsPipelineState state)
 		case LS_NO_TARGET:
 			return "no: recovery has a target";
 		case LS_NO_CORE:
-			return "no: the server may use one core only";
+			return "no: the server may use less than two cores";
 		case LS_NO_CHECK:
 			return "no: the server is not as this library expects it, its log says why";
 		case LS_NO_SLOT:

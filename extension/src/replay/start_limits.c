@@ -19,28 +19,26 @@
 #include "replay/start_rule.h"
 
 int			ls_most_helpers = 0;
-LsPipelineState ls_why_no_helpers = LS_NO_WORKERS;	/* while ls_most_helpers is 0 */
+LsPipelineState ls_why_no_helpers = LS_NO_SLOT; /* while ls_most_helpers is 0 */
 int			ls_queue_kb = 0;	/* 0: there are no helpers */
 
 static void start_limits_choose_helpers(int room);
 static void start_limits_say_missing(int room);
 static void start_limits_size_queue(void);
 
-/* After our other background workers were registered. */
+/* After our other background workers were registered. Not in single-user mode, which has none. */
 void
 ls_decide_start_limits(void)
 {
 	/* libraries that are loaded later may take more */
 	int			room = Max(max_worker_processes - ls_registered_workers(NULL), 0);
 
-	/* single-user mode has no background workers */
-	if (!IsPostmasterEnvironment)
-		ls_why_no_helpers = LS_NO_SLOT;
-	else if (ls_replay_workers == LS_WORKERS_AUTO)
+	if (ls_replay_workers == LS_WORKERS_AUTO)
 		start_limits_choose_helpers(room);
 	else
 	{
 		ls_most_helpers = ls_replay_workers;
+		ls_why_no_helpers = LS_NO_WORKERS;
 		start_limits_say_missing(room);
 	}
 	if (ls_most_helpers > 0)
@@ -54,14 +52,15 @@ start_limits_choose_helpers(int room)
 	double		cores = ls_sched_cpu();
 
 	ls_most_helpers = ls_automatic_helpers(cores, room);
-	ls_why_no_helpers = cores < 2 ? LS_NO_CORE : LS_NO_SLOT;
+	if (cores < 2)
+		ls_why_no_helpers = LS_NO_CORE;
 	ereport(LOG,
 			(errmsg("lockstep.replay_workers is \"auto\", which means %d", ls_most_helpers),
-			 errdetail("Cores that the server may use: %.4g. Background workers that max_worker_processes leaves: %d. "
-					   "Replay helpers %s.",
+			 errdetail("Cores that the server may use: %.4g. Background workers that max_worker_processes leaves: %d. %s",
 					   cores, room,
-					   ls_replays_in_hot_standby() ? "also work in hot standby, by lockstep.replay_hot_standby" :
-					   "work until recovery is consistent, and not in hot standby")));
+					   ls_most_helpers == 0 ? "One process replays." :
+					   ls_replays_in_hot_standby() ? "Replay helpers also work in hot standby, by lockstep.replay_hot_standby." :
+					   "Replay helpers work until recovery is consistent, and not in hot standby.")));
 }
 
 /*
