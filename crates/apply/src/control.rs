@@ -149,6 +149,8 @@ pub struct Stats {
     pub unmade: Option<usize>,
     /// Where the replica is between its cycles; None if it has none, or is not applying.
     pub cycles: Option<CyclesShown>,
+    /// The replica was promoted: nothing more is applied, for ever.
+    pub promoted: bool,
     /// The newest cycle that was committed since the process began, and how long it took.
     pub last_cycle: Option<(Closing, Duration)>,
     /// Cycles that were committed since the process began, and times that one failed.

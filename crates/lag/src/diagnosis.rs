@@ -293,7 +293,9 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     }
     unknown.extend(view.replicas().filter_map(|found| {
         // The source has nothing of one that has just begun.
-        let has_slot = found.replica.phase != CopyPhase::Preparing;
+        let is_early = found.replica.phase == CopyPhase::Preparing;
+        // One that is promoted has none any more, and is not to have one.
+        let has_slot = !is_early && !found.replica.is_promoted();
         (found.link.is_none() && has_slot).then(|| missing(&found.name))
     }));
     let blind = view.links.iter().filter(|link| link.points.is_empty());
@@ -407,7 +409,7 @@ fn report(
         kind: link.kind,
         slot: link.slot.clone(),
         lockstep_replica: link.replica_report(),
-        behind: link.is_behind() && !false_lag && !link.is_being_copied(),
+        behind: link.is_behind() && !false_lag && !link.is_not_followed(),
         lag_ms,
         bound,
         lag_most_ms: link.most_possible_ms().filter(|_| bound.lag_is_least),

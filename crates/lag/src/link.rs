@@ -125,10 +125,11 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// True if the link goes to a replica that is not a copy yet: that it is behind is no lag.
-    pub fn is_being_copied(&self) -> bool {
+    /// True if the link goes to a replica that is not a copy yet, or follows its source no longer: that it is
+    /// behind is no lag.
+    pub fn is_not_followed(&self) -> bool {
         let doing = self.replica_state().map(|replica| replica.doing(true));
-        doing == Some(Doing::Copying)
+        matches!(doing, Some(Doing::Copying | Doing::Promoted))
     }
 
     /// True of a consumer of a server's slot that is neither a relay, nor a replica of Lockstep, nor a

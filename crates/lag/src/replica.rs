@@ -143,6 +143,8 @@ doings! {
     NotRunning = "not_running", "not running";
     /// The replica's process is connected to the target and writes nothing.
     Silent = "silent", "silent";
+    /// The target is a database of its own, or is being made one: nothing is to be applied.
+    Promoted = "promoted", "promoted";
     /// Another command works on it, or a newer lockstep says what this one does not know.
     Other = "other", "not known";
 }
@@ -154,6 +156,11 @@ impl Serialize for Doing {
 }
 
 impl Replica {
+    /// True if it follows no source any more, or is about to.
+    pub fn is_promoted(&self) -> bool {
+        matches!(self.phase, CopyPhase::Promoting | CopyPhase::Promoted)
+    }
+
     /// True if the replica is a copy: changes are to be applied.
     pub fn is_copied(&self) -> bool {
         self.phase == CopyPhase::Ready
@@ -187,6 +194,7 @@ impl Replica {
     pub fn doing(&self, is_behind: bool) -> Doing {
         let is_fresh = self.written_age_ms.is_some_and(|age| age <= FRESH_MS);
         match &self.holder {
+            _ if self.is_promoted() => Doing::Promoted,
             ReplicaHolder::Nobody if !self.is_copied() => Doing::NotRunning,
             _ if !self.is_copied() => Doing::Copying,
             ReplicaHolder::Nobody if self.paused => Doing::Paused,
@@ -269,7 +277,8 @@ impl ReplicaReport {
             name: replica.name.clone(),
             doing: Some(doing),
             applied_lsn: replica.applied_lsn,
-            error: replica.error.clone(),
+            // What its process wrote last is of a time when it followed a source.
+            error: replica.error.clone().filter(|_| doing != Doing::Promoted),
             copied_share: replica.copied_share().filter(|_| doing == Doing::Copying),
             missing_rows: Some(replica.missing_rows),
             hold: replica.hold.clone(),

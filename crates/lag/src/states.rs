@@ -195,6 +195,10 @@ states! {
         Finishing = "finishing",
         /// The replica is a copy.
         Ready = "ready",
+        /// The target is being made a database of its own: nothing is applied any more.
+        Promoting = "promoting",
+        /// The target is a database of its own.
+        Promoted = "promoted",
     }
 
     /// What a replica's process wrote last that it does

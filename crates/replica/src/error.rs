@@ -33,6 +33,9 @@ pub enum ReplicaError {
     /// What the target's state does not allow.
     #[error("{0}")]
     State(String),
+    /// The replica follows no source any more, or is about to.
+    #[error("{}", promoted(.name, *.is_done))]
+    Promoted { name: String, is_done: bool },
     /// What no retry of apply can mend.
     #[error("{0}")]
     Apply(ApplyError),
@@ -62,6 +65,19 @@ impl ReplicaError {
             Self::Table { error, .. } => error.end(),
             _ => None,
         }
+    }
+}
+
+fn promoted(name: &str, is_done: bool) -> String {
+    match is_done {
+        true => format!(
+            "replica \"{name}\" is promoted: its target is a database of its own, to which nothing of the \
+             source is applied any more; lockstep replica drop {name} forgets the replica and keeps the tables"
+        ),
+        false => format!(
+            "replica \"{name}\" is being promoted, so nothing is applied to its target any more; if no \
+             lockstep replica promote works on it, run that command again, which goes on"
+        ),
     }
 }
 

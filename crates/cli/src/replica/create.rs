@@ -234,7 +234,7 @@ impl Watcher for Told {
             Phase::Copying => "copying rows",
             Phase::Indexing => "creating indexes and constraints",
             Phase::Finishing => "setting sequences, filling views, gathering statistics",
-            Phase::Ready => return,
+            Phase::Ready | Phase::Promoting | Phase::Promoted => return,
         };
         let on = if again { " (going on)" } else { "" };
         self.say(&format!("{what}{on}"));

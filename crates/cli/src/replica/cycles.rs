@@ -8,7 +8,7 @@ use clap::Args;
 use lockstep_apply::cycle::{LEAST_FREQUENCY, MOST_FREQUENCY};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Applied, Cycle, Forced, Phase, Replica, ReplicaState, RunningCycle};
+use lockstep_replica::state::{Applied, Cycle, Forced, Replica, ReplicaState, RunningCycle};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Standing, hindrance, standing};
 use lockstep_service::exit::Failure;
@@ -325,18 +325,16 @@ fn forced(
 }
 
 fn may_be_forced(replica: &Replica) -> Result<(), ReplicaError> {
+    replica.check_ready()?;
     let name = &replica.name;
-    let words = match (replica.phase, replica.frequency.is_zero()) {
-        (Phase::Ready, _) if replica.paused => format!(
+    let words = match (replica.paused, replica.frequency.is_zero()) {
+        (true, _) => format!(
             "replica \"{name}\" is paused, so it has no cycle: end the pause with lockstep replica resume"
         ),
-        (Phase::Ready, false) => return Ok(()),
-        (Phase::Ready, true) => format!(
+        (false, false) => return Ok(()),
+        (false, true) => format!(
             "replica \"{name}\" has no cycles: it applies changes as they come. Give it a frequency with \
              lockstep replica alter {name} --frequency"
-        ),
-        _ => format!(
-            "replica \"{name}\" is not copied yet: run lockstep replica create again, which goes on"
         ),
     };
     Err(ReplicaError::State(words))

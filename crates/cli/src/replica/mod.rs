@@ -5,6 +5,7 @@ mod create;
 mod cycles;
 mod drop;
 mod metrics;
+mod promote;
 mod run;
 mod start;
 mod status;
@@ -66,6 +67,15 @@ pub enum ReplicaCommand {
     /// that differ. If no process applies changes to the replica, this one does so up to that position.
     /// Exit code 0: equal; 5: something differs, or could not be compared.
     Verify(verify::VerifyArgs),
+    /// Make the target a database of its own, which follows the source no longer
+    ///
+    /// Waits until the target has everything that the source had committed when the command began, sets the
+    /// target's sequences to the source's values, removes slot and publication from the source, and keeps in
+    /// the target that the replica is promoted. The process that applies changes (lockstep replica run) must
+    /// be there, and ends by itself. End all writing on the source first: what is committed there later is
+    /// not on the target. A command that was killed can be repeated. If the source is gone for good,
+    /// --with-data-loss promotes with what the target and the replica's spool have.
+    Promote(promote::PromoteArgs),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///
     /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it. If the source
@@ -115,6 +125,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Force(args) => cycles::force(args),
         ReplicaCommand::Alter(args) => cycles::alter(args),
         ReplicaCommand::Verify(args) => verify::run(args),
+        ReplicaCommand::Promote(args) => promote::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

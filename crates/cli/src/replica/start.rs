@@ -8,7 +8,7 @@ use clap::Args;
 use lockstep_apply::Unreplicated;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Applied, Phase, Replica, ReplicaState};
+use lockstep_replica::state::{Applied, Replica, ReplicaState};
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Standing, standing};
 use lockstep_service::exit::Failure;
@@ -69,11 +69,7 @@ fn start(
     let Some(replica) = state.replica(name)? else {
         return Ok(None);
     };
-    if replica.phase != Phase::Ready {
-        return Err(ReplicaError::State(format!(
-            "replica \"{name}\" is not copied yet: run lockstep replica create again, which goes on"
-        )));
-    }
+    replica.check_ready()?;
     let before = state.applied(name)?.lsn;
     let tables = state.tables(name)?;
     let mut asked = Source::ask(&replica, source, Some(&tables), None)?;

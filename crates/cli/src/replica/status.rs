@@ -9,8 +9,8 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Cycle, Hold, Holder, Phase, Progress, Replica, ReplicaState, TableCopy, TableState,
-    Unmade, unmade_words,
+    Applied, Cycle, Hold, Holder, Phase, Progress, Promotion, Replica, ReplicaState, TableCopy,
+    TableState, Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, missing_words, standing};
@@ -21,7 +21,7 @@ use lockstep_service::words::{brief, figures, lines};
 use serde_json::{Value, json};
 
 use super::verify::unmade_json;
-use super::{conninfo, cycles, failed};
+use super::{conninfo, cycles, failed, promote};
 
 /// Columns of a note on a screen.
 const COLUMNS: usize = 100;
@@ -56,6 +56,8 @@ struct Known {
     unmade: Vec<Unmade>,
     /// The newest cycle that has ended.
     last_cycle: Option<Cycle>,
+    /// None unless a promotion was begun.
+    promotion: Option<Promotion>,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
 }
@@ -167,6 +169,7 @@ fn ask(
             tables,
             unmade: state.unmade(&replica.name)?,
             last_cycle,
+            promotion: state.promotion(&replica.name)?,
             replica,
         });
     }
@@ -205,6 +208,10 @@ impl Known {
 
     /// What works on the replica, in words.
     fn apply(&self) -> Option<&str> {
+        // What was written last is of a time when it followed a source.
+        if self.promotion.is_some() {
+            return None;
+        }
         match standing(self.holder, &self.applied) {
             Standing::NotRunning => Some("not running"),
             Standing::Other => None,
@@ -229,6 +236,9 @@ impl Known {
     }
 
     fn lag(&self) -> Lag {
+        if self.promotion.is_some() {
+            return Lag::Unknown;
+        }
         let standing = standing(self.holder, &self.applied);
         let end = self.source().map(|source| source.end);
         lag(standing, &self.applied, end)
@@ -269,6 +279,9 @@ impl Known {
 
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
+        if let Some(promotion) = &self.promotion {
+            return self.promoted_notes(promotion);
+        }
         let standing = standing(self.holder, &self.applied);
         let last = self.last_cycle.as_ref();
         let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
@@ -336,6 +349,41 @@ impl Known {
         notes
     }
 
+    /// What is left to say of a replica that follows no source.
+    fn promoted_notes(&self, promotion: &Promotion) -> Vec<String> {
+        let name = &self.replica.name;
+        let is = match self.replica.phase {
+            Phase::Promoted => format!("it is promoted: {}", promote::words(promotion)),
+            _ => format!(
+                "it is being promoted: {}; if no command works on it, run lockstep replica promote {name} \
+                 again, which goes on",
+                promote::words(promotion)
+            ),
+        };
+        let left = (promotion.is_left && self.replica.phase == Phase::Promoted).then(|| {
+            format!(
+                "the source may still have slot {}, which keeps WAL: lockstep replica drop {name} removes it",
+                self.replica.slot
+            )
+        });
+        let mut notes: Vec<_> = std::iter::once(is).chain(left).collect();
+        notes.extend(unmade_words(&self.unmade, name));
+        notes.extend(missing_words(self.missing()));
+        notes
+    }
+
+    /// Where the target stands.
+    fn applied(&self) -> Option<lockstep_wire::Lsn> {
+        let promoted = self.promotion.as_ref().and_then(|it| it.lsn);
+        promoted.or(self.applied.lsn)
+    }
+
+    /// Why it does not apply. One that is promoted is not to.
+    fn error(&self) -> Option<String> {
+        let last = (self.applied.error.clone()).filter(|_| self.promotion.is_none());
+        self.errors_of_source().into_iter().next().or(last)
+    }
+
     fn line(&self) -> Vec<String> {
         let Progress {
             bytes_total,
@@ -362,7 +410,7 @@ impl Known {
                 true => "held".to_owned(),
                 false => self.apply().unwrap_or("-").to_owned(),
             },
-            start(self.applied.lsn),
+            start(self.applied()),
             match self.lag() {
                 Lag::Unknown => "-".to_owned(),
                 Lag::AtLeast(bytes) => format!("≥ {}", brief::bytes(bytes as f64)),
@@ -395,7 +443,7 @@ impl Known {
             "paused": replica.paused,
             "running": self.holder != Holder::Nobody,
             "apply": self.apply(),
-            "applied_lsn": self.applied.lsn.map(text),
+            "applied_lsn": self.applied().map(text),
             "lag_bytes": lag,
             "lag_bytes_at_least": at_least,
             "missing_rows": self.missing(),
@@ -410,7 +458,8 @@ impl Known {
             "source_error": source_error.map(ToString::to_string),
             "slot_invalidation": slot.and_then(|slot| slot.invalidation.clone()),
             "publication_altered": self.source().and_then(|source| source.altered.clone()),
-            "error": self.errors_of_source().into_iter().next().or(self.applied.error.clone()),
+            "error": self.error(),
+            "promotion": self.promotion.as_ref().map(promote::to_json),
             "spool": self.spool().map(spool_json),
             "cycles": cycles::json(
                 &self.replica,

@@ -43,6 +43,7 @@ fn help_is_as_recorded() {
         &["replica", "force"],
         &["replica", "alter"],
         &["replica", "verify"],
+        &["replica", "promote"],
         &["replica", "drop"],
         &["plan"],
         &["wal"],

@@ -55,6 +55,7 @@ mod replica_cycles;
 mod replica_daemon;
 mod replica_failover;
 mod replica_memory;
+mod replica_promote;
 mod replica_publication;
 mod replica_schemas;
 mod replica_spool;

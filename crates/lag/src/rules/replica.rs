@@ -250,9 +250,10 @@ pub(super) fn copying(view: &View<'_>) -> Vec<Evidence> {
     doing(view, Doing::Copying).map(of_one).collect()
 }
 
-/// Rows that differ from the source's already.
+/// Rows that differ from the source's already. A replica that is promoted need not be as its source is.
 pub(super) fn missing_rows(view: &View<'_>) -> Vec<Evidence> {
-    let with_some = view.replicas().filter(|it| it.replica.missing_rows > 0);
+    let follow = view.replicas().filter(|it| !it.replica.is_promoted());
+    let with_some = follow.filter(|it| it.replica.missing_rows > 0);
     let of_one = |found: ReplicaFound<'_, '_>| {
         let rows = found.replica.missing_rows;
         of(&found, 0.0).severity(Severity::Risk).fact(
@@ -293,5 +294,6 @@ pub(super) fn incomplete(view: &View<'_>) -> Vec<Evidence> {
             Some(evidence.fact(name, number.unwrap_or(0) as f64, words))
         })
     };
-    view.replicas().filter_map(of_one).collect()
+    let follow = view.replicas().filter(|it| !it.replica.is_promoted());
+    follow.filter_map(of_one).collect()
 }

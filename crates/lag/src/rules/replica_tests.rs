@@ -224,6 +224,10 @@ fn what_a_replica_does_follows_from_all_that_is_known() {
         (Doing::NotRunning, |it| {
             (it.phase, it.holder) = ("copying".into(), "nobody".into());
         }),
+        (Doing::Promoted, |it| {
+            (it.phase, it.holder) = ("promoted".into(), "nobody".into());
+        }),
+        (Doing::Promoted, |it| it.phase = "promoting".into()),
     ] {
         let mut replica = running();
         change(&mut replica);

@@ -219,7 +219,8 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             let used =
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
             // Rules about replicas know more of one whose target was asked.
-            let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
+            let is_its = |it: &replica::Replica| it.slot == slot.slot_name && !it.is_promoted();
+            let is_known = view.replicas().any(|it| is_its(it.replica));
             let is_known = is_known || is_copied_by(sample, slot);
             let is_seen = used > 0.0 || is_near(node, slot) || is_lost(slot) || is_known;
             // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.

@@ -198,7 +198,8 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
             replica.name, replica.name
         )))
     };
-    if replica.phase == Phase::Ready {
+    if replica.phase >= Phase::Ready {
+        replica.check_not_promoted()?;
         return refused("exists already");
     }
     if replica.frequency != options.frequency {
@@ -268,7 +269,7 @@ impl Run<'_> {
                     self.finish()?;
                     Phase::Ready
                 }
-                Phase::Ready => break,
+                Phase::Ready | Phase::Promoting | Phase::Promoted => break,
             };
             // `prepare` has committed its end with the start LSN.
             if phase != Phase::Preparing {
@@ -569,8 +570,8 @@ impl Run<'_> {
         let unset = setval::set(
             &mut source,
             &mut target,
-            &self.excluded,
-            publication,
+            (&self.excluded, publication),
+            None,
             &mut setval::Values::new(),
         )?;
         (self.state).set_unmade(&self.replica.name, Phase::Ready, &unset)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tracing::{error, error_span, info};
 
+use crate::error::ReplicaError;
 use crate::lifecycle::follow::{Following, follow};
 use crate::state::failpoint;
 use lockstep_apply::{Control, Stats};
@@ -29,11 +30,12 @@ pub struct Daemon {
 pub struct Seen(Arc<Mutex<Vec<(Following, Control)>>>);
 
 impl Seen {
-    /// What each replica does.
+    /// What each replica does. One that was promoted meanwhile is none any more.
     pub fn all(&self) -> Vec<(Following, Stats)> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let stats = |(what, control): &(Following, Control)| (what.clone(), control.stats());
-        seen.iter().map(stats).collect()
+        let all = seen.iter().map(stats);
+        all.filter(|(_, stats)| !stats.promoted).collect()
     }
 }
 
@@ -51,7 +53,7 @@ impl Daemon {
         let running = std::mem::take(&mut self.running);
         let (stay, go): (Vec<_>, Vec<_>) = running
             .into_iter()
-            .partition(|one| wanted.contains(&one.what));
+            .partition(|one| wanted.contains(&one.what) && !one.thread.is_finished());
         self.running = stay;
         end(go);
         failpoint::DAEMON_RELOADED.reach();
@@ -104,6 +106,11 @@ fn supervise(what: &Following, control: &Control) {
         let ended = catch_unwind(AssertUnwindSafe(|| follow(what, control)));
         let words = match ended {
             Ok(Ok(())) => break,
+            Ok(Err(error @ ReplicaError::Promoted { .. })) => {
+                info!("{error}");
+                control.count(|stats| stats.promoted = true);
+                break;
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "a thread of it has panicked".to_owned(),
         };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo};
 use lockstep_wire::Lsn;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::sequences;
@@ -83,6 +83,8 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         let (mut state, replica) = taken;
         failpoint::FOLLOW_TAKEN.reach();
         state.end_answered_hold(&what.name)?;
+        // A promotion may have begun before the lock was ours.
+        let replica = state.replica(&what.name)?.unwrap_or(replica);
         let source = source_of(what.source.as_ref(), &replica.source)?;
         let published = match altered_ends {
             true => Some(Arc::new(state.expected(&replica)?)),
@@ -119,8 +121,21 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             scope.spawn(move || spool::take_in(spool, &settings, control));
         }
         scope.spawn(move || watch(state, &replica, &what.target, control));
-        run(&settings, spool.as_ref(), &what.name, control).map_err(ReplicaError::Apply)
+        let ended = run(&settings, spool.as_ref(), &what.name, control);
+        match ended {
+            // A session that began meanwhile has seen it first.
+            Err(ApplyError::System(_)) if is_promoted(what) => {
+                end_promoted(&what.name, control);
+                Ok(())
+            }
+            ended => ended.map_err(ReplicaError::Apply),
+        }
     })
+}
+
+fn is_promoted(what: &Following) -> bool {
+    let taken = take(&what.name, &what.target);
+    matches!(taken, Err(ReplicaError::Promoted { .. }))
 }
 
 /// The spool, opened. A process that is refused leaves no folder behind, and one whose target is away uses a
@@ -313,12 +328,7 @@ impl Look {
 
 /// Settings of a replica with one writer. An error if its copy is not ready.
 pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
-    if replica.phase != Phase::Ready {
-        return Err(ReplicaError::State(format!(
-            "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
-            replica.name
-        )));
-    }
+    replica.check_ready()?;
     Ok(Settings {
         source: source.clone(),
         target: target.clone(),
@@ -350,8 +360,9 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     let read = || -> Result<_> {
         let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
         let mut state = ReplicaState::find(target)?.ok_or_else(gone)?;
-        let excluded = state.replica(replica)?.ok_or_else(gone)?.excluded();
-        Ok((state.tables(replica)?, excluded))
+        let found = state.replica(replica)?.ok_or_else(gone)?;
+        found.check_ready()?;
+        Ok((state.tables(replica)?, found.excluded()))
     };
     let (tables, excluded) = read().map_err(|error| match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
@@ -388,6 +399,7 @@ fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
     };
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
+    replica.check_not_promoted()?;
     state.lock_or_say(name)?;
     Ok((state, replica))
 }
@@ -399,6 +411,8 @@ struct Wants {
     resumes: u64,
     frequency: Duration,
     forces: u64,
+    /// Nothing more is to be applied.
+    is_promoted: bool,
 }
 
 impl Wants {
@@ -408,6 +422,7 @@ impl Wants {
             resumes: replica.resumes,
             frequency: replica.frequency,
             forces: replica.forces,
+            is_promoted: replica.phase > Phase::Ready,
         }
     }
 
@@ -438,7 +453,10 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
     loop {
         let looked = match &mut state {
             Some(state) => look(state, &replica.name, control, &mut before).and_then(|wants| {
-                hold(state, &replica.name, control)?;
+                // A hold that ends with the promotion lets nothing flow again.
+                if !wants.is_promoted {
+                    hold(state, &replica.name, control)?;
+                }
                 Ok(wants)
             }),
             // The first session is lost: another takes its lock again.
@@ -448,6 +466,10 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
             }),
         };
         match looked {
+            Ok(Wants {
+                is_promoted: true, ..
+            })
+            | Err(ReplicaError::Promoted { .. }) => end_promoted(&replica.name, control),
             Ok(now) => {
                 now.tell(wanted, control);
                 wanted = now;
@@ -471,6 +493,18 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
             None => rest(control, LOOK_EVERY),
         };
     }
+}
+
+/// Ends a replica whose target is to be a database of its own.
+fn end_promoted(name: &str, control: &Control) {
+    if !control.is_stopped() {
+        info!(
+            replica = name,
+            "the replica is promoted: nothing more of the source is applied, and this process ends with it"
+        );
+    }
+    control.count(|stats| stats.promoted = true);
+    control.stop();
 }
 
 /// Waits until apply has ended. False if so much time has passed before.
@@ -553,6 +587,7 @@ fn look(
             unreplicated: stats.unreplicated.clone(),
             cycles: stats.cycles.map(|cycles| now(&cycles)),
             writers: (stats.writers.as_ref()).map(|(used, why)| (*used, why.to_string())),
+            commit_time: stats.commit_time,
         },
     )?;
     if let Some(lsn) = stats

@@ -10,6 +10,9 @@
 //! | [`create`] | the phases of a creation in their order |
 //! | `sequences` | the target's sequences follow the source's while the replica applies |
 //! | [`follow`] | a replica that applies, as its state wants it |
+//! | [`promotion`] | when a replica may be promoted, and what comes next; no I/O |
+//! | `raise` | brings sequences beyond the values that columns have |
+//! | [`promote`] | does that |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 
 pub mod create;
@@ -18,6 +21,9 @@ mod exporter;
 pub mod finish;
 pub mod follow;
 mod made;
+pub mod promote;
+pub mod promotion;
+mod raise;
 pub mod remove;
 mod sequences;
 mod setval;

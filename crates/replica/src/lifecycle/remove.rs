@@ -95,7 +95,10 @@ fn removed(
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
-    from_source(&replica)?;
+    // A promotion may have removed it there, and the source may be gone since.
+    if state.promotion(name)?.is_none_or(|it| it.is_left) {
+        from_source(&replica)?;
+    }
     failpoint::DROP_SOURCE.reach();
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
     failpoint::DROP_ORIGINS.reach();
@@ -103,7 +106,10 @@ fn removed(
     Ok(replica)
 }
 
-fn remove_origins(state: &mut ReplicaState, replica: &Replica) -> Result<(), ClientError> {
+pub(super) fn remove_origins(
+    state: &mut ReplicaState,
+    replica: &Replica,
+) -> Result<(), ClientError> {
     let session = state.connection();
     when_free(|| {
         let listed = origins::listed(session, &replica.origin)?;

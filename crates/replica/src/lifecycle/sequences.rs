@@ -118,8 +118,8 @@ fn set(look: &Look, sessions: &mut Option<Sessions>) -> Result<Vec<Unmade>> {
     setval::set(
         &mut now.source,
         &mut now.target,
-        &excluded,
-        publication,
+        (&excluded, publication),
+        Some(&look.replica.name),
         &mut now.set,
     )
 }

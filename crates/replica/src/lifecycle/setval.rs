@@ -102,13 +102,14 @@ struct Target {
 
 /// Brings the target's sequences to where the source's are now: at or beyond every value that rows have
 /// which were copied or applied before. Those that fill columns which are not replicated stay: the target
-/// has used them for values of its own. Only those are set that have moved since they were `set`. Returns
-/// those that cannot be read or set.
+/// has used them for values of its own. Only those are set that have moved since they were `set`. With a
+/// name, none is set once that replica no longer follows its source: what was read before must not take back
+/// what the target's users have taken of them since. Returns those that cannot be read or set.
 pub fn set(
     source: &mut Connection,
     target: &mut Connection,
-    excluded: &Excluded,
-    publication: &str,
+    (excluded, publication): (&Excluded, &str),
+    follows: Option<&str>,
     set: &mut Values,
 ) -> Result<Vec<Unmade>> {
     let here = here(source).map_err(ReplicaError::Source)?;
@@ -148,13 +149,27 @@ pub fn set(
             calls.push(format!("setval({literal}, {last}, {called})"));
         }
         if !calls.is_empty() {
-            let done = target.execute(&format!("SELECT {}", calls.join(", ")));
-            done.map_err(ReplicaError::Target)?;
+            let sql = while_following(follows, &calls.join(", ")).map_err(ReplicaError::Target)?;
+            target.execute(&sql).map_err(ReplicaError::Target)?;
             set.extend(moved);
         }
     }
     unset.sort_by(|one, other| (&one.schema, &one.object).cmp(&(&other.schema, &other.object)));
     Ok(unset)
+}
+
+/// The statement that makes these calls. A promotion that begins meanwhile waits for it, since it changes the
+/// row that is locked; one that has begun lets it do nothing.
+fn while_following(follows: Option<&str>, calls: &str) -> Result<String, ClientError> {
+    Ok(match follows {
+        None => format!("SELECT {calls}"),
+        Some(name) => format!(
+            "WITH follows AS MATERIALIZED (SELECT FROM lockstep.replica WHERE name = {} AND phase = 'ready' \
+                 FOR SHARE) \
+             SELECT {calls} FROM follows",
+            sql_literal("replica", name)?
+        ),
+    })
 }
 
 /// What keeps a sequence from being read or set, apart from its value.

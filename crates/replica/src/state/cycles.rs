@@ -147,6 +147,7 @@ impl ReplicaState {
 
     /// Sets the frequency; zero: changes are applied as they come. False if there is no such replica.
     pub fn set_frequency(&mut self, name: &str, frequency: Duration) -> Result<bool> {
+        self.check_not_promoted(name)?;
         let sql = "UPDATE lockstep.replica SET frequency_ms = $2 WHERE name = $1 RETURNING name";
         let rows = (self.connection).query_with(sql, &[&name, &whole_ms(frequency)]);
         Ok(!rows.map_err(ReplicaError::Target)?.is_empty())

@@ -47,6 +47,17 @@ failpoints! {
     /// `verify` holds the replica, and has its slot on the source.
     VERIFY_HOLDS = "verify-holds";
 
+    /// Apply is where the promotion wants it, and the state is still that of a replica that follows.
+    PROMOTE_HELD = "promote-held";
+    /// The state says that the replica is being promoted; apply's process may still be there.
+    PROMOTE_BEGUN = "promote-begun";
+    /// The state says where the target stands, and no origin is left: nothing can be applied any more.
+    PROMOTE_FENCED = "promote-fenced";
+    /// The sequences are set, and the state does not say so.
+    PROMOTE_SEQUENCES = "promote-sequences";
+    /// The source has nothing of the replica any more, and the state does not say so.
+    PROMOTE_CLEANED = "promote-cleaned";
+
     /// The replica's slot is dropped, its publication is not.
     DROP_SLOT = "drop-slot";
     /// The source has nothing of the replica any more.

@@ -84,6 +84,14 @@ impl ReplicaState {
         Ok(!is_alive && self.lock_for(Lock::Replica, name, LOCK_PATIENCE)?)
     }
 
+    /// Takes the replica's lock once whoever has it ends, or says who still has it after `patience`.
+    pub fn lock_within(&mut self, name: &str, patience: Duration) -> Result<()> {
+        match self.lock_for(Lock::Replica, name, patience)? {
+            true => Ok(()),
+            false => Err(ReplicaError::State(self.lock_words(name)?)),
+        }
+    }
+
     /// When apply has written its state last.
     fn written(&mut self, name: &str) -> Result<Option<String>> {
         let sql = "SELECT applied_at FROM lockstep.replica WHERE name = $1";
@@ -190,7 +198,7 @@ impl ReplicaState {
                 Lock::Replica => ("lock", "another lockstep works on", "end it first"),
                 Lock::Hold => (
                     "hold",
-                    "another lockstep replica verify holds",
+                    "another lockstep replica verify or promote holds",
                     "repeat once it is done",
                 ),
             };

@@ -2,7 +2,7 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…`; `promote…`, see `state/promotion.rs` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
@@ -36,6 +36,7 @@ mod hold;
 mod home;
 mod locks;
 mod open;
+mod promotion;
 mod published;
 mod subsets;
 mod tables;
@@ -45,6 +46,7 @@ mod unmade;
 use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, Timeline};
 
 pub use attached::Attached;
@@ -53,6 +55,7 @@ pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
+pub use promotion::Promotion;
 pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};
 pub use unmade::{ANALYZE, SEQUENCE, Unmade, VIEW, words as unmade_words};
 
@@ -93,6 +96,11 @@ pub enum Phase {
     Finishing,
     /// The target is a copy; apply may go on from `start_lsn`.
     Ready,
+    /// Entered by `promote`: no process applies any more once it has seen this, and `promoted_lsn` is where
+    /// the target stands then. `promote` goes on from here; nothing goes back.
+    Promoting,
+    /// The target is a database of its own, which has everything of the source up to `promoted_lsn`. The end.
+    Promoted,
 }
 
 macro_rules! as_text {
@@ -125,7 +133,10 @@ as_text!(
     (Phase::Indexing, "indexing"),
     (Phase::Finishing, "finishing"),
     (Phase::Ready, "ready"),
+    (Phase::Promoting, "promoting"),
+    (Phase::Promoted, "promoted"),
 );
+
 /// A replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
@@ -161,6 +172,29 @@ impl Replica {
             tables: self.exclude_tables.clone(),
         }
     }
+
+    /// An error if it follows no source any more.
+    pub fn check_not_promoted(&self) -> Result<()> {
+        match self.phase {
+            Phase::Promoting | Phase::Promoted => Err(ReplicaError::Promoted {
+                name: self.name.clone(),
+                is_done: self.phase == Phase::Promoted,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error unless it is copied, and follows its source.
+    pub fn check_ready(&self) -> Result<()> {
+        self.check_not_promoted()?;
+        match self.phase {
+            Phase::Ready => Ok(()),
+            _ => Err(ReplicaError::State(format!(
+                "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
+                self.name
+            ))),
+        }
+    }
 }
 
 /// How far the copy is, as `status` shows it.
@@ -193,6 +227,8 @@ pub struct Applied {
     pub cycles: Option<CyclesNow>,
     /// How many writers are used, and why, in words; None if there is no session.
     pub writers: Option<(usize, String)>,
+    /// When the source committed the newest transaction that is known to be applied.
+    pub commit_time: Option<Timestamp>,
 }
 
 /// The state in a target.
@@ -378,7 +414,8 @@ impl ReplicaState {
         read().map_err(ReplicaError::Target)
     }
 
-    /// Keeps how far apply is, and that this session is apply's.
+    /// Keeps how far apply is, and that this session is apply's. A commit time that is not known leaves the
+    /// one that was.
     pub fn set_applied(&mut self, name: &str, applied: &Applied) -> Result<()> {
         let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
                        lag_bytes = $4, apply_error = $5, applied_at = clock_timestamp(), \
@@ -390,7 +427,9 @@ impl ReplicaState {
                        cycle_number = $14, cycle_elapsed_ms = $15, cycle_remaining_ms = $16, \
                        cycle_bytes = $17, cycle_lsn = $18::pg_lsn, cycle_next_ms = $19, \
                        cycle_late_ms = $20, \
-                       writers = $21::bigint, writers_why = $22 \
+                       writers = $21::bigint, writers_why = $22, \
+                       applied_commit = coalesce('2000-01-01 00:00:00+00'::timestamptz \
+                           + $24::bigint * interval '1 microsecond', applied_commit) \
                    WHERE name = $1";
         let (spool, unreplicated) = (applied.spool.as_ref(), applied.unreplicated.as_ref());
         let full = spool.and_then(|spool| spool.full.as_ref());
@@ -422,6 +461,7 @@ impl ReplicaState {
                 &applied.writers.as_ref().map(|it| it.0),
                 &applied.writers.as_ref().map(|it| it.1.clone()),
                 &full.and_then(|full| full.by).map(FullBy::name),
+                &applied.commit_time.map(|time| time.0),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -434,7 +474,9 @@ impl ReplicaState {
                        spool_bytes, spool_limit, spool_from, spool_to, spool_full, \
                        unreplicated_tables, unreplicated, cycle_number, cycle_elapsed_ms, \
                        cycle_remaining_ms, cycle_bytes, cycle_lsn, cycle_next_ms, cycle_late_ms, \
-                       writers, writers_why, spool_full_by \
+                       writers, writers_why, spool_full_by, \
+                       (1000000 * extract(epoch FROM applied_commit \
+                           - '2000-01-01 00:00:00+00'::timestamptz))::bigint \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -473,6 +515,7 @@ impl ReplicaState {
                     }),
                 },
                 cycles: cycles::now(row, 13)?,
+                commit_time: field::<Option<i64>>(row, 23)?.map(Timestamp),
             })
         };
         read().map_err(ReplicaError::Target)
@@ -480,11 +523,18 @@ impl ReplicaState {
 
     /// Asks apply to pause or to go on. False if there is no such replica.
     pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
+        self.check_not_promoted(name)?;
         let sql = "UPDATE lockstep.replica SET paused = $2, \
                        resumes = resumes + CASE WHEN $2 THEN 0 ELSE 1 END \
                    WHERE name = $1 RETURNING name";
         let rows = self.connection.query_with(sql, &[&name, &paused]);
         Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+    }
+
+    /// An error if the replica follows no source any more.
+    fn check_not_promoted(&mut self, name: &str) -> Result<()> {
+        let replica = self.replica(name)?;
+        replica.map_or(Ok(()), |it| it.check_not_promoted())
     }
 
     /// Forgets a replica.

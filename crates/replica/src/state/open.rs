@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 15] = [
+const VERSIONS: [&str; 16] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -177,6 +177,11 @@ GRANT SELECT ON lockstep.attached TO pg_monitor;
 ",
     "
 ALTER TABLE lockstep.table_copy ADD doubt text;
+",
+    "
+ALTER TABLE lockstep.replica ADD applied_commit timestamptz, ADD promote_lsn pg_lsn,
+    ADD promote_loses boolean, ADD promote_sequences boolean, ADD promote_left boolean,
+    ADD promoted_lsn pg_lsn, ADD promoted_at timestamptz;
 ",
 ];
 

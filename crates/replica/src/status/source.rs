@@ -27,7 +27,7 @@ const CONNECT_S: &str = "3";
 /// Most tables that an error names.
 const MOST_NAMED: usize = 10;
 
-const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+pub(crate) const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_flush_lsn() END";
 
 /// Tables of which publication `$1` has neither them nor a table above them, each with its ancestors:
@@ -84,7 +84,7 @@ pub(crate) fn source_of(said: Option<&Conninfo>, known: &str) -> Result<Conninfo
 }
 
 /// A session that waits for nothing long.
-fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
+pub(crate) fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
     let mut conninfo = source.clone();
     if conninfo.effective("connect_timeout").is_none() {
         conninfo = conninfo.with("connect_timeout", CONNECT_S)?;

@@ -119,6 +119,7 @@ mod tests {
             spool: None,
             unreplicated: None,
             writers: None,
+            commit_time: None,
         }
     }
 

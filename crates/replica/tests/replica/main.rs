@@ -58,6 +58,8 @@ use lockstep_replica::error::Finding;
 use lockstep_replica::lifecycle::Watcher;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::follow::Following;
+use lockstep_replica::lifecycle::promote::Promote;
+use lockstep_replica::lifecycle::promotion::Wish;
 use lockstep_replica::names::Excluded;
 use lockstep_replica::state::{Phase, Replica, ReplicaState};
 use lockstep_replica::verify::Replicated;
@@ -148,6 +150,17 @@ fn to_verify(target: Conninfo) -> Replicated {
         target,
         source: None,
         jobs: 1,
+        patience: LONG,
+    }
+}
+
+/// Replica r of a target, to promote it.
+fn to_promote(target: Conninfo) -> Promote {
+    Promote {
+        name: "r".to_owned(),
+        target,
+        source: None,
+        wish: Wish::default(),
         patience: LONG,
     }
 }

@@ -14,6 +14,7 @@ use lockstep_replica::state::{
     Applied, CyclesNow, Held, Holder, Phase, Replica, ReplicaState, RunningCycle, TableState,
     copied_sql, copying_sql,
 };
+use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, on, server, sql, state_of};
@@ -167,6 +168,7 @@ fn apply_is_asked_and_says_how_far_it_is() {
     assert!(!other.set_paused("q", true).unwrap());
     assert_eq!(other.applied("r").unwrap(), Applied::default());
     let applied = Applied {
+        commit_time: Some(Timestamp(7)),
         state: "blocked".to_owned(),
         lsn: Some(Lsn::from(16)),
         lag_bytes: 7,
@@ -290,7 +292,9 @@ pub const VERSION_1: &str = "
         DROP unreplicated_tables, DROP unreplicated, DROP unmade_objects, DROP unmade,
         DROP frequency_ms, DROP forces, DROP cycle_number, DROP cycle_elapsed_ms,
         DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
-        DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by;
+        DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by,
+        DROP applied_commit, DROP promote_lsn, DROP promote_loses, DROP promote_sequences,
+        DROP promote_left, DROP promoted_lsn, DROP promoted_at;
     ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
         DROP target_oid, DROP doubt;
     DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,

@@ -9,6 +9,7 @@ mod cycles;
 mod killed;
 mod others;
 pub mod process;
+mod promote;
 mod spool;
 
 use std::cell::RefCell;
@@ -64,7 +65,11 @@ impl Scene {
     }
 
     fn new() -> Self {
-        let scene = Self::bare();
+        Self::of(Self::bare())
+    }
+
+    /// With replica r.
+    fn of(scene: Self) -> Self {
         let options = create_options(conninfo(&scene.source), conninfo(&scene.target));
         lockstep_replica::lifecycle::create::create(&options, &mut Told::default()).unwrap();
         scene
@@ -185,6 +190,7 @@ fn covered() -> BTreeSet<Failpoint> {
         spool::SCENARIOS.iter().map(|one| one.at).collect(),
         cycles::COVERED.to_vec(),
         others::COVERED.to_vec(),
+        promote::ORDER.to_vec(),
     ];
     parts.concat().into_iter().collect()
 }

@@ -13,6 +13,7 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
+use lockstep_replica::lifecycle::promote::promote;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::failpoint;
 use lockstep_replica::verify::{self};
@@ -21,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, create_options, following, to_verify};
+use crate::{Told, create_options, following, to_promote, to_verify};
 
 const DOES: &str = "LOCKSTEP_TEST_DOES";
 const SOURCE: &str = "LOCKSTEP_TEST_SOURCE";
@@ -53,14 +54,16 @@ pub enum Does {
     /// Follows, then reads a file again that says something else.
     Reload,
     Verify,
+    Promote,
     Drop,
 }
 
-const ALL: [(Does, &str); 5] = [
+const ALL: [(Does, &str); 6] = [
     (Does::Create, "create"),
     (Does::Follow, "follow"),
     (Does::Reload, "reload"),
     (Does::Verify, "verify"),
+    (Does::Promote, "promote"),
     (Does::Drop, "drop"),
 ];
 
@@ -266,6 +269,9 @@ fn entry() {
         Does::Verify => {
             let what = to_verify(target);
             verify::replica(&what, &mut |_| {}).unwrap();
+        }
+        Does::Promote => {
+            promote(&to_promote(target), &mut |_| {}).unwrap();
         }
         Does::Drop => {
             remove("r", &target, None).unwrap();

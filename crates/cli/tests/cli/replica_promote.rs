@@ -1,0 +1,195 @@
+//! `lockstep replica promote` with real servers, as a user runs it.
+
+use std::process::{Output, Stdio};
+
+use lockstep_lab::server::Stop;
+
+use crate::doctor_support::doctor;
+use crate::replica::{
+    Running, create_args, in_app, lockstep, on, output, pair, sql, status, text, until, value,
+};
+
+/// Standard output and error, on one line.
+fn said(output: &Output) -> String {
+    let all = format!("{} {}", text(&output.stdout), text(&output.stderr));
+    all.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const PHASE: &str = "SELECT phase FROM lockstep.replica";
+
+#[test]
+fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
+    let (lab, mut source, target) = pair("CREATE TABLE a (id serial PRIMARY KEY, v text)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let promote = ["promote", "r", "--target", &to];
+    let early = output(&promote);
+    assert_eq!(early.status.code(), Some(1), "{early:?}");
+    assert!(
+        said(&early).contains("start lockstep replica run"),
+        "{early:?}"
+    );
+
+    let log = std::fs::File::create(lab.folder().join("log")).unwrap();
+    let child = lockstep(&["run", "r", "--target", &to]).stderr(log).spawn();
+    let mut process = Running(child.unwrap());
+    let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
+    until(&target, state, "applying", &mut process.0);
+    target.run("ALTER DATABASE app SET default_transaction_read_only = on");
+
+    // A promotion that is killed while it waits for the target has changed nothing.
+    let mut blocker = sql(&target);
+    blocker
+        .execute(
+            "SET default_transaction_read_only = off; BEGIN; LOCK TABLE a IN ACCESS EXCLUSIVE MODE",
+        )
+        .unwrap();
+    on(
+        &source,
+        "INSERT INTO a (v) SELECT 'x' FROM generate_series(1, 100)",
+    );
+    let child = lockstep(&promote).stdout(Stdio::null()).spawn();
+    let mut killed = Running(child.unwrap());
+    let holds = "SELECT count(*) FROM lockstep.hold";
+    until(&target, holds, "1", &mut killed.0);
+    drop(killed);
+    assert_eq!(value(&target, PHASE), "ready");
+    drop(blocker);
+
+    // Nobody has waited for these rows.
+    on(
+        &source,
+        "SET synchronous_commit = off; INSERT INTO a (v) SELECT 'y' FROM generate_series(1, 50)",
+    );
+    let done = output(&promote);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(
+        said(&done).contains("everything that the source had committed before"),
+        "{done:?}"
+    );
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let log = std::fs::read_to_string(lab.folder().join("log")).unwrap();
+    assert!(log.contains("the replica is promoted"), "{log}");
+
+    on(&target, "INSERT INTO a (v) VALUES ('here')");
+    assert_eq!(
+        value(&target, "SELECT count(*) || ' ' || max(id) FROM a"),
+        "151 151"
+    );
+    let left = "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)";
+    assert_eq!(value(&source, left), "0");
+
+    let again = output(&promote);
+    assert!(
+        again.status.success() && said(&again).contains("was promoted before"),
+        "{again:?}"
+    );
+    let mut create = create_args(&from, &to);
+    create.extend(["--jobs", "2"]);
+    for args in [
+        &create[..],
+        &["run", "r", "--target", &to],
+        &["start", "r", "--target", &to],
+        &["pause", "r", "--target", &to],
+        &["resume", "r", "--target", &to],
+        &["force", "r", "--target", &to],
+        &["alter", "r", "--target", &to, "--frequency", "1h"],
+        &["verify", "r", "--target", &to],
+    ] {
+        let refused = output(args);
+        assert_eq!(refused.status.code(), Some(1), "{args:?} {refused:?}");
+        assert!(
+            said(&refused).contains("is promoted"),
+            "{args:?} {refused:?}"
+        );
+    }
+    let shown = &status(&to)["replicas"][0];
+    for (key, wanted) in [
+        ("phase", "promoted"),
+        ("apply", ""),
+        ("lag_bytes", ""),
+        ("error", ""),
+    ] {
+        assert_eq!(shown[key].as_str().unwrap_or_default(), wanted, "{shown}");
+    }
+    assert_eq!(shown["promotion"]["with_data_loss"], false, "{shown}");
+    assert!(shown["promotion"]["newest_commit"].is_string(), "{shown}");
+    let found = doctor(&["--primary", &from, "--subscriber", &to, "--seconds", "2"]);
+    assert_eq!(found.code, 0, "{} {}", found.text, found.error);
+
+    source.stop(Stop::Fast).unwrap();
+    let dropped = output(&["drop", "r", "--target", &to]);
+    assert!(dropped.status.success(), "{dropped:?}");
+}
+
+#[test]
+fn what_the_spool_has_is_not_lost_with_the_source() {
+    let (lab, mut source, target) = pair("CREATE TABLE a (id serial PRIMARY KEY, v text)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    let mut create = create_args(&from, &to);
+    create.extend(["--frequency", "1h"]);
+    assert!(output(&create).status.success());
+    let early = output(&["promote", "r", "--target", &to]);
+    assert!(said(&early).contains("none has ended yet"), "{early:?}");
+
+    let spool = lab.folder().join("spool");
+    let run = || {
+        let mut command = lockstep(&["run", "r", "--target", &to, "--spool-limit", "1GB"]);
+        command.args(["--spool-dir", spool.to_str().unwrap()]);
+        Running(command.stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut process = run();
+    let cycles = "SELECT count(*) FROM lockstep.cycle WHERE state = 'done'";
+    until(&target, cycles, "1", &mut process.0);
+    on(
+        &source,
+        "INSERT INTO a (v) SELECT 'x' FROM generate_series(1, 100)",
+    );
+    let end = source.flush_lsn().unwrap();
+    let spooled = format!("SELECT spool_to >= '{end}' FROM lockstep.replica");
+    until(&target, &spooled, "t", &mut process.0);
+    assert_eq!(value(&target, "SELECT count(*) FROM a"), "0");
+    source.stop(Stop::Immediate).unwrap();
+
+    let refused = output(&["promote", "r", "--target", &to]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(said(&refused).contains("--with-data-loss"), "{refused:?}");
+    // Without the process nobody has the spool.
+    drop(process);
+    let loss = ["promote", "r", "--target", &to, "--with-data-loss"];
+    let refused = output(&loss);
+    assert!(said(&refused).contains("--without-spool"), "{refused:?}");
+    assert_eq!(value(&target, PHASE), "ready");
+
+    let mut process = run();
+    until(
+        &target,
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = (SELECT apply_pid FROM lockstep.replica)",
+        "1",
+        &mut process.0,
+    );
+    let done = output(&loss);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    assert_eq!(
+        value(&target, "SELECT count(*) || ' ' || max(id) FROM a"),
+        "100 100"
+    );
+    assert_eq!(value(&target, "SELECT nextval('a_id_seq')"), "101");
+    let shown = &status(&to)["replicas"][0];
+    assert_eq!(shown["promotion"]["with_data_loss"], true, "{shown}");
+    assert_eq!(shown["promotion"]["left_on_source"], true, "{shown}");
+    let printed = text(&done.stdout);
+    assert!(
+        printed.contains("nothing that was committed there later"),
+        "{printed}"
+    );
+
+    // The source comes back, and the printed commands remove what it keeps.
+    source.start().unwrap();
+    let kept = "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)";
+    assert_eq!(value(&source, kept), "2");
+    let commands = printed.lines().filter(|line| line.ends_with(';'));
+    commands.for_each(|command| on(&source, command));
+    assert_eq!(value(&source, kept), "0");
+}
