@@ -353,6 +353,8 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
         let log = log.ok_or_else(|| self.spool.error(LogError::NoLog))?;
         self.applied = Lsn::INVALID;
         self.retained = Lsn::INVALID;
+        // Also while the source is away.
+        self.show();
         let (asked, found) = self.world.ask()?;
         let followed = self.spool.followed(&log);
         let gap = gap(&followed, &found, self.world.slot(), Holder::Spool);

@@ -38,7 +38,7 @@ use lockstep_spool::{FileStorage, Folder, Limits, Log, LogError, Storage};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
 
-use crate::control::{Event, SpoolStats};
+use crate::control::{Control, Event, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 
@@ -415,6 +415,16 @@ impl<S: Storage> Spool<S> {
         let state = self.state();
         let waited = (self.0.changed).wait_timeout_while(state, patience, |state| !ready(state));
         drop(waited);
+    }
+
+    /// Shows what it holds before anything else does: whoever sees no spool is to rely on it.
+    pub fn show_first(&self, control: &Control) {
+        let stats = self.stats();
+        control.count(|shown| {
+            if shown.spool.is_none() {
+                shown.spool = stats;
+            }
+        });
     }
 
     fn stats(&self) -> Option<SpoolStats> {

@@ -120,6 +120,9 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             let settings = settings.clone();
             scope.spawn(move || spool::take_in(spool, &settings, control));
         }
+        if let Some(spool) = &spool {
+            spool.show_first(control);
+        }
         scope.spawn(move || watch(state, &replica, &what.target, control));
         let ended = run(&settings, spool.as_ref(), &what.name, control);
         match ended {

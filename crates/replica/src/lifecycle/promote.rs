@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         Ok(Seen {
             source: self.says.clone(),
             process,
-            spool: spool.filter(|(from, to)| from < to),
+            spool,
             stands: self.state.stands(name)?,
             whole_from: (tables.iter().filter_map(|table| table.start))
                 .max()

@@ -71,7 +71,8 @@ pub enum Drained {
 pub struct Seen {
     pub source: SourceSays,
     pub process: Process,
-    /// What the spool has and the target has not, as far as is known.
+    /// Changes from the first position to the second are in the spool and not on the target, if the process that
+    /// wrote last had a spool.
     pub spool: Option<(Lsn, Lsn)>,
     /// Where the target stands.
     pub stands: Lsn,
@@ -191,7 +192,8 @@ fn without_loss(name: &str, seen: &Seen) -> Result<Next, String> {
 }
 
 fn with_loss(wish: Wish, name: &str, seen: &Seen) -> Result<Next, String> {
-    let spooled = seen.spool.map(|(_, to)| to);
+    let spooled = seen.spool.filter(|(from, to)| from < to);
+    let spooled = spooled.map(|(_, to)| to);
     let ends = match seen.source {
         SourceSays::Ends(end) => Some(end),
         _ => None,
@@ -219,13 +221,12 @@ fn with_loss(wish: Wish, name: &str, seen: &Seen) -> Result<Next, String> {
         }
         _ => {}
     }
-    let has_more = matches!((seen.spool, &seen.drained), (Some((from, to)), drained)
-        if from < to && !matches!(drained, Drained::To(at) if *at >= to));
-    if let (true, Process::Nobody, false) = (has_more, &seen.process, wish.without_spool) {
+    // What one that was killed had in its spool may be more than it has written.
+    if let (Process::Nobody, Some(_), false) = (&seen.process, seen.spool, wish.without_spool) {
         return Err(format!(
-            "the spool of replica \"{name}\" had changes that its target does not have when its process wrote \
-             last, and no process applies: start lockstep replica run with that spool and repeat; if the \
-             spool is gone, too, add --without-spool"
+            "replica \"{name}\" has a spool, which may have changes that the target does not have, and no process \
+             applies them: start lockstep replica run with that spool and repeat; if the spool is gone, too, \
+             add --without-spool"
         ));
     }
     match seen.stands >= seen.whole_from {
