@@ -2,9 +2,9 @@
 //! does.
 //!
 //! What must stay true: **once the promotion has ended, nothing is applied any more.** A process that applies
-//! ends once the state says *promoting*. One that has lost its session with the lock may not have seen that yet:
-//! so the origins are dropped, which fails as long as a session has one, and whoever would make new ones looks
-//! at the state first.
+//! ends once the state says *promoting*. One that has lost its session with the lock may not have seen that:
+//! so the origins are dropped, which fails as long as a session has one, and whoever would make new ones
+//! looks at the state first.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ pub struct Promote {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promoted {
     pub promotion: Promotion,
-    /// It was before this call.
+    /// The replica was promoted before this call.
     pub is_again: bool,
     /// How far the source's WAL went when something was last heard of it, if that is known to be further.
     pub source_end: Option<Lsn>,
@@ -220,8 +220,8 @@ impl<'a> Run<'a> {
         Ok(SourceSays::Ends(end))
     }
 
-    /// Gives a process that has just begun the time to say so, and one that applies the time to write what its
-    /// spool holds now, if that is to be relied on.
+    /// Gives a process that has just begun the time to say so, and one that applies the time to write what
+    /// its spool holds now, if that is to be relied on.
     fn wait_written(&mut self) -> Result<()> {
         let began = Instant::now();
         let name = &self.what.name;

@@ -13,9 +13,9 @@
 //! | promoting | [`Next::Clean`] | the source has neither slot nor publication, or they are told of |
 //! | promoting | [`Next::End`] | the state says *promoted* |
 //!
-//! Up to [`Next::Begin`] a refusal leaves the replica as it was. A replica moves from one state of its source to
-//! another, with cycles or without, so wherever it stands after the fence is such a state, as long as it is
-//! beyond the copy of each of its tables.
+//! Up to [`Next::Begin`] a refusal leaves the replica as it was. A replica moves from one state of its source
+//! to another, with cycles or without, so wherever it stands after the fence is such a state, as long as it
+//! is beyond the copy of each of its tables.
 
 use std::time::Duration;
 
@@ -38,9 +38,9 @@ pub struct Wish {
 pub enum SourceSays {
     /// Everything that it has committed so far lies before this position.
     Ends(Lsn),
-    /// It answers, and why nothing can be had of it any more.
+    /// The source answers, and why nothing can be had of it any more.
     Unusable(String),
-    /// It does not answer, and why.
+    /// The source does not answer, and why.
     Nothing(String),
 }
 
@@ -71,8 +71,8 @@ pub enum Drained {
 pub struct Seen {
     pub source: SourceSays,
     pub process: Process,
-    /// Changes from the first position to the second are in the spool and not on the target, if the process that
-    /// wrote last had a spool.
+    /// Changes from the first position to the second are in the spool and not on the target, if the process
+    /// that wrote last had a spool.
     pub spool: Option<(Lsn, Lsn)>,
     /// Where the target stands.
     pub stands: Lsn,

@@ -68,7 +68,7 @@ impl Scene {
         Self::of(Self::bare())
     }
 
-    /// With replica r.
+    /// The scene with replica r.
     fn of(scene: Self) -> Self {
         let options = create_options(conninfo(&scene.source), conninfo(&scene.target));
         lockstep_replica::lifecycle::create::create(&options, &mut Told::default()).unwrap();

@@ -10,7 +10,7 @@ use super::process::{Death, Does};
 use crate::apply_lab::until;
 use crate::{on, values};
 
-/// In the order in which a promotion comes there.
+/// Failpoints in the order in which a promotion comes there.
 pub const ORDER: [Failpoint; 5] = [
     PROMOTE_HELD,
     PROMOTE_BEGUN,
