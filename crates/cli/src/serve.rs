@@ -8,9 +8,10 @@ use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
+use lockstep_lag::nodes::Watched;
 use lockstep_serve::forecast::Forecaster;
 use lockstep_serve::history::{HistorySettings, Keeper};
-use lockstep_serve::run::Serving;
+use lockstep_serve::run::{ServedCluster, Serving};
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::words::amount;
@@ -47,8 +48,8 @@ pub struct ServeArgs {
     /// Writes: commits a small logical message on the primary each interval.
     #[arg(long)]
     heartbeat: bool,
-    /// Largest size of pg_wal of a node, such as primary=100GB: serve then says when it is reached; may be
-    /// repeated
+    /// Largest size of pg_wal of a node, such as primary=100GB, or shop/db1=100GB if the nodes file names
+    /// clusters: serve then says when it is reached; may be repeated
     #[arg(long, value_name = "NODE=SIZE", value_parser = wal_disk)]
     wal_disk: Vec<(String, u64)>,
     /// What is kept.
@@ -63,7 +64,7 @@ pub struct ServeArgs {
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// Keep curves and incidents in this folder, which is created if it is missing; without it they
-    /// end with this process
+    /// end with this process. Each cluster that the nodes file names has a folder in it
     #[arg(long, value_name = "FOLDER")]
     history: Option<PathBuf>,
     /// Days for which curves and incidents are kept
@@ -75,7 +76,7 @@ pub struct HistoryArgs {
         requires = "history"
     )]
     history_days: u32,
-    /// Largest size of their file, in megabytes; the oldest data goes first
+    /// Largest size of their file, of each cluster, in megabytes; the oldest data goes first
     #[arg(
         long,
         value_name = "MB",
@@ -87,10 +88,10 @@ pub struct HistoryArgs {
 }
 
 impl HistoryArgs {
-    /// Takes the folder, if one is wanted.
-    fn keeper(&self) -> Result<Option<Keeper>, Failure> {
-        let settings = self.history.clone().map(|folder| HistorySettings {
-            folder,
+    /// Takes the folder of a cluster, if one is wanted.
+    fn keeper(&self, cluster: Option<&str>) -> Result<Option<Keeper>, Failure> {
+        let settings = self.history.as_ref().map(|folder| HistorySettings {
+            folder: cluster.map_or(folder.clone(), |name| folder.join(name)),
             days: self.history_days,
             megabytes: self.history_size,
         });
@@ -111,18 +112,51 @@ fn wal_disk(text: &str) -> Result<(String, u64), String> {
     }
 }
 
-/// Sizes by node. An error if no node has such a name.
-fn limits(sizes: &[(String, u64)], nodes: &[Node]) -> Result<BTreeMap<String, u64>, Failure> {
-    let unknown = sizes
-        .iter()
-        .find(|(name, _)| nodes.iter().all(|node| node.name != *name));
-    if let Some((name, _)) = unknown {
-        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+/// Sizes by node of a cluster. `NODE` is a node of the only cluster; of several it is `CLUSTER/NODE`.
+fn limits(sizes: &[(String, u64)], cluster: Option<&str>) -> BTreeMap<String, u64> {
+    let own = sizes.iter().map(|(name, size)| match cluster {
+        Some(cluster) => {
+            let rest = name
+                .strip_prefix(cluster)
+                .and_then(|rest| rest.strip_prefix('/'));
+            (rest.unwrap_or(name).to_owned(), *size)
+        }
+        None => (name.clone(), *size),
+    });
+    own.collect()
+}
+
+/// An error if a size is that of no node, or of several. Who Patroni names may come later.
+fn check_sizes(sizes: &[(String, u64)], clusters: &[Watched]) -> Result<(), Failure> {
+    let full = |watched: &Watched, node: &Node| match &watched.cluster {
+        Some(cluster) => format!("{cluster}/{}", node.name),
+        None => node.name.clone(),
+    };
+    let nodes = clusters.iter().flat_map(|watched| {
+        watched
+            .nodes
+            .iter()
+            .map(move |node| (full(watched, node), node))
+    });
+    let nodes: Vec<_> = nodes.collect();
+    let later = clusters.iter().any(|watched| watched.members.is_some());
+    for (name, _) in sizes {
+        let is_it = |(full, node): &&(String, &Node)| full == name || node.name == *name;
+        let found = nodes.iter().filter(is_it).count();
+        if found == 1 || (found == 0 && later) {
+            continue;
+        }
+        let names: Vec<&str> = nodes.iter().map(|(full, _)| full.as_str()).collect();
         let names = names.join(", ");
-        let words = format!("--wal-disk: no node is called {name}; there are {names}");
+        let words = match found {
+            0 => format!("--wal-disk: no node is called {name}; there are {names}"),
+            _ => format!(
+                "--wal-disk: several nodes are called {name}: write CLUSTER/NODE of {names}"
+            ),
+        };
         return Err(Failure::Usage(words));
     }
-    Ok(sizes.iter().cloned().collect())
+    Ok(())
 }
 
 /// Serves until a signal ends it.
@@ -132,10 +166,19 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let words = format!("--window must be at least three intervals: {least}");
         return Err(Failure::Usage(words).into());
     }
-    let nodes = args.nodes.nodes()?;
-    let limits = limits(&args.wal_disk, &nodes)?;
+    let clusters = args.nodes.clusters()?;
+    check_sizes(&args.wal_disk, &clusters)?;
     let doors = args.doors.open()?;
-    let keeper = args.history.keeper()?;
+    let served = |watched: Watched| {
+        let cluster = watched.cluster.as_deref();
+        Ok(ServedCluster {
+            keeper: args.history.keeper(cluster)?,
+            forecaster: Forecaster::new(limits(&args.wal_disk, cluster)),
+            watched,
+        })
+    };
+    let clusters = clusters.into_iter().map(served);
+    let clusters: Vec<ServedCluster> = clusters.collect::<Result<_, Failure>>()?;
     args.doors.start_log()?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
@@ -147,9 +190,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         listen: args.listen.clone(),
         allowed_hosts: args.allow_host.clone(),
         doors,
-        keeper,
-        forecaster: Forecaster::new(limits),
-        nodes,
+        clusters,
         settings,
     })?;
     Ok(())
@@ -168,18 +209,45 @@ mod tests {
         for wrong in ["db1", "=1GB", "db1=", "db1=0", "db1=1G"] {
             assert!(wal_disk(wrong).is_err(), "{wrong}");
         }
-        let node = Node {
-            name: "db=1".to_owned(),
-            role: Role::Primary,
-            conninfo: Conninfo::parse("").unwrap(),
+        assert_eq!(limits(&[read], None)["db=1"], 100 << 30);
+    }
+
+    #[test]
+    fn sizes_are_those_of_one_node() {
+        let watched = |cluster: Option<&str>, name: &str| Watched {
+            cluster: cluster.map(str::to_owned),
+            nodes: vec![Node {
+                name: name.to_owned(),
+                role: Role::Primary,
+                conninfo: Conninfo::parse("").unwrap(),
+            }],
+            membership: None,
+            members: None,
         };
-        let nodes = [node];
-        assert_eq!(limits(&[read], &nodes).unwrap()["db=1"], 100 << 30);
-        let error = limits(&[("other".to_owned(), 1)], &nodes).unwrap_err();
+        let check = |name: &str, clusters: &[Watched]| {
+            let checked = check_sizes(&[(name.to_owned(), 1)], clusters);
+            checked.map_err(|error| error.to_string())
+        };
+        let one = [watched(None, "db1")];
+        assert_eq!(check("db1", &one), Ok(()));
+        let error = check("other", &one).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains("no node is called other; there are db=1")
+            error.contains("no node is called other; there are db1"),
+            "{error}"
         );
+        let two = [
+            watched(Some("a"), "db1"),
+            watched(Some("b"), "db1"),
+            watched(Some("c"), "db3"),
+        ];
+        for name in ["a/db1", "b/db1", "c/db3", "db3"] {
+            assert_eq!(check(name, &two), Ok(()), "{name}");
+        }
+        let error = check("db1", &two).unwrap_err();
+        assert!(error.contains("several nodes are called db1"), "{error}");
+        let sizes = [("a/db1".to_owned(), 5), ("db3".to_owned(), 6)];
+        assert_eq!(limits(&sizes, Some("a"))["db1"], 5);
+        assert_eq!(limits(&sizes, Some("c"))["db3"], 6);
+        assert!(!limits(&sizes, Some("b")).contains_key("db1"));
     }
 }

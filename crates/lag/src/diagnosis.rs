@@ -10,7 +10,7 @@ use crate::node::{Role, Trouble};
 use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
 use crate::replica::ReplicaReport;
-use crate::rules::{Cause, Fact, RULES, Severity, View, all_slots};
+use crate::rules::{Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, initial_copy};
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
@@ -61,6 +61,9 @@ pub struct LinkReport {
     /// The `lockstep replica` that the link goes to, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lockstep_replica: Option<ReplicaReport>,
+    /// The copy of a subscription's tables, if it is not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_copy: Option<InitialCopy>,
     pub behind: bool,
     /// Milliseconds behind: the median over time.
     pub lag_ms: f64,
@@ -264,7 +267,11 @@ fn add_undone(diagnosis: &mut Diagnosis) {
 
 /// What nodes that answer do not show, and replicas that nothing is known about.
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
-    let mut unknown = Vec::new();
+    let membership = view.window.membership.as_ref();
+    let mut unknown: Vec<String> = membership
+        .and_then(|it| it.unknown.clone())
+        .into_iter()
+        .collect();
     let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
@@ -409,6 +416,7 @@ fn report(
         kind: link.kind,
         slot: link.slot.clone(),
         lockstep_replica: link.replica_report(),
+        initial_copy: initial_copy(link),
         behind: link.is_behind() && !false_lag && !link.is_not_followed(),
         lag_ms,
         bound,

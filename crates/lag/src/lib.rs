@@ -13,7 +13,8 @@
 //! | [`figures`] | shares and medians |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`node`] | which servers, in which role, and what is wrong with them |
-//! | [`nodes`] | the nodes that a user names, by conninfos and in a file |
+//! | [`patroni`] | the nodes of a cluster whose members Patroni names |
+//! | [`nodes`] | the clusters and nodes that a user names, by conninfos and in a file |
 //! | [`error`] | what can go wrong |
 //! | [`process_cpu`] | CPU of server processes on this machine |
 //! | [`tables`] | which tables are published, and which are followed |
@@ -65,6 +66,7 @@ pub mod node_sampler;
 pub mod nodes;
 pub mod parallel_replay;
 pub mod parallel_report;
+pub mod patroni;
 pub mod point;
 pub mod points;
 pub mod process_cpu;

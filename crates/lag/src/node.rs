@@ -18,6 +18,11 @@ pub enum Role {
     Subscriber,
 }
 
+impl Role {
+    /// All, in the order in which nodes are shown.
+    pub const ALL: [Self; 4] = [Self::Primary, Self::Standby, Self::Relay, Self::Subscriber];
+}
+
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -29,7 +34,10 @@ impl fmt::Display for Role {
     }
 }
 
-#[derive(Debug, Clone)]
+/// Longest name of a node, in characters, as for PostgreSQL's own names.
+pub const MOST_NAME: usize = 63;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// The node's name in all output; unique.
     pub name: String,
@@ -38,6 +46,16 @@ pub struct Node {
 }
 
 impl Node {
+    /// Host and port.
+    pub fn place(&self) -> String {
+        let part = |option| self.conninfo.effective(option).unwrap_or_default();
+        let host = match self.conninfo.get("hostaddr") {
+            Some(address) if self.conninfo.get("host").is_none() => address.to_owned(),
+            _ => part("host"),
+        };
+        format!("{host}:{}", part("port"))
+    }
+
     /// Host, port and database, without anything secret: `host:port/database`.
     pub fn address(&self) -> String {
         let part = |option| self.conninfo.effective(option).unwrap_or_default();

@@ -7,6 +7,7 @@ use lockstep_wire::Lsn;
 
 use crate::figures::ratio;
 use crate::node::{Node, Role, Trouble};
+use crate::patroni::Membership;
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Sample};
 use crate::source::Source;
@@ -31,6 +32,8 @@ pub struct Window {
     pub nodes: Vec<NodeWindow>,
     /// Replicas that were there before; None if nobody has watched for longer than this window.
     pub remembered: Option<Vec<Remembered>>,
+    /// What is to be told about the list of nodes; None if the user names them all.
+    pub membership: Option<Membership>,
 }
 
 /// A replica that was connected for some time.
@@ -82,6 +85,7 @@ impl Window {
         Self {
             nodes,
             remembered: None,
+            membership: None,
         }
     }
 

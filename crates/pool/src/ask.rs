@@ -1,158 +1,38 @@
 //! Asks an agent over HTTP, as `lockstep pool status` does.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use lockstep_service::address::HostPort;
-use lockstep_service::secret::{self, FileError};
+use lockstep_service::http::client;
 use serde_json::Value;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// How long an agent may take for each step.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub use client::AskingError;
 
 /// Most bytes of an answer.
 const MOST_ANSWER: u64 = 64 * 1024;
 
 /// How agents are asked.
-#[derive(Debug, Default)]
-pub struct Asking {
-    /// `user:password`, if they want a login.
-    login: Option<String>,
-    /// TLS, if they speak it.
-    tls: Option<Arc<ClientConfig>>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum AskingError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{0}")]
-    Content(String),
-}
+#[derive(Debug)]
+pub struct Asking(client::Asking);
 
 impl Asking {
     /// Reads the login, the first line of a file that others must not be able to read, and the certificate
     /// authority.
     pub fn open(login: Option<&Path>, authority: Option<&Path>) -> Result<Self, AskingError> {
-        let login = match login {
-            Some(path) => {
-                let text = secret::read_secret(path, "login file")?;
-                let text = String::from_utf8_lossy(&text);
-                let line = text.lines().next().unwrap_or_default();
-                match line.contains(':') {
-                    true => Some(line.to_owned()),
-                    false => {
-                        let path = path.display();
-                        let words = format!("login file {path}: write user:password");
-                        return Err(AskingError::Content(words));
-                    }
-                }
-            }
-            None => None,
-        };
-        let tls = authority.map(client_config).transpose()?;
-        Ok(Self { login, tls })
+        client::Asking::open(login, authority, MOST_ANSWER).map(Self)
     }
 
     /// What the agent knows: all of it with a login, state and lag without.
     pub fn ask(&self, agent: &HostPort) -> Result<Value, String> {
-        let path = match self.login {
-            Some(_) => "/status",
-            None => "/health",
+        let path = match self.0.has_login() {
+            true => "/status",
+            false => "/health",
         };
-        let words = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock => format!("no answer within {} s", PATIENCE.as_secs()),
-            _ => certificate_words(error.to_string()),
-        };
-        let text = self.exchange(agent, path).map_err(words)?;
-        let (head, body) = text
-            .split_once("\r\n\r\n")
-            .ok_or("what answers there speaks no HTTP")?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        match (status, serde_json::from_str(body)) {
-            ("200" | "503", Ok(json)) => Ok(json),
-            ("401", _) => Err("it wants a login: give --login-file".to_owned()),
+        let (status, body) = self.0.get(agent, path)?;
+        match (status, serde_json::from_str(&body)) {
+            (200 | 503, Ok(json)) => Ok(json),
+            (401, _) => Err("it wants a login: give --login-file".to_owned()),
             (status, _) => Err(format!("it answers {status}: {}", body.trim())),
         }
     }
-
-    fn exchange(&self, agent: &HostPort, path: &str) -> io::Result<String> {
-        let addresses = (agent.host.as_str(), agent.port).to_socket_addrs()?;
-        let mut stream = Err(io::Error::other("its name has no address"));
-        for address in addresses {
-            stream = TcpStream::connect_timeout(&address, PATIENCE);
-            if stream.is_ok() {
-                break;
-            }
-        }
-        let stream = stream?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let login = match &self.login {
-            Some(login) => format!("Authorization: Basic {}\r\n", STANDARD.encode(login)),
-            None => String::new(),
-        };
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {agent}\r\n{login}Connection: close\r\n\r\n");
-        let Some(config) = &self.tls else {
-            return converse(stream, &request);
-        };
-        let name = ServerName::try_from(agent.host.clone()).map_err(io::Error::other)?;
-        let session = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-        converse(StreamOwned::new(session, stream), &request)
-    }
-}
-
-/// Words for a user who gave an agent the certificate of a certificate authority, which TLS refuses for a
-/// server.
-fn certificate_words(words: String) -> String {
-    match words.contains("CaUsedAsEndEntity") {
-        true => {
-            "its certificate is one of a certificate authority (CA:TRUE): give the agent one with \
-                 basicConstraints=CA:FALSE"
-                .to_owned()
-        }
-        false => words,
-    }
-}
-
-fn converse(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
-    stream.write_all(request.as_bytes())?;
-    let mut text = Vec::new();
-    let read = stream.take(MOST_ANSWER).read_to_end(&mut text);
-    // Some close without saying so first; what they sent is whole if it can be read.
-    if text.is_empty() {
-        read?;
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-fn client_config(path: &Path) -> Result<Arc<ClientConfig>, AskingError> {
-    let text = secret::read(path, "certificate authority")?;
-    let wrong = |words: String| AskingError::Content(format!("{}: {words}", path.display()));
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-        roots
-            .add(certificate)
-            .map_err(|error| wrong(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.to_string()))?;
-    Ok(Arc::new(
-        config.with_root_certificates(roots).with_no_client_auth(),
-    ))
 }

@@ -13,12 +13,13 @@ use lockstep_lag::monitor::{LinkHistory, Moment};
 use lockstep_service::clock::unix_ms;
 use lockstep_service::http::server::{ended, plain};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::feed::News;
 use crate::history::Keeper;
-use crate::site::{MOST_STREAMS, Site};
+use crate::site::{ClusterSite, MOST_STREAMS, Site, parameter};
+use crate::verdict::Verdict;
 
 pub const JSON: &str = "application/json";
 
@@ -36,16 +37,63 @@ const MOST_MOMENTS: i64 = 3600;
 
 type Former = BTreeMap<String, Vec<Moment>>;
 
-/// The newest state.
-pub async fn state(State(site): State<Arc<Site>>) -> Response {
-    let json = site.news.borrow().json.clone();
+/// The cluster that a query names; words if there is none such.
+fn wanted<'a>(site: &'a Site, query: Option<&str>) -> Result<&'a ClusterSite, String> {
+    site.cluster(parameter(query, "cluster"))
+}
+
+fn not_found(words: &str) -> Response {
+    plain(StatusCode::NOT_FOUND, words)
+}
+
+/// A cluster in the list of all.
+#[derive(Serialize)]
+struct Listed<'a> {
+    /// Null if the nodes file names none.
+    name: Option<&'a str>,
+    /// Milliseconds since 1970, by the clock of this machine.
+    at_ms: i64,
+    verdict: Verdict,
+}
+
+impl<'a> Listed<'a> {
+    fn of(cluster: &'a ClusterSite) -> Self {
+        let news = cluster.news.borrow();
+        Self {
+            name: cluster.name.as_deref(),
+            at_ms: news.state.at_ms,
+            verdict: news.verdict.clone(),
+        }
+    }
+}
+
+/// What is the matter with each cluster.
+pub async fn clusters(State(site): State<Arc<Site>>) -> Response {
+    let all: Vec<Listed<'_>> = site.clusters.iter().map(Listed::of).collect();
+    let json = serde_json::json!({ "clusters": all }).to_string();
     ([(header::CONTENT_TYPE, JSON)], json).into_response()
 }
 
+/// The newest state.
+pub async fn state(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    match wanted(&site, query.as_deref()) {
+        Ok(cluster) => {
+            let json = cluster.news.borrow().json.clone();
+            ([(header::CONTENT_TYPE, JSON)], json).into_response()
+        }
+        Err(words) => not_found(&words),
+    }
+}
+
 /// What was the matter.
-pub async fn incidents(State(site): State<Arc<Site>>) -> Response {
-    let json = site.news.borrow().incidents.clone();
-    ([(header::CONTENT_TYPE, JSON)], json).into_response()
+pub async fn incidents(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    match wanted(&site, query.as_deref()) {
+        Ok(cluster) => {
+            let json = cluster.news.borrow().incidents.clone();
+            ([(header::CONTENT_TYPE, JSON)], json).into_response()
+        }
+        Err(words) => not_found(&words),
+    }
 }
 
 /// Parameters of `/api/history`.
@@ -67,10 +115,11 @@ impl Wanted {
             match (name, number) {
                 ("since", Some(number)) => wanted.since = number,
                 ("step", Some(number)) => wanted.step = number,
+                ("cluster", _) => {}
                 ("since" | "step", None) => {
                     return Err(format!("{name} must be a number of milliseconds"));
                 }
-                _ => return Err("only since and step can be asked for".to_owned()),
+                _ => return Err("only since, step and cluster can be asked for".to_owned()),
             }
         }
         Ok(wanted)
@@ -86,13 +135,17 @@ struct Told {
 
 /// The history of each link.
 pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    let cluster = match wanted(&site, query.as_deref()) {
+        Ok(cluster) => cluster,
+        Err(words) => return not_found(&words),
+    };
     let wanted = match Wanted::parse(query.as_deref()) {
         Ok(wanted) => wanted,
         Err(words) => return plain(StatusCode::BAD_REQUEST, &words),
     };
-    let mut links = site.monitor.history(wanted.since);
+    let mut links = cluster.monitor.history(wanted.since);
     let mut step = wanted.step;
-    if let Some(keeper) = &site.keeper {
+    if let Some(keeper) = &cluster.keeper {
         let now = unix_ms();
         let since = wanted.since.max(now - keeper.status().kept_ms);
         step = step.max((now - since) / MOST_MOMENTS);
@@ -166,13 +219,17 @@ fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
 }
 
 /// Sends each new state as a Server-Sent Event.
-pub async fn events(State(site): State<Arc<Site>>) -> Response {
+pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    let news = match wanted(&site, query.as_deref()) {
+        Ok(cluster) => cluster.news.clone(),
+        Err(words) => return not_found(&words),
+    };
     let Ok(permit) = Arc::clone(&site.streams).try_acquire_owned() else {
         let words = format!("{MOST_STREAMS} streams are open already; ask /api/state instead");
         return plain(StatusCode::SERVICE_UNAVAILABLE, &words);
     };
     let (sender, receiver) = mpsc::channel(MOST_EVENTS);
-    tokio::spawn(send_news(site, sender));
+    tokio::spawn(send_news(news, site.stopping.clone(), sender));
     let body = Body::new(Events {
         receiver,
         _permit: permit,
@@ -181,9 +238,11 @@ pub async fn events(State(site): State<Arc<Site>>) -> Response {
 }
 
 /// Sends news until the reader is gone, or until the server ends.
-async fn send_news(site: Arc<Site>, sender: mpsc::Sender<Bytes>) {
-    let mut news = site.news.clone();
-    let mut stopping = site.stopping.clone();
+async fn send_news(
+    mut news: watch::Receiver<Arc<News>>,
+    mut stopping: watch::Receiver<bool>,
+    sender: mpsc::Sender<Bytes>,
+) {
     let mut next = event(&news.borrow_and_update());
     loop {
         tokio::select! {
@@ -241,6 +300,7 @@ mod tests {
             (Some(""), wanted(0, 0)),
             (Some("since=5"), wanted(5, 0)),
             (Some("step=3000&since=5"), wanted(5, 3000)),
+            (Some("cluster=shop&since=5"), wanted(5, 0)),
         ] {
             assert_eq!(Wanted::parse(query), expected, "{query:?}");
         }

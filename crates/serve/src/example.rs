@@ -20,6 +20,7 @@ pub const AT_MS: i64 = 1_800_000_000_000;
 /// The state.
 pub fn state() -> MonitorState {
     MonitorState {
+        cluster: None,
         number: 7,
         at_ms: AT_MS,
         window_s: 10.0,
@@ -95,6 +96,7 @@ fn node(name: &str, role: Role) -> NodeState {
             bytes: 5 << 24,
             oldest: None,
         }),
+        max_wal_size_bytes: None,
         cluster_name: None,
         slots: Vec::new(),
         conflicts: Conflicts::default(),

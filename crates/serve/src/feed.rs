@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct News {
     pub state: Arc<MonitorState>,
     pub forecast: Forecast,
+    pub verdict: Verdict,
     /// The state as JSON, with the verdict and what is the matter now.
     pub json: Bytes,
     /// All incidents as JSON, the newest first.
@@ -33,7 +34,7 @@ pub struct News {
 struct Told<'a> {
     /// Version of this program.
     version: &'static str,
-    verdict: Verdict,
+    verdict: &'a Verdict,
     incidents: Now<'a>,
     forecast: &'a Forecast,
     /// Null without `--history`.
@@ -49,9 +50,10 @@ impl News {
         history: Option<HistoryStatus>,
         forecast: Forecast,
     ) -> Self {
+        let verdict = verdict(&state, &forecast);
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
-            verdict: verdict(&state, &forecast),
+            verdict: &verdict,
             incidents: incidents.now(),
             forecast: &forecast,
             history,
@@ -66,6 +68,7 @@ impl News {
         Self {
             state,
             forecast,
+            verdict,
             json,
             incidents: all.to_string().into(),
         }

@@ -43,7 +43,10 @@ pub struct Folder {
     pub growth_bytes_per_s: Option<f64>,
     /// The size that it can have, if that was given.
     pub limit_bytes: Option<u64>,
-    /// Milliseconds until it has that size, 0 if it has; None if in more than 30 days or not known.
+    /// The size up to which it may grow between checkpoints.
+    pub max_wal_size_bytes: Option<u64>,
+    /// Milliseconds until it has that size, 0 if it has; None if in more than 30 days, if checkpoints will
+    /// end the growth before, or if it is not known.
     pub full_ms: Option<f64>,
 }
 
@@ -149,12 +152,19 @@ impl Forecaster {
                 series.take(state.at_ms, folder.bytes as f64);
                 let growth = series.growth();
                 let limit = self.limits.get(&node.name).copied();
-                let full = |limit: u64| until(limit as f64 - folder.bytes as f64, growth);
+                let checkpoints_end_it = |limit: u64| {
+                    let most = node.max_wal_size_bytes;
+                    // Under load it may be a little larger for a while.
+                    most.is_some_and(|most| folder.bytes <= most + most / 4 && most < limit)
+                };
+                let growth_to = |limit| growth.filter(|_| !checkpoints_end_it(limit));
+                let full = |limit| until(limit as f64 - folder.bytes as f64, growth_to(limit));
                 forecast.nodes.push(Folder {
                     node: node.name.clone(),
                     bytes: folder.bytes,
                     growth_bytes_per_s: growth,
                     limit_bytes: limit,
+                    max_wal_size_bytes: node.max_wal_size_bytes,
                     full_ms: limit.and_then(full),
                 });
             }
@@ -227,6 +237,36 @@ mod tests {
         assert_eq!(minutes(room.danger_ms), Some(13.0), "{room:?}");
         // Nobody has said how large the other disks are.
         assert!(found.nodes[1].full_ms.is_none() && found.nodes[1].limit_bytes.is_none());
+    }
+
+    #[test]
+    fn growth_that_checkpoints_end_fills_nothing() {
+        // The disk, and max_wal_size, in megabytes.
+        for (limit, most, expected) in [
+            (2_000, 900, Some(13.0)),
+            (2_000, 1_500, None),
+            // Under load it is a little larger for a while.
+            (2_000, 1_000, None),
+            // The disk has no room for what checkpoints allow.
+            (2_000, 4_000, Some(13.0)),
+            (1_000, 4_000, Some(0.0)),
+        ] {
+            let limits = BTreeMap::from([("primary".to_owned(), limit * MB)]);
+            let mut forecaster = Forecaster::new(limits);
+            let mut forecast = Forecast::default();
+            for second in (0..=1_200).step_by(15) {
+                let mut state = example::state();
+                state.at_ms += second * 1000;
+                state.nodes[0].max_wal_size_bytes = Some(most * MB);
+                state.nodes[0].wal_folder.as_mut().unwrap().bytes = second as u64 * MB;
+                forecast = forecaster.take(&state);
+            }
+            assert_eq!(
+                minutes(forecast.nodes[0].full_ms),
+                expected,
+                "{limit} {most}"
+            );
+        }
     }
 
     #[test]

@@ -224,8 +224,8 @@ pub fn render(state: &MonitorState, now_ms: i64) -> String {
 }
 
 /// Metrics of the file of `--history`.
-pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
-    let mut text = Exposition::new("lockstep_");
+pub fn history(state: &MonitorState, status: &HistoryStatus, now_ms: i64) -> String {
+    let mut text = exposition(state);
     let age = |since_ms: Option<i64>| seconds(since_ms.map(|ms| (now_ms - ms).max(0) as f64));
     for (name, help, value) in [
         (
@@ -259,8 +259,12 @@ pub fn history(status: &HistoryStatus, now_ms: i64) -> String {
     text.into_text()
 }
 
-/// What the primary calls its cluster. Standbys often have names of their own there.
+/// The name that the nodes file gives, or what the primary calls its cluster. Standbys often have names of
+/// their own there.
 fn cluster(state: &MonitorState) -> Option<&str> {
+    if state.cluster.is_some() {
+        return state.cluster.as_deref();
+    }
     let mut nodes = state.nodes.iter();
     let primary = nodes.find(|node| node.role == Role::Primary)?;
     primary.cluster_name.as_deref()

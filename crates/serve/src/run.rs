@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lockstep_lag::Node;
 use lockstep_lag::monitor::{Monitor, Settings};
+use lockstep_lag::nodes::Watched;
 use lockstep_service::address::HostPort;
 use lockstep_service::http::door::Doors;
 use lockstep_service::http::hosts::Hosts;
@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use crate::error::ServeError;
 use crate::forecast::Forecaster;
 use crate::history::Keeper;
-use crate::site::{Site, readers, streams};
+use crate::site::{ClusterSite, Site, readers, streams};
 use crate::{feed, routes};
 
 /// How long threads may take to end.
@@ -30,11 +30,35 @@ pub struct Serving {
     /// Other names that browsers may ask for while the server listens on the loopback.
     pub allowed_hosts: Vec<String>,
     pub doors: Doors,
-    /// What keeps the history on disk.
+    /// At least one.
+    pub clusters: Vec<ServedCluster>,
+    pub settings: Settings,
+}
+
+/// A cluster that is watched.
+pub struct ServedCluster {
+    pub watched: Watched,
+    /// What keeps its history on disk.
     pub keeper: Option<Keeper>,
     pub forecaster: Forecaster,
-    pub nodes: Vec<Node>,
-    pub settings: Settings,
+}
+
+impl ServedCluster {
+    /// Begins to watch it.
+    fn start(self, settings: &Settings) -> ClusterSite {
+        let name = self.watched.cluster.clone();
+        let monitor = Arc::new(Monitor::start(self.watched, settings.clone()));
+        let keeper = self.keeper.map(|mut keeper| {
+            keeper.start();
+            Arc::new(keeper)
+        });
+        ClusterSite {
+            name,
+            news: feed::start(&monitor, keeper.clone(), self.forecaster),
+            monitor,
+            keeper,
+        }
+    }
 }
 
 /// Serves until a signal ends it.
@@ -62,11 +86,10 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let address = listener.local_addr().map_err(ServeError::Address)?;
     let doors = Arc::new(serving.doors);
     warn_about(address, &doors);
-    let monitor = Arc::new(Monitor::start(serving.nodes, serving.settings));
-    let keeper = serving.keeper.map(|mut keeper| {
-        keeper.start();
-        Arc::new(keeper)
-    });
+    let settings = serving.settings;
+    let clusters = serving.clusters.into_iter();
+    let clusters: Vec<ClusterSite> = clusters.map(|it| it.start(&settings)).collect();
+    let keepers: Vec<_> = clusters.iter().filter_map(|it| it.keeper.clone()).collect();
     let (stop, stopping) = watch::channel(false);
     let server = Server {
         doors: Arc::clone(&doors),
@@ -75,9 +98,7 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
         stopping: stopping.clone(),
     };
     let site = Site {
-        news: feed::start(&monitor, keeper.clone(), serving.forecaster),
-        monitor,
-        keeper: keeper.clone(),
+        clusters,
         readers: readers(),
         stopping,
         streams: streams(),
@@ -107,8 +128,10 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     info!("ending");
     stop.send_replace(true);
     let ended = served.await.map_err(ServeError::Serving);
-    if let Some(keeper) = keeper {
-        keeper.finish(LAST_WORK);
+    keepers.iter().for_each(|keeper| keeper.stop());
+    let until = Instant::now() + LAST_WORK;
+    for keeper in keepers {
+        keeper.finish(until.saturating_duration_since(Instant::now()));
     }
     ended
 }

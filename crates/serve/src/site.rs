@@ -16,16 +16,52 @@ const MOST_READERS: usize = 2;
 
 /// Everything that answers are made from.
 pub struct Site {
-    pub news: watch::Receiver<Arc<News>>,
-    pub monitor: Arc<Monitor>,
-    /// What keeps the history on disk.
-    pub keeper: Option<Arc<Keeper>>,
-    /// Permits for threads that read from that disk.
+    /// At least one, in the order of the nodes file.
+    pub clusters: Vec<ClusterSite>,
+    /// Permits for threads that read from disks.
     pub readers: Arc<Semaphore>,
     /// True once the server ends.
     pub stopping: watch::Receiver<bool>,
     /// Permits for streams of events.
     pub streams: Arc<Semaphore>,
+}
+
+/// A cluster that is watched.
+pub struct ClusterSite {
+    /// None if the nodes file names none.
+    pub name: Option<String>,
+    pub news: watch::Receiver<Arc<News>>,
+    pub monitor: Arc<Monitor>,
+    /// What keeps the history on disk.
+    pub keeper: Option<Arc<Keeper>>,
+}
+
+impl Site {
+    /// The cluster that a request wants by `cluster=NAME`: the first if it names none.
+    pub fn cluster(&self, wanted: Option<&str>) -> Result<&ClusterSite, String> {
+        let mut clusters = self.clusters.iter();
+        let found = match wanted {
+            Some(wanted) => clusters.find(|it| it.name.as_deref() == Some(wanted)),
+            None => clusters.next(),
+        };
+        found.ok_or_else(|| {
+            let names = self.clusters.iter().filter_map(|it| it.name.as_deref());
+            let names: Vec<&str> = names.collect();
+            match names.is_empty() {
+                true => "the nodes file names no cluster".to_owned(),
+                false => format!("there is no such cluster; there are {}", names.join(", ")),
+            }
+        })
+    }
+}
+
+/// The value of a parameter of a query. Names of clusters need no percent signs.
+pub fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    let pairs = query.unwrap_or_default().split('&');
+    let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value)
 }
 
 /// Permits for [`MOST_STREAMS`] streams of events.

@@ -53,6 +53,9 @@ pub fn verdict(state: &MonitorState, forecast: &Forecast) -> Verdict {
 }
 
 fn of_state(state: &MonitorState) -> Verdict {
+    if let Some(unseen) = unseen(state).filter(|_| state.nodes.is_empty()) {
+        return said(Level::Blind, &unseen);
+    }
     let is_new = |node: &NodeState| !node.usable && node.troubles.is_empty();
     if state.number == 0 || state.nodes.iter().all(is_new) {
         return said(Level::Starting, "Waiting for the first answers");
@@ -315,6 +318,7 @@ mod tests {
             bytes: 3 << 30,
             growth_bytes_per_s: None,
             limit_bytes: Some(2 << 30),
+            max_wal_size_bytes: None,
             full_ms,
         };
         let of = |state: &MonitorState, full_ms| {

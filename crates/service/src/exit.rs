@@ -50,4 +50,17 @@ impl Failure {
             Self::NotKnown(_) => NOT_KNOWN,
         }
     }
+
+    /// This failure with other words.
+    pub fn map(mut self, change: impl FnOnce(&mut String)) -> Self {
+        match &mut self {
+            Self::Usage(words)
+            | Self::Unreachable(words)
+            | Self::NoTarget(words)
+            | Self::DataMismatch(words)
+            | Self::Behind(words)
+            | Self::NotKnown(words) => change(words),
+        }
+        self
+    }
 }

@@ -132,8 +132,57 @@ impl Exposition {
     }
 }
 
+/// One text of several that have the same metrics: each family once, with the samples of all.
+pub fn merged(texts: &[String]) -> String {
+    let mut families: Vec<(&str, String)> = Vec::new();
+    for text in texts {
+        let mut current: Option<usize> = None;
+        let mut is_new = true;
+        for line in text.split_inclusive('\n') {
+            if let Some(about) = line.strip_prefix("# HELP ") {
+                let name = about.split(' ').next().unwrap_or_default();
+                let known = families.iter().position(|(family, _)| *family == name);
+                is_new = known.is_none();
+                current = Some(known.unwrap_or(families.len()));
+                if is_new {
+                    families.push((name, String::new()));
+                }
+            }
+            let family = current.and_then(|index| families.get_mut(index));
+            if let Some((_, lines)) = family.filter(|_| is_new || !line.starts_with('#')) {
+                lines.push_str(line);
+            }
+        }
+    }
+    families.into_iter().map(|(_, lines)| lines).collect()
+}
+
 /// A label with its value escaped.
 fn label(name: &str, value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"");
     format!("{name}=\"{}\"", value.replace('\n', "\\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_of_several_texts_come_once() {
+        let of = |cluster: &str, families: &[&str]| {
+            let mut text = Exposition::new("x_").with_label("cluster", cluster);
+            for family in families {
+                text.metric(family, "About it.", [([("node", "n")], 1_u64)]);
+            }
+            text.into_text()
+        };
+        let text = merged(&[of("a", &["up", "age"]), of("b", &["up", "size"])]);
+        let expected = "# HELP x_up About it.\n# TYPE x_up gauge\nx_up{node=\"n\",cluster=\"a\"} 1\n\
+                        x_up{node=\"n\",cluster=\"b\"} 1\n\
+                        # HELP x_age About it.\n# TYPE x_age gauge\nx_age{node=\"n\",cluster=\"a\"} 1\n\
+                        # HELP x_size About it.\n# TYPE x_size gauge\nx_size{node=\"n\",cluster=\"b\"} 1\n";
+        assert_eq!(text, expected);
+        let one = of("a", &["up", "age"]);
+        assert_eq!(merged(&[one.clone()]), one);
+    }
 }

@@ -29,8 +29,9 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     })
 }
 
-/// The text without the table of an array that has a value for a key. None unless exactly one has it.
-pub fn without_entry(text: &str, array: &str, key: &str, value: &str) -> Option<String> {
+/// The text without the table of an array that has these values for these keys. None unless exactly one has
+/// them.
+pub fn without_entry(text: &str, array: &str, has: &[(&str, &str)]) -> Option<String> {
     let is_head = |line: &&str| line.trim_start().starts_with('[');
     let mut blocks: Vec<String> = vec![String::new()];
     for line in text.split_inclusive('\n') {
@@ -49,9 +50,16 @@ pub fn without_entry(text: &str, array: &str, key: &str, value: &str) -> Option<
     let has_value = |block: &String| {
         let found: Option<Vec<toml::Table>> = entries(block);
         let found = found.unwrap_or_default();
-        found
-            .iter()
-            .any(|entry| entry.get(key).and_then(toml::Value::as_str) == Some(value))
+        let text = |entry: &toml::Table, key| {
+            entry
+                .get(key)
+                .and_then(toml::Value::as_str)
+                .map(str::to_owned)
+        };
+        found.iter().any(|entry| {
+            let mut has = has.iter();
+            has.all(|(key, value)| text(entry, *key).as_deref() == Some(*value))
+        })
     };
     let (ours, rest): (Vec<String>, Vec<String>) = blocks.into_iter().partition(has_value);
     (ours.len() == 1).then(|| rest.concat())
@@ -95,14 +103,14 @@ mod tests {
     #[test]
     fn one_entry_is_taken_out() {
         let text = "# all\n[[node]]\nname = \"a\"\n\n[[node]]\nname = 'b' # two\nx = 1\n[[node]]\nname = \"c\"\n";
-        let left = without_entry(text, "node", "name", "b").unwrap();
+        let left = without_entry(text, "node", &[("name", "b")]).unwrap();
         assert_eq!(
             left,
             "# all\n[[node]]\nname = \"a\"\n\n[[node]]\nname = \"c\"\n"
         );
-        assert_eq!(without_entry(text, "node", "name", "d"), None);
+        assert_eq!(without_entry(text, "node", &[("name", "d")]), None);
         assert_eq!(
-            without_entry(&text.replace('c', "a"), "node", "name", "a"),
+            without_entry(&text.replace('c', "a"), "node", &[("name", "a")]),
             None
         );
     }

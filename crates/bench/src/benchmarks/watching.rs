@@ -356,7 +356,7 @@ fn nodes(fleet: &Fleet) -> Result<Vec<Node>> {
 /// A monitor that has heard of every node and link.
 fn start_monitor(nodes: &[Node], heartbeat: bool) -> Result<Monitor> {
     let monitor = Monitor::start(
-        nodes.to_vec(),
+        nodes.to_vec().into(),
         Settings {
             application_name: APPLICATION_NAME.to_owned(),
             every: Duration::from_secs(1),

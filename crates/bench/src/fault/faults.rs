@@ -730,6 +730,7 @@ mod tests {
         Cause::NoReplicaIdentity,
         Cause::SpillToDisk,
         Cause::ReplicaGone,
+        Cause::MemberLeft,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,

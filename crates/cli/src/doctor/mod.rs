@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
+use lockstep_lag::nodes::Watched;
 use lockstep_lag::watch::{Watch, watch};
 use lockstep_lag::window::{EVERY, Window};
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
@@ -125,71 +127,128 @@ fn plugin(args: &DoctorArgs) -> anyhow::Result<(Level, String)> {
     if let Some(words) = wrong {
         return Err(Failure::Usage(words.to_owned()).into());
     }
-    Ok(nagios::report(
-        &diagnose(&watched(args, &args.nodes.nodes()?)),
-        thresholds,
-    ))
+    let clusters = args.nodes.clusters()?;
+    let diagnoses = diagnoses(args, &clusters);
+    let several = diagnoses.len() > 1;
+    let named = clusters.iter().zip(&diagnoses).map(|(watched, diagnosis)| {
+        let name = watched.cluster.as_deref().filter(|_| several);
+        (name, diagnosis)
+    });
+    Ok(nagios::report(&named.collect::<Vec<_>>(), thresholds))
 }
 
-fn watched(args: &DoctorArgs, nodes: &[Node]) -> Window {
-    watch(
-        nodes,
-        Watch {
-            application_name: APPLICATION_NAME,
-            length: Duration::from_secs(args.seconds.into()),
-            every: EVERY,
-        },
-    )
+/// Watches all clusters at once, so that one that hangs delays no other.
+fn diagnoses(args: &DoctorArgs, clusters: &[Watched]) -> Vec<Diagnosis> {
+    let of_one = |watched: &Watched| {
+        let mut window = watch(
+            &watched.nodes,
+            Watch {
+                application_name: APPLICATION_NAME,
+                length: Duration::from_secs(args.seconds.into()),
+                every: EVERY,
+            },
+        );
+        window.membership.clone_from(&watched.membership);
+        diagnose(&window)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = clusters
+            .iter()
+            .map(|watched| scope.spawn(move || of_one(watched)))
+            .collect();
+        let diagnoses = threads.into_iter().map(|thread| {
+            // A thread that died is a bug: no node of its cluster was asked.
+            thread
+                .join()
+                .unwrap_or_else(|_| diagnose(&Window::new(Vec::new())))
+        });
+        diagnoses.collect()
+    })
 }
 
 fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
-    let nodes = args.nodes.nodes()?;
-    let diagnosis = diagnose(&watched(args, &nodes));
-    let probed = match args.probe {
-        true => Some(probe(args, &nodes, &diagnosis)?),
-        false => None,
-    };
-    let mut said = String::new();
-    match args.output {
-        Format::Text | Format::Nagios => {
-            said.push_str(&text::report(&diagnosis, args.seconds));
-            if args.ready_to_fail_over {
-                said.push_str(&text::failovers(&diagnosis));
-            }
-            if args.explain {
-                said.push_str(&text::explained(&diagnosis));
-            }
-            if let Some(probed) = &probed {
-                said.push_str(&text::probed(probed));
-            }
-        }
-        Format::Json => {
-            let whole = Whole {
-                schema: SCHEMA,
-                at_ms: unix_ms(),
-                diagnosis: &diagnosis,
-                probe: probed.as_ref(),
-            };
-            said = serde_json::to_string_pretty(&whole)? + "\n";
-        }
+    let clusters = args.nodes.clusters()?;
+    let diagnoses = diagnoses(args, &clusters);
+    let mut all = Vec::new();
+    for (watched, diagnosis) in clusters.iter().zip(&diagnoses) {
+        all.push(OfCluster {
+            cluster: watched.cluster.as_deref(),
+            diagnosis,
+            probe: match args.probe {
+                true => Some(probe(args, &watched.nodes, diagnosis)?),
+                false => None,
+            },
+        });
     }
+    let said = match args.output {
+        Format::Text | Format::Nagios => all.iter().map(|one| one.text(args, all.len())).collect(),
+        Format::Json => json(&all)?,
+    };
     output::write(said.as_bytes());
-    verdict(&diagnosis)
+    let named = all.iter().map(|one| (one.cluster, one.diagnosis));
+    verdicts(&named.collect::<Vec<_>>())
 }
 
 /// Version of the JSON: it grows when a field is removed or means something else.
 const SCHEMA: u32 = 1;
 
-/// The result of `--output json`.
+/// The result for a cluster.
 #[derive(Serialize)]
-struct Whole<'a> {
-    schema: u32,
-    /// The end of the watch, in milliseconds since 1970.
-    at_ms: i64,
+struct OfCluster<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<&'a str>,
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
     #[serde(skip_serializing_if = "Option::is_none")]
-    probe: Option<&'a Probed>,
+    probe: Option<Probed>,
+}
+
+impl OfCluster<'_> {
+    fn text(&self, args: &DoctorArgs, clusters: usize) -> String {
+        let mut said = match self.cluster {
+            Some(name) if clusters > 1 => format!("Cluster {name}\n\n"),
+            _ => String::new(),
+        };
+        said.push_str(&text::report(self.diagnosis, args.seconds));
+        if args.ready_to_fail_over {
+            said.push_str(&text::failovers(self.diagnosis));
+        }
+        if args.explain {
+            said.push_str(&text::explained(self.diagnosis));
+        }
+        if let Some(probed) = &self.probe {
+            said.push_str(&text::probed(probed));
+        }
+        if clusters > 1 {
+            said.push('\n');
+        }
+        said
+    }
+}
+
+/// The result of `--output json`: that of the cluster, or a list of `clusters` if there are several.
+fn json(all: &[OfCluster<'_>]) -> anyhow::Result<String> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        schema: u32,
+        /// The end of the watch, in milliseconds since 1970.
+        at_ms: i64,
+        #[serde(flatten)]
+        one: Option<&'a OfCluster<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        clusters: Option<&'a [OfCluster<'a>]>,
+    }
+    let one = match all {
+        [one] => Some(one),
+        _ => None,
+    };
+    let whole = Whole {
+        schema: SCHEMA,
+        at_ms: unix_ms(),
+        one,
+        clusters: one.is_none().then_some(all),
+    };
+    Ok(serde_json::to_string_pretty(&whole)? + "\n")
 }
 
 /// The measurements of `--probe`.
@@ -290,24 +349,52 @@ fn lost(diagnosis: &Diagnosis) -> Vec<&str> {
     nodes.map(|node| node.name.as_str()).collect()
 }
 
+/// The exit code of all clusters and its reasons: that of the worst, which comes first.
+pub fn verdicts(clusters: &[(Option<&str>, &Diagnosis)]) -> anyhow::Result<()> {
+    let of_cluster = |(name, diagnosis): &(Option<&str>, &Diagnosis)| {
+        let failure = verdict(diagnosis).err()?;
+        Some(match name.filter(|_| clusters.len() > 1) {
+            Some(name) => failure.map(|words| words.insert_str(0, &format!("cluster {name}: "))),
+            None => failure,
+        })
+    };
+    let mut failures: Vec<Failure> = clusters.iter().filter_map(of_cluster).collect();
+    failures.sort_by_key(|failure| match failure {
+        Failure::Unreachable(_) => 0,
+        Failure::Behind(_) => 1,
+        Failure::NoTarget(_) => 2,
+        _ => 3,
+    });
+    let mut failures = failures.into_iter();
+    match failures.next() {
+        Some(worst) => {
+            let rest: String = failures.map(|other| format!("; {other}")).collect();
+            Err(worst.map(|words| words.push_str(&rest)).into())
+        }
+        None => Ok(()),
+    }
+}
+
 /// The exit code and its reason: no primary, lag, a replica that cannot be asked, or something
 /// that cannot be seen. Risks alone are no failure.
-pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
+fn verdict(diagnosis: &Diagnosis) -> Result<(), Failure> {
     let mut nodes = diagnosis.nodes.iter();
     let lost = lost(diagnosis);
     let words = format!("nothing can be said about {}: see above", text::some(&lost));
     if nodes.any(|node| node.role == Role::Primary && !node.usable) {
-        return Err(Failure::Unreachable(words).into());
+        return Err(Failure::Unreachable(words));
     }
     if diagnosis.has_lag() {
-        return Err(Failure::Behind(format!("lag found; {}", headline(diagnosis))).into());
+        let words = format!("lag found; {}", headline(diagnosis));
+        return Err(Failure::Behind(words));
     }
     if !lost.is_empty() {
-        return Err(Failure::NoTarget(words).into());
+        return Err(Failure::NoTarget(words));
     }
     match diagnosis.unknown.first() {
         Some(unseen) => {
-            Err(Failure::NotKnown(format!("not known whether all is well: {unseen}")).into())
+            let words = format!("not known whether all is well: {unseen}");
+            Err(Failure::NotKnown(words))
         }
         None => Ok(()),
     }
@@ -329,6 +416,7 @@ mod tests {
             kind: LinkKind::Physical,
             slot: None,
             lockstep_replica: None,
+            initial_copy: None,
             behind: lag_ms > 0.0,
             lag_ms,
             bound: Bound::default(),
@@ -509,17 +597,29 @@ mod tests {
             unknown: vec!["primary does not show x".to_owned()],
             ..nothing()
         };
-        assert!(matches!(
-            verdict(&hidden).unwrap_err().downcast_ref(),
-            Some(Failure::NotKnown(_))
-        ));
+        assert!(matches!(verdict(&hidden), Err(Failure::NotKnown(_))));
         let lags = Diagnosis {
             links: vec![link("a", 300.0)],
             ..hidden
         };
-        assert!(matches!(
-            verdict(&lags).unwrap_err().downcast_ref(),
-            Some(Failure::Behind(_))
-        ));
+        assert!(matches!(verdict(&lags), Err(Failure::Behind(_))));
+        // Of several clusters the worst counts, and all are told.
+        let hidden = Diagnosis {
+            unknown: vec!["primary does not show x".to_owned()],
+            ..nothing()
+        };
+        let all = [(Some("a"), &hidden), (Some("b"), &risk), (Some("c"), &lags)];
+        let error = verdicts(&all).unwrap_err();
+        assert!(
+            matches!(error.downcast_ref(), Some(Failure::Behind(_))),
+            "{error}"
+        );
+        let words = error.to_string();
+        assert!(words.starts_with("cluster c: lag found; "), "{words}");
+        assert!(
+            words.contains("; cluster a: not known") && !words.contains("cluster b"),
+            "{words}"
+        );
+        assert!(verdicts(&all[1..2]).is_ok());
     }
 }

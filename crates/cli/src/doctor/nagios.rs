@@ -66,8 +66,37 @@ pub fn unknown(why: &str) -> String {
     format!("LOCKSTEP {} - {}", Level::Unknown.name(), line(why))
 }
 
-/// The level, and all lines.
-pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) {
+/// What is said of one cluster.
+struct Part {
+    level: Level,
+    words: String,
+    figures: String,
+    /// More lines.
+    more: Vec<String>,
+}
+
+/// The level, and all lines, of one cluster or of several with their names; the worst comes first.
+pub fn report(clusters: &[(Option<&str>, &Diagnosis)], thresholds: Thresholds) -> (Level, String) {
+    let parts = clusters
+        .iter()
+        .map(|(name, diagnosis)| part(*name, diagnosis, thresholds));
+    let mut parts: Vec<Part> = parts.collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.level));
+    let level = parts.first().map_or(Level::Unknown, |part| part.level);
+    let joined = |of: fn(&Part) -> &str, between| {
+        let all: Vec<&str> = parts.iter().map(of).collect();
+        all.join(between)
+    };
+    let words = joined(|part| &part.words, "; ");
+    let figures = joined(|part| &part.figures, " ");
+    let mut lines = format!("LOCKSTEP {} - {} | {figures}", level.name(), line(&words));
+    for more in parts.iter().flat_map(|part| &part.more) {
+        let _ = write!(lines, "\n{more}");
+    }
+    (level, lines)
+}
+
+fn part(cluster: Option<&str>, diagnosis: &Diagnosis, thresholds: Thresholds) -> Part {
     let mut said: Vec<(Level, String)> = Vec::new();
     let lost = lost(diagnosis);
     if !lost.is_empty() {
@@ -83,18 +112,10 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
             format!("nothing can be said about {names}{why}"),
         ));
     }
-    said.extend(
-        diagnosis
-            .links
-            .iter()
-            .filter_map(|link| late(diagnosis, link, thresholds)),
-    );
-    said.extend(
-        diagnosis
-            .findings
-            .iter()
-            .filter_map(|found| other(diagnosis, found)),
-    );
+    let links = diagnosis.links.iter();
+    said.extend(links.filter_map(|link| late(diagnosis, link, thresholds)));
+    let findings = diagnosis.findings.iter();
+    said.extend(findings.filter_map(|found| other(diagnosis, found)));
     said.extend(diagnosis.unknown.first().map(|unseen| {
         let words = format!("not known whether all is well: {unseen}");
         (Level::Unknown, words)
@@ -114,22 +135,25 @@ pub fn report(diagnosis: &Diagnosis, thresholds: Thresholds) -> (Level, String) 
         }
         false => text::some_of(&words, "; "),
     };
-    let mut lines = format!(
-        "LOCKSTEP {} - {} | {}",
-        level.name(),
-        line(&words),
-        figures(diagnosis, thresholds)
-    );
-    for (name, why) in why_lost(diagnosis) {
-        let _ = write!(lines, "\n{}: {}", line(name), line(&why));
+    let of = cluster.map_or(String::new(), |name| format!("{name}: "));
+    Part {
+        level,
+        words: format!("{of}{words}"),
+        figures: figures(cluster, diagnosis, thresholds),
+        more: more(&of, diagnosis),
     }
+}
+
+/// Why each lost node is lost, and each cause with its first remedy.
+fn more(of: &str, diagnosis: &Diagnosis) -> Vec<String> {
+    let lost = why_lost(diagnosis).map(|(name, why)| format!("{of}{}: {}", line(name), line(&why)));
+    let mut lines: Vec<String> = lost.collect();
     for found in diagnosis.findings.iter().filter(|found| !found.is_aside()) {
-        let _ = write!(lines, "\n{}: {}", line(&found.at), line(&found.title));
-        if let Some(remedy) = found.remedies.first() {
-            let _ = write!(lines, "\n  do: {}", line(remedy));
-        }
+        lines.push(format!("{of}{}: {}", line(&found.at), line(&found.title)));
+        let remedy = found.remedies.first();
+        lines.extend(remedy.map(|remedy| format!("  do: {}", line(remedy))));
     }
-    (level, lines)
+    lines
 }
 
 /// The nodes that cannot be asked, and why each cannot.
@@ -185,19 +209,20 @@ fn other(diagnosis: &Diagnosis, found: &Finding) -> Option<(Level, String)> {
 }
 
 /// Performance data: for each replica the age of its data and the bytes behind, and how many nodes are lost.
-fn figures(diagnosis: &Diagnosis, thresholds: Thresholds) -> String {
+fn figures(cluster: Option<&str>, diagnosis: &Diagnosis, thresholds: Thresholds) -> String {
+    let of = cluster.map_or(String::new(), |name| format!("{name}/"));
     let Thresholds {
         warning_s,
         critical_s,
     } = thresholds;
     let mut all = Vec::new();
     for link in &diagnosis.links {
-        let name = label(&link.replica);
+        let name = label(&format!("{of}{}", link.replica));
         let age = age_ms(link) / 1000.0;
         all.push(format!("'{name} lag'={age:.3}s;{warning_s};{critical_s};0"));
         all.push(format!("'{name} bytes'={:.0}B;;;0", link.lag_bytes));
     }
-    all.push(format!("lost_nodes={};;0;0", lost(diagnosis).len()));
+    all.push(format!("{of}lost_nodes={};;0;0", lost(diagnosis).len()));
     all.join(" ")
 }
 
@@ -240,7 +265,7 @@ mod tests {
     fn said(change: impl Fn(&mut Diagnosis)) -> (u8, String) {
         let mut diagnosis = healthy();
         change(&mut diagnosis);
-        let (level, text) = report(&diagnosis, OF);
+        let (level, text) = report(&[(None, &diagnosis)], OF);
         (level.code(), text)
     }
 
@@ -320,6 +345,27 @@ mod tests {
             it.links.clear();
         });
         assert_eq!(code, 3, "{text}");
+    }
+
+    #[test]
+    fn of_several_clusters_the_worst_comes_first() {
+        let mut sick = healthy();
+        (sick.healthy, sick.links[1]) = (false, link("b", 70_000.0));
+        let fine = healthy();
+        let (level, text) = report(&[(Some("one"), &fine), (Some("two"), &sick)], OF);
+        assert_eq!(level, Level::Critical);
+        let first = text.lines().next().unwrap();
+        let words =
+            "LOCKSTEP CRITICAL - two: b 70 s late; one: 2 replicas looked at, none is late | ";
+        assert!(first.starts_with(words), "{first}");
+        for figure in [
+            "'one/b lag'=0.000s",
+            "'two/b lag'=70.000s",
+            "two/lost_nodes=0",
+        ] {
+            assert!(first.contains(figure), "{first}");
+        }
+        assert_eq!(first.matches('|').count(), 1, "{first}");
     }
 
     #[test]

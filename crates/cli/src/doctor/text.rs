@@ -250,6 +250,10 @@ fn lag(link: &LinkReport) -> String {
 fn more_of(link: &LinkReport) -> Option<String> {
     let replica = link.lockstep_replica.as_ref();
     let mut words: Vec<String> = replica.map(ReplicaReport::words).into_iter().collect();
+    words.extend(
+        link.initial_copy
+            .map(|copy| format!("its initial copy runs: {}", copy.words())),
+    );
     if let Some(all) = link.behind_primary.filter(|all| all.behind) {
         let sign = all.sign();
         let (time, size) = (seconds(all.lag_ms), bytes(all.lag_bytes));

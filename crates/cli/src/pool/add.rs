@@ -231,6 +231,9 @@ fn entry(args: &AddArgs, text: &str) -> String {
         format!("conninfo = {}", text_of(&args.conninfo)),
         format!("door = {}", text_of(args.door.door().name())),
     ];
+    if let Some(cluster) = &args.members.cluster {
+        lines.push(format!("cluster = {}", text_of(cluster)));
+    }
     for (key, place) in [("agent", &args.agent), ("agent_check", &args.agent_check)] {
         if let Some(place) = place {
             lines.push(format!("{key} = {}", text_of(&place.to_string())));

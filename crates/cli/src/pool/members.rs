@@ -1,5 +1,6 @@
 //! The nodes of a pool, from the file that `doctor`, `top` and `serve` read.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -11,27 +12,48 @@ use lockstep_pool::state::Door;
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
 
-use crate::nodes::usable;
+use crate::nodes::{usable, watched};
 
 /// Which nodes.
 #[derive(Debug, Args)]
 pub struct MembersArgs {
-    /// The TOML file with a [[node]] for each server that doctor, top and serve read. Its primary and its
-    /// standbys are the pool; agent, agent_check and door of each may be written there
+    /// The TOML file with a [[node]] for each server, or a [[cluster]] whose members Patroni names, that
+    /// doctor, top and serve read. Its primary and its standbys are the pool; agent, agent_check and door
+    /// of each [[node]] may be written there
     #[arg(long, value_name = "FILE")]
     pub nodes: PathBuf,
+    /// The cluster, if the file names several
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
 }
 
 impl MembersArgs {
-    /// The primary and the standbys of the file, the primary first, as they are written down.
+    /// The primary and the standbys, the primary first: as they are written down, or as Patroni names them.
     pub fn listed(&self) -> Result<Vec<(Node, PoolEntry)>> {
         let named = NamedNodes {
             file: Some(self.nodes.clone()),
+            cluster: self.cluster.clone(),
             ..NamedNodes::default()
         };
-        let mut nodes = usable(&named, NamedNodes::with_pool)?;
-        nodes.retain(|(node, _)| matches!(node.role, Role::Primary | Role::Standby));
-        Ok(nodes)
+        let (cluster, entries) = usable(&named, NamedNodes::with_pool)?;
+        let written = cluster.nodes.iter().map(|node| node.name.clone());
+        let mut entries: BTreeMap<String, PoolEntry> = written.zip(entries).collect();
+        let watched = watched(cluster)?;
+        if watched
+            .members
+            .as_ref()
+            .is_some_and(|it| !it.roster().is_known())
+        {
+            let unknown = watched.membership.and_then(|it| it.unknown);
+            return Err(Failure::Unreachable(unknown.unwrap_or_default()).into());
+        }
+        let mut nodes = watched.nodes;
+        nodes.retain(|node| matches!(node.role, Role::Primary | Role::Standby));
+        let with_entry = nodes.into_iter().map(|node| {
+            let entry = entries.remove(&node.name).unwrap_or_default();
+            (node, entry)
+        });
+        Ok(with_entry.collect())
     }
 
     /// The members that they are.

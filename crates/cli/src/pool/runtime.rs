@@ -219,8 +219,15 @@ pub fn remove(args: &RemoveArgs) -> Result<()> {
     }
     let text =
         fs::read_to_string(&members.nodes).map_err(|error| members.wrong(&error.to_string()))?;
-    match toml_file::without_entry(&text, "node", "name", &args.node) {
+    let listed = members.members()?;
+    let mut is_it = vec![("name", args.node.as_str())];
+    is_it.extend(members.cluster.as_deref().map(|name| ("cluster", name)));
+    match toml_file::without_entry(&text, "node", &is_it) {
         Some(rest) => members.replace(&text, &rest)?,
+        None if listed.iter().any(|member| member.name == args.node) => {
+            let words = "Patroni names it: take it out of Patroni's cluster";
+            return Err(members.wrong(&format!("{}: {words}", args.node)).into());
+        }
         // An earlier call may have taken it out, and sessions were left.
         None => {
             servers_of(&runtime, &args.node)?;

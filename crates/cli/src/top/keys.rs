@@ -31,6 +31,8 @@ pub enum Action {
     Span,
     /// Stop showing new samples, or show them again.
     Pause,
+    /// Show the next cluster.
+    Cluster,
     /// Show or hide the help.
     Help,
     Quit,
@@ -63,6 +65,7 @@ pub fn action(key: KeyEvent) -> Option<Action> {
         KeyCode::Char('t') => Action::Span,
         KeyCode::Char('p' | ' ') => Action::Pause,
         KeyCode::Char('?' | 'h') | KeyCode::Function(1) => Action::Help,
+        KeyCode::Tab => Action::Cluster,
         KeyCode::Char('q') => Action::Quit,
         _ => return None,
     })
@@ -96,7 +99,7 @@ mod tests {
             (KeyCode::Char('?'), Some(Action::Help)),
             (KeyCode::Char('q'), Some(Action::Quit)),
             (KeyCode::Char('Q'), None),
-            (KeyCode::Tab, None),
+            (KeyCode::Tab, Some(Action::Cluster)),
         ] {
             assert_eq!(plain(code), expected, "{code:?}");
         }

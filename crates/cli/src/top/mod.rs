@@ -21,7 +21,7 @@ use clap::{Args, value_parser};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, MonitorState, Settings};
 use lockstep_service::words::output::Output;
 
-use crate::doctor::verdict;
+use crate::doctor::verdicts;
 use crate::nodes::NodesArgs;
 
 pub mod figures;
@@ -90,48 +90,62 @@ impl TopArgs {
 /// Runs `lockstep top`. After `--count` samples the exit code tells whether something lags; a
 /// user who quits gets exit code 0.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
-    let monitor = Monitor::start(args.nodes.nodes()?, args.settings());
+    let clusters = args.nodes.clusters()?.into_iter();
+    let monitors: Vec<Monitor> = clusters
+        .map(|watched| Monitor::start(watched, args.settings()))
+        .collect();
     let last = match args.output {
-        Output::Text if screen::is_there() => screen::run(&monitor, args.count)?,
-        output => plain::run(&monitor, output, args.count, &mut io::stdout().lock())?,
+        Output::Text if screen::is_there() => screen::run(&monitors, args.count)?,
+        output => plain::run(&monitors, output, args.count, &mut io::stdout().lock())?,
     };
-    last.map_or(Ok(()), |state| verdict(&state.diagnosis))
+    let last = last.unwrap_or_default();
+    let last: Vec<_> = last
+        .iter()
+        .map(|state| (state.cluster.as_deref(), &state.diagnosis))
+        .collect();
+    verdicts(&last)
 }
 
-/// Counts samples, from the first in which every node has answered or failed.
+/// Counts samples of a cluster, from the first in which every node has answered or failed.
 struct Samples {
     began: Instant,
-    /// Number of the last state that was counted.
-    last: u64,
     counted: u64,
     most: Option<u64>,
+    /// The newest that was counted.
+    last: Option<Arc<MonitorState>>,
 }
 
 impl Samples {
     fn new(most: Option<u64>) -> Self {
         Self {
             began: Instant::now(),
-            last: 0,
             counted: 0,
             most,
+            last: None,
         }
     }
 
-    /// Counts the state if it is a new sample; false if it is not.
-    fn take(&mut self, state: &MonitorState) -> bool {
+    /// Counts the state if it is a new sample and another one is wanted; false if not.
+    fn take(&mut self, state: &Arc<MonitorState>) -> bool {
         let early = self.counted == 0 && self.began.elapsed() < FIRST_PATIENCE;
-        if state.number <= self.last || (early && !all_known(state)) {
+        let last = self.last.as_ref().map_or(0, |last| last.number);
+        if state.number <= last || (early && !all_known(state)) || self.is_over() {
             return false;
         }
-        self.last = state.number;
+        self.last = Some(Arc::clone(state));
         self.counted += 1;
         true
     }
 
-    /// The state, if it is the last sample to show.
-    fn end(&self, state: &Arc<MonitorState>) -> Option<Arc<MonitorState>> {
-        (self.most.is_some_and(|most| self.counted >= most)).then(|| Arc::clone(state))
+    fn is_over(&self) -> bool {
+        self.most.is_some_and(|most| self.counted >= most)
     }
+}
+
+/// The last sample of each cluster, once each has as many as are to be shown.
+fn ended<'a>(samples: impl Iterator<Item = &'a Samples> + Clone) -> Option<Vec<Arc<MonitorState>>> {
+    let all = samples.clone().all(Samples::is_over);
+    all.then(|| samples.filter_map(|one| one.last.clone()).collect())
 }
 
 /// True if every node has answered, or the reason why it has not is known.

@@ -27,6 +27,8 @@ pub enum Page {
 /// The state of the screen.
 #[derive(Debug)]
 pub struct Model {
+    /// Index of the cluster among all, and their number.
+    pub place: (usize, usize),
     /// The state that is shown. While paused it is older than the newest sample.
     pub state: Arc<MonitorState>,
     /// The rows of this state, in the order in which they are shown.
@@ -66,6 +68,7 @@ impl Model {
     /// A table sorted by lag, without a selection.
     pub fn new(state: Arc<MonitorState>) -> Self {
         let mut model = Self {
+            place: (0, 1),
             state,
             rows: Vec::new(),
             page: Page::Table,

@@ -10,49 +10,55 @@ use lockstep_service::words::brief::{bytes, time};
 use lockstep_service::words::date;
 use lockstep_service::words::output::Output;
 
-use super::Samples;
 use super::figures::{left, one_line, right, width};
 use super::rows::{TopRow, headline, rows};
+use super::{Samples, ended};
 
 /// How long one wait for a sample takes at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Writes samples until there are `most`. Returns the last one, or None if nobody reads any
+/// Writes samples of each cluster until there are `most`. Returns the last ones, or None if nobody reads any
 /// more.
 pub fn run(
-    monitor: &Monitor,
+    monitors: &[Monitor],
     output: Output,
     most: Option<u64>,
     to: &mut impl Write,
-) -> anyhow::Result<Option<Arc<MonitorState>>> {
-    let mut samples = Samples::new(most);
-    let mut seen = 0;
+) -> anyhow::Result<Option<Vec<Arc<MonitorState>>>> {
+    let mut samples: Vec<Samples> = monitors.iter().map(|_| Samples::new(most)).collect();
+    let mut seen = vec![0; monitors.len()];
     loop {
-        let state = monitor.state_after(seen, PATIENCE);
-        seen = state.number;
-        if !samples.take(&state) {
-            continue;
+        for ((monitor, samples), seen) in monitors.iter().zip(&mut samples).zip(&mut seen) {
+            if samples.is_over() {
+                continue;
+            }
+            let state = monitor.state_after(*seen, PATIENCE);
+            *seen = state.number;
+            if !samples.take(&state) {
+                continue;
+            }
+            let block = match output {
+                Output::Text => lines(&state),
+                Output::Json => format!("{}\n", serde_json::to_string(&*state)?),
+            };
+            match to.write_all(block.as_bytes()).and_then(|()| to.flush()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
         }
-        let block = match output {
-            Output::Text => lines(&state),
-            Output::Json => format!("{}\n", serde_json::to_string(&*state)?),
-        };
-        match to.write_all(block.as_bytes()).and_then(|()| to.flush()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-        if let Some(last) = samples.end(&state) {
+        if let Some(last) = ended(samples.iter()) {
             return Ok(Some(last));
         }
     }
 }
 
 /// A sample as text: a summary line, then a line for each row, with nodes in the order in which
-/// the command line names them.
+/// the command line names them. Each line has the name of the cluster, if it has one.
 pub fn lines(state: &MonitorState) -> String {
     let rows = rows(state);
-    let when = date::iso(state.at_ms);
+    let cluster = state.cluster.as_ref().map(|name| format!(" {name}"));
+    let when = date::iso(state.at_ms) + &cluster.unwrap_or_default();
     let (_, words) = headline(&rows, &state.diagnosis);
     let mut text = format!("{when} {}\n", one_line(&words));
     let wide = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);

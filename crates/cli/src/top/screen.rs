@@ -17,11 +17,11 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::Samples;
 use super::keyboard::{Keyboard, KeysFound};
-use super::keys::action;
+use super::keys::{Action, action};
 use super::model::Model;
 use super::view::{Theme, draw};
+use super::{Samples, ended};
 
 /// How long to wait for a key before checking for samples and signals.
 const TURN: Duration = Duration::from_millis(50);
@@ -36,16 +36,19 @@ pub fn is_there() -> bool {
 }
 
 /// Shows the screen until the user quits (returns None) or there are `most` samples (returns the
-/// last).
-pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<MonitorState>>> {
+/// last ones).
+pub fn run(
+    monitors: &[Monitor],
+    most: Option<u64>,
+) -> anyhow::Result<Option<Vec<Arc<MonitorState>>>> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGWINCH, SIGCONT])
         .context("cannot listen to signals")?;
     let mut screen = Screen::take()?;
-    let ended = follow(&mut screen, monitor, most, &mut signals);
+    let ended = follow(&mut screen, monitors, most, &mut signals);
     drop(screen);
     match ended? {
         Ended::Quit => Ok(None),
-        Ended::Enough(state) => Ok(Some(state)),
+        Ended::Enough(states) => Ok(Some(states)),
         Ended::Signal(signal) => {
             // End by the signal's default action, so that the exit status names the signal.
             emulate_default_handler(signal)?;
@@ -57,21 +60,55 @@ pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<Mo
 /// Why the screen ended.
 enum Ended {
     Quit,
-    Enough(Arc<MonitorState>),
+    Enough(Vec<Arc<MonitorState>>),
     Signal(i32),
+}
+
+/// A cluster, and what is shown of it.
+struct Pane<'a> {
+    monitor: &'a Monitor,
+    model: Model,
+    samples: Samples,
+    /// Number of the newest state.
+    seen: u64,
+}
+
+impl<'a> Pane<'a> {
+    fn new(monitor: &'a Monitor, most: Option<u64>) -> Self {
+        Self {
+            monitor,
+            model: Model::new(monitor.state()),
+            samples: Samples::new(most),
+            seen: 0,
+        }
+    }
+
+    /// Takes the newest state; false if there is no new one.
+    fn update(&mut self) -> bool {
+        let state = self.monitor.state();
+        if state.number <= self.seen {
+            return false;
+        }
+        self.seen = state.number;
+        self.samples.take(&state);
+        let history = self.monitor.history(self.model.newest_ms());
+        self.model.update(state, history);
+        true
+    }
 }
 
 fn follow(
     screen: &mut Screen,
-    monitor: &Monitor,
+    monitors: &[Monitor],
     most: Option<u64>,
     signals: &mut Signals,
 ) -> anyhow::Result<Ended> {
     let theme = Theme::from_environment();
     let mut keyboard = Keyboard::open().context(LOST)?;
-    let mut model = Model::new(monitor.state());
-    let mut samples = Samples::new(most);
-    let mut seen = 0;
+    let panes = monitors.iter().map(|monitor| Pane::new(monitor, most));
+    let mut panes: Vec<Pane<'_>> = panes.collect();
+    // The cluster that is shown.
+    let mut shown = 0;
     let mut changed = true;
     loop {
         if PANICKED.load(Ordering::SeqCst) {
@@ -86,18 +123,19 @@ fn follow(
             }
             changed = true;
         }
-        let state = monitor.state();
-        if state.number > seen {
-            seen = state.number;
-            let counts = samples.take(&state);
-            model.update(Arc::clone(&state), monitor.history(model.newest_ms()));
-            changed = true;
-            if let Some(last) = samples.end(&state).filter(|_| counts) {
-                return Ok(Ended::Enough(last));
-            }
+        for pane in &mut panes {
+            changed |= pane.update();
         }
+        if let Some(last) = ended(panes.iter().map(|pane| &pane.samples)) {
+            return Ok(Ended::Enough(last));
+        }
+        let number = panes.len();
+        let Some(Pane { model, .. }) = panes.get_mut(shown) else {
+            return Ok(Ended::Quit);
+        };
+        model.place = (shown, number);
         if changed && drawn.is_ok() {
-            drawn = screen.draw(&mut model, theme);
+            drawn = screen.draw(model, theme);
         }
         // Drawing fails on a terminal that is gone. Then end as after SIGHUP, not with that
         // error.
@@ -106,9 +144,12 @@ fn follow(
         };
         drawn.context(LOST)?;
         changed = !keys.is_empty();
-        keys.into_iter()
-            .filter_map(action)
-            .for_each(|action| model.act(action));
+        for action in keys.into_iter().filter_map(action) {
+            match action {
+                Action::Cluster => shown = (shown + 1) % number,
+                action => model.act(action),
+            }
+        }
         if model.quit {
             return Ok(Ended::Quit);
         }

@@ -219,6 +219,36 @@ fn a_replica_of_lockstep_is_called_so() {
 }
 
 #[test]
+fn a_cluster_is_named_and_its_place_among_several() {
+    let mut state = calm();
+    let first = |model: &mut Model| {
+        let text = screen(model, 80, 24);
+        text.lines().next().unwrap().to_owned()
+    };
+    let unnamed = first(&mut model(state.clone()));
+    state.cluster = Some("shop".to_owned());
+    let mut model = model(state);
+    assert!(!unnamed.contains("shop"), "{unnamed}");
+    assert!(
+        first(&mut model).starts_with("shop: "),
+        "{}",
+        first(&mut model)
+    );
+    model.place = (1, 3);
+    assert!(
+        first(&mut model).starts_with("shop (2 of 3, Tab): "),
+        "{}",
+        first(&mut model)
+    );
+    let line = super::plain::lines(&model.state)
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
+    assert!(line.contains(" shop "), "{line}");
+}
+
+#[test]
 fn help_and_smaller_screens() {
     for (columns, lines) in SIZES {
         let mut model = model(trouble());

@@ -170,7 +170,8 @@ fn monitored(scene: &mut Scene) {
                 Role::Subscriber,
                 &scene.subscriber.conninfo(SUPERUSER),
             ),
-        ],
+        ]
+        .into(),
         Settings {
             application_name: "test".to_owned(),
             every: Duration::from_millis(200),

@@ -7,6 +7,7 @@
 )]
 
 mod browser;
+mod clusters;
 mod command_line;
 mod doctor;
 mod doctor_all_clear;

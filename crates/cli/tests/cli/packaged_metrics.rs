@@ -7,8 +7,8 @@ use std::path::Path;
 use lockstep_relay::stats::{ClientStat, GroupStat, SlotStat, Snapshot};
 use serde_json::Value;
 
-/// Labels that Prometheus adds.
-const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
+/// Labels that Prometheus adds, and the one that every sample of serve may have.
+const OF_ALL: [&str; 3] = ["job", "instance", "cluster"];
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -122,7 +122,7 @@ fn rules_and_dashboard_name_what_is_exported() {
 #[test]
 fn labels_are_those_of_the_metrics() {
     let (_, labels) = exported();
-    let known = |label: &str| labels.contains(label) || OF_PROMETHEUS.contains(&label);
+    let known = |label: &str| labels.contains(label) || OF_ALL.contains(&label);
     let rules = read("packaging/prometheus/lockstep.rules.yml");
     let in_rules: Vec<&str> = rules
         .split("$labels.")

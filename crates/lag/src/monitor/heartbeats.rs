@@ -1,6 +1,7 @@
 //! Commit-to-visible latency of each standby, measured as often as samples are taken: one commit
 //! on the primary, for which all standbys are asked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -42,29 +43,42 @@ impl Newest {
     }
 }
 
-/// Starts a thread for the primary and one for each standby.
-pub(super) fn start(shared: &Arc<MonitorParts>) {
-    let Some(primary) = shared.of_role(Role::Primary).next() else {
+/// What the threads of one set of nodes share.
+struct Beating {
+    shared: Arc<MonitorParts>,
+    newest: Newest,
+    /// Other threads measure now.
+    over: Arc<AtomicBool>,
+}
+
+/// Starts a thread for the primary and one for each standby. They end once `over` is set.
+pub(super) fn start(shared: &Arc<MonitorParts>, nodes: &[Node], over: &Arc<AtomicBool>) {
+    let of_role = |role| nodes.iter().filter(move |node| node.role == role).cloned();
+    let Some(primary) = of_role(Role::Primary).next() else {
         return;
     };
-    let newest = Arc::new(Newest::default());
-    let (on_primary, primary, beaten) = (Arc::clone(shared), primary.clone(), Arc::clone(&newest));
+    let beating = Arc::new(Beating {
+        shared: Arc::clone(shared),
+        newest: Newest::default(),
+        over: Arc::clone(over),
+    });
+    let on_primary = Arc::clone(&beating);
     thread::spawn(move || {
         loop {
             // It ends with the monitor, or a connection that is lost.
-            let _ = commit(&on_primary, &primary, &beaten);
+            let _ = on_primary.commit(&primary);
             if !on_primary.pause(RETRY) {
                 return;
             }
         }
     });
-    for standby in shared.of_role(Role::Standby) {
-        let (shared, standby, newest) = (Arc::clone(shared), standby.clone(), Arc::clone(&newest));
+    for standby in of_role(Role::Standby) {
+        let beating = Arc::clone(&beating);
         thread::spawn(move || {
             loop {
-                let _ = follow(&shared, &standby, &newest);
-                lock(&shared.beats).insert(standby.name.clone(), None);
-                if !shared.pause(RETRY) {
+                let _ = beating.follow(&standby);
+                beating.note(&standby, None);
+                if !beating.pause(RETRY) {
                     return;
                 }
             }
@@ -72,38 +86,51 @@ pub(super) fn start(shared: &Arc<MonitorParts>) {
     }
 }
 
-fn commit(shared: &MonitorParts, primary: &Node, newest: &Newest) -> Result<()> {
-    let mut heart = Heart::connect(primary, &shared.settings.application_name)?;
-    while shared.pause(shared.settings.every) {
-        newest.set(heart.beat()?);
+impl Beating {
+    /// Waits; false if this is the end.
+    fn pause(&self, time: Duration) -> bool {
+        self.shared.pause(time) && !self.over.load(Ordering::Relaxed)
     }
-    Ok(())
-}
 
-/// Measures until the connection is lost or the monitor ends.
-fn follow(shared: &MonitorParts, standby: &Node, newest: &Newest) -> Result<()> {
-    let every = shared.settings.every;
-    let mut pulse = Pulse::connect(standby, &shared.settings.application_name)?;
-    let mut number = newest.number();
-    while shared.pause(Duration::ZERO) {
-        // No commit for long says as little as one that does not come.
-        let mut time = None;
-        if let Some(beat) = newest.after(number, PATIENCE) {
-            time = pulse.feel(beat, PATIENCE)?;
-            while time.is_none() {
-                lock(&shared.beats).insert(standby.name.clone(), None);
-                // A standby that is paused is asked no more often than samples are taken.
-                if !shared.pause(every) {
-                    return Ok(());
-                }
-                time = pulse.feel(beat, Duration::ZERO)?;
-            }
+    fn note(&self, standby: &Node, ms: Option<f64>) {
+        if !self.over.load(Ordering::Relaxed) {
+            lock(&self.shared.beats).insert(standby.name.clone(), ms);
         }
-        let ms = time.map(|time| time.as_secs_f64() * 1000.0);
-        lock(&shared.beats).insert(standby.name.clone(), ms);
-        number = newest.number();
     }
-    Ok(())
+
+    fn commit(&self, primary: &Node) -> Result<()> {
+        let settings = &self.shared.settings;
+        let mut heart = Heart::connect(primary, &settings.application_name)?;
+        while self.pause(settings.every) {
+            self.newest.set(heart.beat()?);
+        }
+        Ok(())
+    }
+
+    /// Measures until the connection is lost or this is the end.
+    fn follow(&self, standby: &Node) -> Result<()> {
+        let settings = &self.shared.settings;
+        let mut pulse = Pulse::connect(standby, &settings.application_name)?;
+        let mut number = self.newest.number();
+        while self.pause(Duration::ZERO) {
+            // No commit for long says as little as one that does not come.
+            let mut time = None;
+            if let Some(beat) = self.newest.after(number, PATIENCE) {
+                time = pulse.feel(beat, PATIENCE)?;
+                while time.is_none() {
+                    self.note(standby, None);
+                    // A standby that is paused is asked no more often than samples are taken.
+                    if !self.pause(settings.every) {
+                        return Ok(());
+                    }
+                    time = pulse.feel(beat, Duration::ZERO)?;
+                }
+            }
+            self.note(standby, time.map(|time| time.as_secs_f64() * 1000.0));
+            number = self.newest.number();
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,12 @@
 //! thread diagnoses them as the window of [`crate::watch`] is diagnosed, about once a second,
 //! adds to the history, and publishes a [`MonitorState`]. A node that hangs delays none of this: its
 //! samples grow old, and it is shown as unreachable once its connection is given up.
+//!
+//! If Patroni names the nodes, one more thread asks it every few seconds. Nodes that stay are watched on; one
+//! that is new, or has another role, gets a thread of its own, and one that has left loses it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +17,9 @@ use std::time::{Duration, Instant};
 use lockstep_service::clock::unix_ms;
 
 use crate::diagnosis::diagnose;
-use crate::node::{Node, Role};
+use crate::node::Node;
+use crate::nodes::Watched;
+use crate::patroni::{Members, Membership};
 use crate::watch::compare;
 use crate::window::{NodeWindow, Window};
 
@@ -39,21 +45,37 @@ pub struct Settings {
 /// Shortest window that can be diagnosed.
 pub const LEAST_WINDOW: Duration = Duration::from_secs(5);
 
+/// Interval at which Patroni is asked who its members are.
+const MEMBERS_EVERY: Duration = Duration::from_secs(5);
+
 /// The threads that watch nodes. They end soon after this is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<MonitorParts>,
 }
 
+/// A node, and what its thread has seen.
+#[derive(Debug)]
+struct Asked {
+    node: Node,
+    window: Mutex<NodeWindow>,
+    /// The node is no longer watched, so its thread ends.
+    over: AtomicBool,
+}
+
 #[derive(Debug)]
 struct MonitorParts {
+    cluster: Option<String>,
     settings: Settings,
-    nodes: Vec<Node>,
     began: Instant,
-    /// A window for each of `nodes`, in their order.
-    windows: Vec<Mutex<NodeWindow>>,
+    /// The nodes now, in the order in which they are shown.
+    asked: Mutex<Vec<Arc<Asked>>>,
+    /// What is to be told about the list of nodes.
+    membership: Mutex<Option<Membership>>,
     /// Milliseconds from commit to visible, by standby; None if it took too long or failed.
     beats: Mutex<BTreeMap<String, Option<f64>>>,
+    /// Set when other threads measure that.
+    beating: Mutex<Arc<AtomicBool>>,
     published: Mutex<Published>,
     changed: Condvar,
 }
@@ -67,30 +89,27 @@ struct Published {
 
 impl Monitor {
     /// Starts to watch. The first state says that nothing is known yet.
-    pub fn start(nodes: Vec<Node>, settings: Settings) -> Self {
-        let windows = nodes
-            .iter()
-            .map(|node| Mutex::new(NodeWindow::of(node)))
-            .collect();
+    pub fn start(watched: Watched, settings: Settings) -> Self {
+        let first = MonitorState::unknown(&watched, &settings);
         let shared = Arc::new(MonitorParts {
-            windows,
+            cluster: watched.cluster,
+            asked: Mutex::default(),
+            membership: Mutex::new(watched.membership),
             beats: Mutex::default(),
+            beating: Mutex::default(),
             published: Mutex::new(Published {
-                state: Arc::new(MonitorState::unknown(&nodes, &settings)),
+                state: Arc::new(first),
                 history: history::History::default(),
                 stopping: false,
             }),
             changed: Condvar::new(),
             began: Instant::now(),
-            nodes,
             settings,
         });
-        for index in 0..shared.nodes.len() {
+        shared.ask(&watched.nodes);
+        if let Some(members) = watched.members {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || node_thread::run(&shared, index));
-        }
-        if shared.settings.heartbeat {
-            heartbeats::start(&shared);
+            thread::spawn(move || follow(&shared, members));
         }
         let diagnoser = Arc::clone(&shared);
         thread::spawn(move || {
@@ -124,9 +143,15 @@ impl Monitor {
     pub fn history(&self, since_ms: i64) -> Vec<LinkHistory> {
         lock(&self.shared.published).history.since(since_ms)
     }
+}
 
-    pub fn nodes(&self) -> &[Node] {
-        &self.shared.nodes
+/// Asks Patroni again and again, and watches the nodes that it names.
+fn follow(shared: &Arc<MonitorParts>, mut members: Members) {
+    while shared.pause(MEMBERS_EVERY) {
+        members.look(unix_ms());
+        let roster = members.roster();
+        *lock(&shared.membership) = Some(roster.membership(unix_ms()));
+        shared.ask(roster.nodes());
     }
 }
 
@@ -138,6 +163,44 @@ impl Drop for Monitor {
 }
 
 impl MonitorParts {
+    /// From now on asks these nodes, each in a thread of its own; goes on with those that it asks already.
+    fn ask(self: &Arc<Self>, nodes: &[Node]) {
+        let mut asked = lock(&self.asked);
+        if asked.iter().map(|one| &one.node).eq(nodes) {
+            return;
+        }
+        let kept = |node: &Node| asked.iter().find(|one| one.node == *node).cloned();
+        let mut begun = Vec::new();
+        let now = nodes.iter().map(|node| {
+            kept(node).unwrap_or_else(|| {
+                let new = Arc::new(Asked {
+                    node: node.clone(),
+                    window: Mutex::new(NodeWindow::of(node)),
+                    over: AtomicBool::new(false),
+                });
+                begun.push(Arc::clone(&new));
+                new
+            })
+        });
+        let now: Vec<_> = now.collect();
+        for one in asked.iter().filter(|one| !nodes.contains(&one.node)) {
+            one.over.store(true, Ordering::Relaxed);
+        }
+        *asked = now;
+        drop(asked);
+        for one in begun {
+            let shared = Arc::clone(self);
+            thread::spawn(move || node_thread::run(&shared, &one));
+        }
+        if self.settings.heartbeat {
+            let over = Arc::new(AtomicBool::new(false));
+            let before = std::mem::replace(&mut *lock(&self.beating), Arc::clone(&over));
+            before.store(true, Ordering::Relaxed);
+            lock(&self.beats).clear();
+            heartbeats::start(self, nodes, &over);
+        }
+    }
+
     /// Waits; false if the monitor is being dropped.
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
@@ -153,22 +216,23 @@ impl MonitorParts {
     }
 
     fn publish(&self) {
-        let mut nodes: Vec<NodeWindow> = self
-            .windows
-            .iter()
-            .map(|window| lock(window).clone())
-            .collect();
-        compare(&mut nodes);
-        let mut window = Window::new(nodes);
+        let asked = lock(&self.asked).clone();
+        let nodes: Vec<Node> = asked.iter().map(|one| one.node.clone()).collect();
+        let mut windows: Vec<NodeWindow> =
+            asked.iter().map(|one| lock(&one.window).clone()).collect();
+        compare(&mut windows);
+        let mut window = Window::new(windows);
+        window.membership.clone_from(&lock(&self.membership));
         let at_ms = unix_ms();
         window.remembered = Some(lock(&self.published).history.remembered(at_ms));
         let now = self.began.elapsed();
         let diagnosis = diagnose(&window);
-        let mut shown = state::nodes(&self.nodes, &window, &diagnosis);
+        let mut shown = state::nodes(&nodes, &window, &diagnosis);
         state::note_ages(&mut shown, &window, now);
         let beats = lock(&self.beats).clone();
         let mut published = lock(&self.published);
         let state = MonitorState {
+            cluster: self.cluster.clone(),
             number: published.state.number + 1,
             at_ms,
             window_s: self.settings.window.as_secs_f64(),
@@ -182,10 +246,6 @@ impl MonitorParts {
         published.state = Arc::new(state);
         drop(published);
         self.changed.notify_all();
-    }
-
-    fn of_role(&self, role: Role) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(move |node| node.role == role)
     }
 }
 

@@ -1,15 +1,16 @@
 //! The thread of one node: it keeps samples of the last seconds, and ends of WAL from longer
 //! ago.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{MonitorParts, lock};
+use super::{Asked, MonitorParts, lock};
+use crate::Result;
 use crate::node::{Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
 use crate::window::EVERY;
 use crate::window::{Glance, NodeWindow};
-use crate::{LagError, Result};
 
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
@@ -20,45 +21,35 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Ends of WAL that are older than the window are kept this far apart.
 const APART: Duration = Duration::from_secs(1);
 
-/// Asks the node until the monitor ends.
-pub(super) fn run(shared: &MonitorParts, index: usize) {
+/// Asks the node until the monitor ends, or does not want it any more.
+pub(super) fn run(shared: &MonitorParts, one: &Asked) {
     let mut lost_at = None;
     loop {
-        match follow(shared, index, lost_at) {
+        match follow(shared, one, lost_at) {
             Ok(()) => return,
             Err(error) => {
                 lost_at = Some(Instant::now());
-                refused(shared, index, &error);
+                // What was known of a node that does not answer is no longer true.
+                lock(&one.window).troubles = vec![error.trouble()];
             }
         }
-        if !shared.pause(RETRY) {
+        if !goes_on(shared, one, RETRY) {
             return;
         }
     }
 }
 
-/// Replaces the node's troubles: what was known of a node that does not answer is no longer
-/// true.
-fn refused(shared: &MonitorParts, index: usize, error: &LagError) {
-    with(shared, index, |window| {
-        window.troubles = vec![error.trouble()]
-    });
+/// Waits; false if this is the end.
+fn goes_on(shared: &MonitorParts, one: &Asked, time: Duration) -> bool {
+    shared.pause(time) && !one.over.load(Ordering::Relaxed)
 }
 
-fn with(shared: &MonitorParts, index: usize, change: impl FnOnce(&mut NodeWindow)) {
-    if let Some(window) = shared.windows.get(index) {
-        change(&mut lock(window));
-    }
-}
-
-/// One connection, until it is lost or the monitor ends.
-fn follow(shared: &MonitorParts, index: usize, lost_at: Option<Instant>) -> Result<()> {
-    let Some(node) = shared.nodes.get(index) else {
-        return Ok(());
-    };
+/// One connection, until it is lost or this is the end.
+fn follow(shared: &MonitorParts, one: &Asked, lost_at: Option<Instant>) -> Result<()> {
+    let node = &one.node;
     let settings = &shared.settings;
     let mut sampler = NodeSampler::connect(node, &settings.application_name)?;
-    with(shared, index, |window| {
+    with(one, |window| {
         window.facts = sampler.facts().clone();
         // The server may be another one than before the connection was lost.
         window.samples.clear();
@@ -75,19 +66,19 @@ fn follow(shared: &MonitorParts, index: usize, lost_at: Option<Instant>) -> Resu
         }
         let is_upstream =
             matches!(node.role, Role::Primary | Role::Relay) || !sample.senders.is_empty();
-        with(shared, index, |window| {
+        with(one, |window| {
             window.troubles = troubles;
             add(window, sample, settings.window);
         });
         let next = asked + settings.every;
         while Instant::now() < next {
             let left = next.saturating_duration_since(Instant::now());
-            if !shared.pause(left.min(EVERY)) {
+            if !goes_on(shared, one, left.min(EVERY)) {
                 return Ok(());
             }
             if is_upstream && Instant::now() + EVERY / 2 < next {
                 let glances = sampler.glance(shared.began)?;
-                with(shared, index, |window| {
+                with(one, |window| {
                     for (group, glance) in glances {
                         window.glanced(group, glance);
                     }
@@ -95,6 +86,10 @@ fn follow(shared: &MonitorParts, index: usize, lost_at: Option<Instant>) -> Resu
             }
         }
     }
+}
+
+fn with(one: &Asked, change: impl FnOnce(&mut NodeWindow)) {
+    change(&mut lock(&one.window));
 }
 
 /// Adds a sample and drops what is too old.

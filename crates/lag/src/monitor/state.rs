@@ -12,6 +12,7 @@ use crate::diagnosis::{Diagnosis, LinkReport, kind_words};
 use crate::link::{BehindPrimary, Link};
 use crate::links::links as find_links;
 use crate::node::{Node, Role};
+use crate::nodes::Watched;
 use crate::parallel_report::ParallelReport;
 use crate::point::{Bound, Point};
 use crate::point::{LinkKind, Stage};
@@ -24,6 +25,9 @@ use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct MonitorState {
+    /// The name of the cluster, if the nodes file names clusters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// Grows by one with each state; 0 before anything is known.
     pub number: u64,
     /// Milliseconds since 1970, by our clock.
@@ -90,6 +94,8 @@ pub struct NodeState {
     pub archived_age_ms: Option<f64>,
     /// None if the role may not see it.
     pub wal_folder: Option<WalFolder>,
+    /// The setting in bytes: up to this size `pg_wal` may grow between checkpoints.
+    pub max_wal_size_bytes: Option<u64>,
     /// The node's `cluster_name`, also if it no longer answers; None if it has none.
     pub cluster_name: Option<String>,
     pub slots: Vec<Slot>,
@@ -173,10 +179,13 @@ impl MonitorState {
     }
 
     /// The state before the first answer.
-    pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
-        let window = Window::new(nodes.iter().map(NodeWindow::of).collect());
+    pub(super) fn unknown(watched: &Watched, settings: &Settings) -> Self {
+        let nodes = &watched.nodes;
+        let mut window = Window::new(nodes.iter().map(NodeWindow::of).collect());
+        window.membership.clone_from(&watched.membership);
         let diagnosis = crate::diagnosis::diagnose(&window);
         Self {
+            cluster: watched.cluster.clone(),
             number: 0,
             at_ms: unix_ms(),
             window_s: settings.window.as_secs_f64(),
@@ -242,6 +251,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         archive_failures: last.map_or(0, |last| last.archiver.failed_count),
         archived_age_ms: last.and_then(|last| last.archiver.archived_age_ms),
         wal_folder: last.and_then(|last| last.wal_folder),
+        max_wal_size_bytes: max_wal_size(seen),
         cluster_name: seen
             .facts
             .setting("cluster_name")
@@ -254,6 +264,12 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         relay: last.and_then(|last| last.relay.clone()),
         suspect: suspect(diagnosis, &node.name),
     }
+}
+
+/// The setting is in megabytes.
+fn max_wal_size(seen: &NodeWindow) -> Option<u64> {
+    let megabytes: u64 = seen.facts.setting("max_wal_size")?.parse().ok()?;
+    megabytes.checked_mul(1 << 20)
 }
 
 fn suspect(diagnosis: &Diagnosis, at: &str) -> Option<Suspect> {

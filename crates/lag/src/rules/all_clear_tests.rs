@@ -49,6 +49,13 @@ fn unsynced(scene: &mut Scene, of: impl Fn(usize) -> (Option<u32>, Option<u64>, 
     }
 }
 
+/// Copies that are told, by the replica.
+fn initial_copies(diagnosis: &Diagnosis) -> Vec<(String, String)> {
+    let links = diagnosis.links.iter();
+    let copies = links.filter_map(|link| Some((link.replica.clone(), link.initial_copy?.words())));
+    copies.collect()
+}
+
 /// A copy in the sample with this number: its worker, the rows that it has copied, and errors.
 type Copying = fn(usize) -> (Option<u32>, Option<u64>, u64);
 
@@ -74,6 +81,7 @@ fn a_copy_that_does_not_get_on_is_found() {
         assert_eq!(causes, [Cause::InitialSyncFails]);
         assert_eq!(answer, Answer::Wrong);
         assert!(diagnosis.has_lag() && !diagnosis.healthy);
+        assert_eq!(initial_copies(&diagnosis), []);
         let says = |remedy: &str| remedy.contains("public.t");
         assert!(
             says(&diagnosis.findings[0].remedies[0]),
@@ -89,9 +97,12 @@ fn a_copy_that_does_not_get_on_is_found() {
         diagnosis.unknown
     );
     assert_eq!(answer, Answer::Well);
+    assert_eq!(initial_copies(&diagnosis).len(), 1);
     // A worker is there, and nothing comes.
     let (causes, answer, diagnosis) = of(|_| (Some(40), Some(5), 0));
     assert!(causes.is_empty() && !diagnosis.healthy);
+    let words = "1 table is being copied, 5 rows so far".to_owned();
+    assert_eq!(initial_copies(&diagnosis), [("one".to_owned(), words)]);
     assert_eq!(answer, Answer::NotKnown);
     assert_eq!(
         diagnosis.unknown,

@@ -124,6 +124,8 @@ causes! {
     SlotLost = "slot_lost",
     /// A replica was connected, and is no longer.
     ReplicaGone = "replica_gone",
+    /// Patroni no longer names a member.
+    MemberLeft = "member_left",
     /// A slot keeps WAL for nobody.
     UnusedSlot = "unused_slot",
     /// A relay is there and does nothing.

@@ -1,4 +1,5 @@
-//! The signal of a replica that was connected and is no longer. Only those who watch for longer remember it.
+//! The signals of a replica that was connected and is no longer, and of a member that Patroni no longer
+//! names. Only those who watch for longer remember them.
 
 use std::time::Duration;
 
@@ -10,7 +11,29 @@ use crate::window::Remembered;
 /// Time without a replica from which it is gone: one that is started anew comes back sooner.
 const GONE: Duration = Duration::from_secs(15);
 
-/// The rule.
+/// The rule of members.
+pub(super) const LEFT: Rule = Rule {
+    cause: Cause::MemberLeft,
+    title: "it has left: Patroni no longer names it",
+    signal: left,
+    remedies: &[
+        "look at Patroni and the server of {node}: a member whose Patroni does not run is forgotten after its \
+         ttl",
+        "nothing, if it is gone on purpose: it is forgotten an hour after it left",
+    ],
+};
+
+fn left(view: &View<'_>) -> Vec<Evidence> {
+    let left = view.window.membership.iter().flat_map(|it| &it.left);
+    let found = left.map(|it| {
+        let away = it.away.as_secs_f64() * 1000.0;
+        let words = format!("Patroni named it {} ago for the last time", seconds(away));
+        Evidence::about(&it.node, Severity::Risk).fact("away_ms", away, words)
+    });
+    found.collect()
+}
+
+/// The rule of replicas.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ReplicaGone,
     title: "{replica} was connected to {upstream}, and is gone",
@@ -28,7 +51,9 @@ fn is_known(view: &View<'_>, it: &Remembered) -> bool {
         let rest = it.replica.strip_prefix(node.name.as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
     });
-    is_named || view.links.iter().any(|link| link.name == it.replica)
+    let mut left = view.window.membership.iter().flat_map(|it| &it.left);
+    let has_left = left.any(|one| one.node == it.replica);
+    is_named || has_left || view.links.iter().any(|link| link.name == it.replica)
 }
 
 pub(super) fn gone(view: &View<'_>) -> Vec<Evidence> {
@@ -63,6 +88,7 @@ mod tests {
     use super::*;
     use crate::diagnosis::checks::{Answer, CheckReport};
     use crate::diagnosis::{Diagnosis, diagnose};
+    use crate::patroni::{Left, Membership};
     use crate::window::Window;
 
     fn remembering(replicas: Option<&[(&str, u64)]>) -> Diagnosis {
@@ -106,5 +132,46 @@ mod tests {
         }
         // Who has just come remembers nobody, and does not say that all are there.
         assert_eq!(answer(&remembering(None)), None);
+    }
+
+    #[test]
+    fn a_member_that_left_is_told_once() {
+        let Scene {
+            primary,
+            standby,
+            one,
+            two,
+        } = Scene::healthy();
+        let mut window = Window::new(vec![primary, standby, one, two]);
+        let mut membership = Membership::default();
+        window.membership = Some(membership.clone());
+        assert!(diagnose(&window).healthy);
+        membership.left.push(Left {
+            node: "third".to_owned(),
+            away: Duration::from_secs(90),
+        });
+        window.membership = Some(membership.clone());
+        // Its link is remembered, too.
+        window.remembered = Some(vec![Remembered {
+            upstream: "primary".to_owned(),
+            replica: "third".to_owned(),
+            away: Duration::from_secs(99),
+        }]);
+        let diagnosis = diagnose(&window);
+        let found: Vec<_> = diagnosis
+            .findings
+            .iter()
+            .map(|it| (it.cause, it.at.as_str()))
+            .collect();
+        assert_eq!(found, [(Cause::MemberLeft, "third")]);
+        assert!(!diagnosis.healthy && diagnosis.unknown.is_empty());
+        // A list that may be old is no health, whatever the nodes say.
+        (membership.left, membership.unknown) = (Vec::new(), Some("Patroni is deaf".to_owned()));
+        (window.membership, window.remembered) = (Some(membership), None);
+        let diagnosis = diagnose(&window);
+        assert_eq!(
+            (diagnosis.healthy, diagnosis.unknown),
+            (false, vec!["Patroni is deaf".to_owned()])
+        );
     }
 }

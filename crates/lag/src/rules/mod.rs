@@ -74,7 +74,8 @@ pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;
 pub(crate) use setting::shown;
 pub(crate) use standing::is_copied_by;
-pub(crate) use synchronised::{Copying, copying, is_fresh};
+pub use synchronised::InitialCopy;
+pub(crate) use synchronised::{Copying, copying, initial_copy, is_fresh};
 pub use table::RULES;
 pub(crate) use unfed::timeline;
 
@@ -217,13 +218,18 @@ impl Evidence {
 
     /// Evidence about a node by itself.
     pub(crate) fn on(node: &NodeWindow, severity: Severity) -> Self {
+        Self::about(&node.name, severity)
+    }
+
+    /// Evidence about a node, which may not be watched, by its name.
+    pub(crate) fn about(name: &str, severity: Severity) -> Self {
         Self {
-            at: node.name.clone(),
+            at: name.to_owned(),
             severity,
             explains: 0.0,
             lag_ms: 0.0,
             facts: Vec::new(),
-            names: BTreeMap::from([("node", node.name.clone())]),
+            names: BTreeMap::from([("node", name.to_owned())]),
         }
     }
 

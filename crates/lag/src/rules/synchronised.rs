@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lockstep_service::words::figures::counted;
+use lockstep_service::words::figures::{counted, verb};
+use serde::Serialize;
 
 use super::published::some;
 use super::{Evidence, View};
@@ -69,6 +70,36 @@ pub(crate) fn copying(link: &Link<'_>) -> Option<Copying> {
         () if last.sync_errors > 0 => Copying::Fails,
         () if is_fresh(link) => Copying::Open,
         () => Copying::Waits,
+    })
+}
+
+/// A copy of a subscription's tables that is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct InitialCopy {
+    /// Tables that are not synchronised yet.
+    pub tables: u64,
+    /// Rows that workers have copied of those that they copy now.
+    pub rows: u64,
+}
+
+impl InitialCopy {
+    pub fn words(self) -> String {
+        let is = verb(self.tables, "is", "are");
+        let mut words = format!("{} {is} being copied", counted(self.tables, "table"));
+        if self.rows > 0 {
+            words += &format!(", {} so far", counted(self.rows, "row"));
+        }
+        words
+    }
+}
+
+/// The copy of the tables of a link's subscription, unless it fails or nobody works on it, which are causes.
+pub(crate) fn initial_copy(link: &Link<'_>) -> Option<InitialCopy> {
+    copying(link).filter(|it| matches!(it, Copying::GetsOn | Copying::Open))?;
+    let last = link.subscribed(link.replica?.last()?)?;
+    Some(InitialCopy {
+        tables: last.unsynced_tables,
+        rows: rows(last),
     })
 }
 

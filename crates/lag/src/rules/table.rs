@@ -676,6 +676,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     gone::RULE,
+    gone::LEFT,
     Rule {
         cause: Cause::UnusedSlot,
         title: "a slot keeps WAL and nobody uses it",

@@ -222,9 +222,10 @@ pub fn look(data: &Path) -> Result<Folder, NewcomerError> {
 /// it makes.
 pub fn close(data: &Path) -> Result<(), NewcomerError> {
     match fs::set_permissions(data, fs::Permissions::from_mode(0o700)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(NewcomerError::io("take the rights of others from", data)(error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(NewcomerError::io(
+            "take the rights of others from",
+            data,
+        )(error)),
         _ => Ok(()),
     }
 }
@@ -349,7 +350,10 @@ mod tests {
         assert_eq!(look(data).unwrap(), Folder::Empty);
         fs::set_permissions(data, fs::Permissions::from_mode(0o755)).unwrap();
         close(data).unwrap();
-        assert_eq!(fs::metadata(data).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(data).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
         close(&data.join("none")).unwrap();
     }
 }

@@ -201,7 +201,8 @@ impl Keeper {
         }
     }
 
-    fn stop(&self) {
+    /// Lets its thread write what waits, and end.
+    pub fn stop(&self) {
         lock(&self.shared.waiting).stopping = true;
         self.shared.wake.notify_all();
     }

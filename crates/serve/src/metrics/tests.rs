@@ -57,7 +57,7 @@ fn the_text_is_as_recorded() {
         saved_ms: Some(AT_MS - 2_000),
         ..HistoryStatus::default()
     };
-    let text = render(&full(), AT_MS + 500) + &history(&status, AT_MS + 500);
+    let text = render(&full(), AT_MS + 500) + &history(&full(), &status, AT_MS + 500);
     let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/example.txt");
     lockstep_lab::for_tests::assert_recorded(&path, &text);
@@ -122,7 +122,7 @@ fn the_documentation_names_every_family_and_no_other() {
         .collect();
     let text = render(&full(), AT_MS)
         + &forecast(&full(), &Forecast::default())
-        + &history(&HistoryStatus::default(), AT_MS);
+        + &history(&example::state(), &HistoryStatus::default(), AT_MS);
     assert_eq!(families(&text), documented);
 }
 

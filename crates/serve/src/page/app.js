@@ -2,7 +2,7 @@
 
 import { failover } from "./failover.js";
 import { incidents } from "./incidents.js";
-import { News } from "./news.js";
+import { News, allClusters } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";
 import { topology } from "./topology.js";
@@ -78,10 +78,11 @@ function render(state) {
   const { level, words, brief } = state.verdict;
   mark(at("verdict"), "data-level", level);
   put(at("mark"), MARKS[level]);
-  put(at("words"), words);
+  const of = state.cluster ? `${state.cluster}: ` : "";
+  put(at("words"), of + words);
   // Read aloud only when something else is the matter, not with each figure.
-  put(at("spoken"), brief);
-  document.title = `${MARKS[level]} ${brief} · Lockstep`;
+  put(at("spoken"), of + brief);
+  document.title = `${MARKS[level]} ${of}${brief} · Lockstep`;
   put(at("news"), `${clock(state.at_ms)} ${zone(state.at_ms)}, every ${state.every_s} s`);
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
   kept(state.history);
@@ -106,6 +107,32 @@ function lost(since, why) {
   document.title = `? No news${when} · Lockstep`;
 }
 
+function cluster() {
+  const sign = el("span", { class: "sign", "aria-hidden": "true" });
+  const link = el("a");
+  return { root: el("li", {}, sign, link), sign, link };
+}
+
+// Every cluster with a sign of its own, if there are several; each is a link to its page.
+async function clusters() {
+  try {
+    const all = await allClusters();
+    show(at("clusters"), all.length > 1);
+    if (all.length < 2) return;
+    const chosen = news.state?.cluster;
+    sync(at("cluster-list"), all, (one) => one.name, cluster, (shown, one) => {
+      mark(shown.root, "data-level", one.verdict.level);
+      put(shown.sign, MARKS[one.verdict.level]);
+      put(shown.link, one.name);
+      mark(shown.link, "href", `?cluster=${encodeURIComponent(one.name)}`);
+      mark(shown.link, "title", one.verdict.brief);
+      mark(shown.link, "aria-current", one.name === chosen ? "page" : "false");
+    });
+  } catch {
+    // That nothing answers is told by the news.
+  }
+}
+
 function redraw() {
   if (!news.state) return;
   topology(news.state);
@@ -119,3 +146,5 @@ new ResizeObserver(redraw).observe(at("link-list"));
 // A browser that goes back to this page keeps what was chosen.
 const chosen = document.querySelector("#span input:checked");
 if (chosen && Number(chosen.value) !== news.span) news.show(Number(chosen.value));
+clusters();
+setInterval(() => !document.hidden && clusters(), 2000);

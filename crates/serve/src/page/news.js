@@ -1,6 +1,19 @@
 // What lockstep serve says: states as they come, and the history of each link.
 
 const RETRY = 2000;
+const CLUSTER = new URLSearchParams(location.search).get("cluster");
+
+// The address of an answer about the cluster that this page shows; without one the first is meant.
+function of(path, query = "") {
+  const parts = CLUSTER === null ? [] : [`cluster=${encodeURIComponent(CLUSTER)}`];
+  if (query) parts.push(query);
+  return parts.length ? `${path}?${parts.join("&")}` : path;
+}
+
+// All clusters, each with its verdict.
+export async function allClusters() {
+  return (await get("api/clusters")).clusters;
+}
 const POINTS = 300;
 
 export class News {
@@ -39,8 +52,8 @@ export class News {
     this.source = null;
     this.heard = performance.now();
     try {
-      const state = await get("api/state");
-      const history = await get(`api/history?since=${Math.max(0, state.at_ms - this.span)}&step=${this.step}`);
+      const state = await get(of("api/state"));
+      const history = await get(of("api/history", `since=${Math.max(0, state.at_ms - this.span)}&step=${this.step}`));
       if (attempt !== this.attempt) return;
       this.moments = new Map(history.links.map((link) => [link.id, link.moments]));
       this.take(state);
@@ -53,7 +66,7 @@ export class News {
   }
 
   listen(attempt) {
-    const source = new EventSource("api/events");
+    const source = new EventSource(of("api/events"));
     this.source = source;
     source.onmessage = (event) => {
       if (attempt === this.attempt) this.take(JSON.parse(event.data));
@@ -82,7 +95,7 @@ export class News {
   async tell(changes) {
     this.told = changes;
     try {
-      this.incidents = (await get("api/incidents")).incidents;
+      this.incidents = (await get(of("api/incidents"))).incidents;
       this.onIncidents(this.incidents);
     } catch {
       this.told = null;

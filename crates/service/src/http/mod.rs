@@ -1,4 +1,4 @@
-//! Pages over HTTP.
+//! Pages over HTTP, and requests for those of others.
 //!
 //! | module | what |
 //! |---|---|
@@ -7,10 +7,12 @@
 //! | [`auth`] | names and passwords |
 //! | [`door`] | passwords, certificate and key, from files that can be reloaded |
 //! | [`hosts`] | host names that requests may ask for |
+//! | [`client`] | asks other servers |
 //! | [`server`] | which requests are answered, with login, TLS and limits |
 
 pub mod auth;
 pub mod bounded;
+pub mod client;
 pub mod door;
 pub mod hosts;
 pub mod pages;

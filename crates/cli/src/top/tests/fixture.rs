@@ -39,6 +39,7 @@ pub fn node(name: &str, role: Role) -> NodeState {
         archive_failures: 0,
         archived_age_ms: None,
         wal_folder: None,
+        max_wal_size_bytes: None,
         cluster_name: None,
         slots: Vec::new(),
         conflicts: Conflicts::default(),
@@ -143,6 +144,7 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
     let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
     diagnosis.healthy = !suffers && nodes.iter().all(|node| node.usable);
     MonitorState {
+        cluster: None,
         number: 7,
         at_ms: NOW_MS,
         window_s: 30.0,

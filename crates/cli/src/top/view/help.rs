@@ -27,7 +27,10 @@ const KEYS: &[(&str, &str)] = &[
         "sort by lag, name, bytes or cause; r the other way round",
     ),
     ("t", "how far sparklines go back: 2, 10, 30 or 60 minutes"),
-    ("p space", "hold the picture; samples go on"),
+    (
+        "p space",
+        "hold the picture; samples go on. Tab: the next cluster",
+    ),
     ("q Ctrl-C", "quit"),
 ];
 

@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
 
 fn too_small(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
     let area = frame.area();
-    let (status, words) = headline(&model.rows, &model.state.diagnosis);
+    let (status, words) = summary(model);
     let size = format!("too small: {}×{}", area.width, area.height);
     let need = format!("{LEAST_WIDTH}×{LEAST_HEIGHT} is needed");
     let lines = [
@@ -61,9 +61,20 @@ fn too_small(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
     }
 }
 
+/// The summary, with the name of the cluster, and its place if there are several.
+fn summary(model: &Model) -> (Status, String) {
+    let (status, words) = headline(&model.rows, &model.state.diagnosis);
+    let of = match (&model.state.cluster, model.place) {
+        (None, _) => String::new(),
+        (Some(name), (_, 1)) => format!("{name}: "),
+        (Some(name), (index, all)) => format!("{name} ({} of {all}, Tab): ", index + 1),
+    };
+    (status, of + &words)
+}
+
 /// Draws the first line: the summary of all nodes, and the time.
 fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
-    let (status, words) = headline(&model.rows, &model.state.diagnosis);
+    let (status, words) = summary(model);
     let state = &model.state;
     let mut when = match state.number {
         0 => String::new(),

@@ -96,7 +96,7 @@ pub fn monitor(nodes: &[(Role, &Server)]) -> Monitor {
         conninfo: Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap(),
     };
     Monitor::start(
-        nodes.iter().map(node).collect(),
+        nodes.iter().map(node).collect::<Vec<_>>().into(),
         Settings {
             application_name: "test".to_owned(),
             every: Duration::from_millis(200),

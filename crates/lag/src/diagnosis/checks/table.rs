@@ -26,7 +26,7 @@ pub const CHECKS: &[Check] = &[
         who: ANYBODY,
         proves: "the replicas that were there are there; doctor comes for a moment and cannot know it",
         needs: &[],
-        causes: &[Cause::ReplicaGone],
+        causes: &[Cause::ReplicaGone, Cause::MemberLeft],
         holds: super::are_remembered,
     },
     Check {

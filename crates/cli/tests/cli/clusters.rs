@@ -1,0 +1,331 @@
+//! Several clusters in one nodes file, of which Patroni names the members of one: a small HTTP server stands
+//! in for Patroni.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use crate::doctor_support::doctor;
+use crate::serve_support::{Serve, until};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// `user:password` in base64.
+const LOGIN: &str = "Authorization: Basic dXNlcjpwYXNzd29yZA==";
+
+/// What answers `GET /cluster`, to those with the login.
+struct Patroni {
+    port: u16,
+    /// Status and body.
+    answer: Arc<Mutex<(u16, String)>>,
+}
+
+impl Patroni {
+    fn start(body: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answer = Arc::new(Mutex::new((200, body.to_owned())));
+        let now = Arc::clone(&answer);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let lines = lines.map_while(Result::ok);
+                let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+                let (status, body) = match head.iter().any(|line| line == LOGIN) {
+                    true => now.lock().unwrap().clone(),
+                    false => (401, "no auth header received".to_owned()),
+                };
+                assert_eq!(head[0], "GET /cluster HTTP/1.0");
+                let _ = write!(stream, "HTTP/1.0 {status} x\r\n\r\n{body}");
+            }
+        });
+        Self { port, answer }
+    }
+
+    fn say(&self, status: u16, body: &str) {
+        *self.answer.lock().unwrap() = (status, body.to_owned());
+    }
+
+    /// The table of the cluster in a nodes file; the first URL leads nowhere.
+    fn table(&self, folder: &Path, conninfo: &str) -> String {
+        let login = folder.join("login");
+        fs::write(&login, "user:password\n").unwrap();
+        fs::set_permissions(&login, fs::Permissions::from_mode(0o600)).unwrap();
+        format!(
+            "[[cluster]]\nname = 'shop'\npatroni = ['http://127.0.0.1:1', 'http://127.0.0.1:{}']\n\
+             conninfo = '{conninfo}'\nlogin_file = '{}'\n",
+            self.port,
+            login.display()
+        )
+    }
+}
+
+/// A member as Patroni tells it.
+fn member(name: &str, role: &str, server: &Server) -> Value {
+    json!({
+        "name": name, "role": role, "state": "running", "api_url": "http://127.0.0.1:8008/patroni",
+        "host": server.sockets(), "port": server.port(), "timeline": 1,
+    })
+}
+
+fn members(all: &[Value]) -> String {
+    json!({ "members": all, "scope": "shop" }).to_string()
+}
+
+fn node(cluster: &str, name: &str, role: &str, conninfo: &str) -> String {
+    format!(
+        "[[node]]\ncluster = '{cluster}'\nname = '{name}'\nrole = '{role}'\nconninfo = '{conninfo}'\n"
+    )
+}
+
+/// Names, roles, and whether each could be asked.
+fn nodes(state: &Value) -> String {
+    let nodes = state["nodes"].as_array().unwrap().iter();
+    let words = nodes.map(|node| {
+        let word = |key: &str| node[key].as_str().unwrap().to_owned();
+        let usable = if node["usable"] == true { "" } else { " lost" };
+        format!("{} {}{usable}", word("name"), word("role"))
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Cluster `shop`: a primary and a standby, by Patroni. Cluster `users`: a primary, and a standby that is
+/// down.
+struct Stage {
+    patroni: Patroni,
+    a: Server,
+    b: Server,
+    _users: Server,
+    file: PathBuf,
+}
+
+impl Stage {
+    fn start(lab: &Lab) -> Self {
+        let a = lab.primary("a", None, &Settings::new()).unwrap();
+        let b = lab.standby(&a, "b", &Settings::new()).unwrap();
+        let users = lab.primary("users", None, &Settings::new()).unwrap();
+        let patroni = Patroni::start(&members(&[
+            member("a", "leader", &a),
+            member("b", "replica", &b),
+        ]));
+        let down = format!("host={} port=1", lab.folder().display());
+        let conninfo = format!("user={SUPERUSER} dbname={DATABASE}");
+        let text = patroni.table(lab.folder(), &conninfo)
+            + &node("users", "main", "primary", &users.conninfo(SUPERUSER))
+            + &node("users", "far", "standby", &down);
+        let file = lab.folder().join("nodes.toml");
+        fs::write(&file, text).unwrap();
+        Self {
+            patroni,
+            a,
+            b,
+            _users: users,
+            file,
+        }
+    }
+}
+
+#[test]
+fn one_serve_watches_clusters_and_follows_patroni() {
+    let lab = TestLab::stock().start().unwrap();
+    let mut stage = Stage::start(&lab);
+    doctor_and_top_judge_each(&stage);
+    let kept = TempDir::new().unwrap();
+    let file = stage.file.to_str().unwrap();
+    let folder = kept.path().to_str().unwrap();
+    let serve = Serve::start(&["--nodes", file, "--history", folder, "--window", "5"]);
+    serve_judges_each(&serve);
+    for cluster in ["shop", "users"] {
+        until("its history is kept", || {
+            kept.path()
+                .join(cluster)
+                .join("history.redb")
+                .exists()
+                .then_some(())
+        });
+    }
+    // A failover: the former primary is gone, and so is its Patroni.
+    stage.a.stop(Stop::Immediate).unwrap();
+    stage.b.promote().unwrap();
+    stage
+        .patroni
+        .say(200, &members(&[member("b", "leader", &stage.b)]));
+    let state = until("the new primary is watched as such", || {
+        let state = serve.get("/api/state?cluster=shop").json();
+        (nodes(&state) == "b primary").then_some(state)
+    });
+    assert_eq!(
+        state["diagnosis"]["findings"][0]["cause"], "member_left",
+        "{state}"
+    );
+    let left =
+        "lockstep_cause{at=\"a\",cause=\"member_left\",severity=\"risk\",cluster=\"shop\"} 1\n";
+    assert!(serve.get("/metrics").body.contains(left));
+    // Patroni is out of order: its last list stays, and that is told.
+    stage.patroni.say(503, "{}");
+    let state = until("that Patroni cannot be asked is told", || {
+        let state = serve.get("/api/state?cluster=shop").json();
+        let unknown = state["diagnosis"]["unknown"].to_string();
+        unknown.contains("Patroni cannot be asked").then_some(state)
+    });
+    assert_eq!(
+        (nodes(&state).as_str(), &state["verdict"]["level"]),
+        ("b primary", &json!("blind"))
+    );
+    assert_eq!(serve.get("/healthz?cluster=shop").status, 200);
+}
+
+fn doctor_and_top_judge_each(stage: &Stage) {
+    let file = stage.file.to_str().unwrap();
+    let said = doctor(&["--nodes", file, "--seconds", "1"]);
+    assert_eq!(said.code, 4, "{} {}", said.text, said.error);
+    let (shop, users) = said.text.split_once("Cluster users\n").unwrap();
+    assert!(
+        shop.starts_with("Cluster shop\n") && shop.contains("Healthy: no replica lags"),
+        "{shop}"
+    );
+    assert!(
+        !users.contains("Healthy") && users.contains("far"),
+        "{users}"
+    );
+    assert!(
+        said.error
+            .contains("cluster users: nothing can be said about far"),
+        "{}",
+        said.error
+    );
+    let one = doctor(&[
+        "--nodes",
+        file,
+        "--cluster",
+        "shop",
+        "--seconds",
+        "1",
+        "--output",
+        "json",
+    ]);
+    let json: Value = serde_json::from_str(&one.text).unwrap();
+    assert_eq!(
+        (one.code, &json["cluster"], nodes(&json).as_str()),
+        (0, &json!("shop"), "a primary, b standby")
+    );
+    let mut top = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    top.args(["top", "--nodes", file, "--count", "1", "--output", "json"]);
+    let output = top.output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let mut shown: Vec<String> = lines.map(|state: Value| nodes(&state)).collect();
+    shown.sort();
+    assert_eq!(
+        shown,
+        ["a primary, b standby", "main primary, far standby lost"]
+    );
+}
+
+/// The sick node of one cluster makes no other look sick.
+fn serve_judges_each(serve: &Serve) {
+    let levels = || {
+        let told = serve.get("/api/clusters").json();
+        let all = told["clusters"].as_array().unwrap().clone();
+        let words = all.iter().map(|one| {
+            format!(
+                "{} {}",
+                one["name"].as_str().unwrap(),
+                one["verdict"]["level"].as_str().unwrap()
+            )
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    until("each has its verdict", || {
+        (levels() == "shop ok, users blind").then_some(())
+    });
+    assert_eq!(nodes(&serve.state()), "a primary, b standby");
+    let users = serve.get("/api/state?cluster=users").json();
+    assert_eq!(
+        (&users["cluster"], nodes(&users).as_str()),
+        (&json!("users"), "main primary, far standby lost")
+    );
+    let incidents = |cluster: &str| {
+        let told = serve
+            .get(&format!("/api/incidents?cluster={cluster}"))
+            .json();
+        told["incidents"].as_array().unwrap().len()
+    };
+    assert_eq!(incidents("shop"), 0);
+    assert_ne!(incidents("users"), 0);
+    assert_eq!(
+        serve.get("/api/history?cluster=shop&step=1000").json()["links"][0]["id"],
+        "a/b"
+    );
+    assert_eq!(serve.get("/healthz").status, 200);
+    for path in ["/api/state", "/api/history", "/api/events", "/healthz"] {
+        let answer = serve.get(&format!("{path}?cluster=none"));
+        assert_eq!(
+            (answer.status, answer.body.contains("there are shop, users")),
+            (404, true),
+            "{path}"
+        );
+    }
+    let text = serve.get("/metrics").body;
+    for line in [
+        "lockstep_up{node=\"b\",role=\"standby\",cluster=\"shop\"} 1\n",
+        "lockstep_up{node=\"far\",role=\"standby\",cluster=\"users\"} 0\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert_eq!(text.matches("# TYPE lockstep_up gauge").count(), 1);
+}
+
+/// A pool takes the members that Patroni names, with its agents at their usual ports.
+#[test]
+fn a_pool_has_the_members_that_patroni_names() {
+    let folder = TempDir::new().unwrap();
+    let of = |name: &str, role: &str, host: &str| json!({"name": name, "role": role, "state": "running", "host": host, "port": 5432});
+    let all = [
+        of("db1", "leader", "10.0.0.1"),
+        of("db2", "sync_standby", "10.0.0.2"),
+    ];
+    let patroni = Patroni::start(&members(&all));
+    let file = folder.path().join("nodes.toml");
+    let other = node("users", "main", "primary", "host=10.0.0.9");
+    fs::write(
+        &file,
+        patroni.table(folder.path(), "dbname=postgres") + &other,
+    )
+    .unwrap();
+    let haproxy = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command
+            .args(["pool", "haproxy", "--nodes"])
+            .arg(&file)
+            .args(more);
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code().unwrap(), text.concat())
+    };
+    let (code, text) = haproxy(&["--cluster", "shop"]);
+    assert_eq!(code, 0, "{text}");
+    for place in ["10.0.0.1:5432", "10.0.0.2:5432"] {
+        assert!(text.contains(place), "{place}: {text}");
+    }
+    assert!(!text.contains("10.0.0.9"), "{text}");
+    let (code, text) = haproxy(&[]);
+    assert_eq!(
+        (code, text.contains("give --cluster NAME")),
+        (2, true),
+        "{text}"
+    );
+    patroni.say(500, "");
+    let (code, text) = haproxy(&["--cluster", "shop"]);
+    assert_eq!((code, text.contains("it answers 500")), (3, true), "{text}");
+}
