@@ -15,7 +15,9 @@
 //! A part that is *alone* begins when all before it is committed, and nothing after it begins before
 //! it is. With one writer every part is alone.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
+
+use hashbrown::{HashMap, HashSet};
 
 use crate::batch::Part;
 use crate::touches::{ROW, Touches};
@@ -133,10 +135,10 @@ impl Order {
             return Plan::alone(number);
         };
         let plan = self.bind(number, &touches);
-        for &one in touches.all() {
-            self.touched.insert(one, number);
-        }
-        self.parts.push_back((number, touches.all().to_vec()));
+        let touched = touches.into_all();
+        self.touched
+            .extend(touched.iter().map(|&one| (one, number)));
+        self.parts.push_back((number, touched));
         plan
     }
 

@@ -1,8 +1,10 @@
 //! Which changes of a table can meet on the target, as its catalogs say: unique indexes, exclusion
 //! constraints, triggers. [`crate::touches`] has the rules, and why they are enough. No I/O.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use hashbrown::DefaultHashBuilder;
 
 use crate::source_table::{Identity, SourceTable};
 
@@ -185,8 +187,11 @@ fn value(source: &SourceTable, unique: &TargetUnique) -> Option<UniqueValue> {
     })
 }
 
-pub(crate) fn hash(write: impl FnOnce(&mut DefaultHasher)) -> u64 {
-    let mut hasher = DefaultHasher::new();
+/// One for the whole process: hashes of different parts are compared.
+static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+
+pub(crate) fn hash(write: impl FnOnce(&mut <DefaultHashBuilder as BuildHasher>::Hasher)) -> u64 {
+    let mut hasher = HASHER.build_hasher();
     write(&mut hasher);
     hasher.finish()
 }

@@ -84,6 +84,10 @@ impl Touches {
         &self.hashes
     }
 
+    pub fn into_all(self) -> Vec<u64> {
+        self.hashes
+    }
+
     fn add_set(&mut self, table: &Arc<Table>, set: &Set) -> Option<()> {
         if !self.tables.iter().any(|known| Arc::ptr_eq(known, table)) {
             self.tables.push(Arc::clone(table));
@@ -102,24 +106,27 @@ impl Touches {
             Meets::Values(values) => values,
         };
         let key = table.key();
+        let mut cells = Vec::new();
+        self.ends.reserve(set.len());
+        self.hashes.reserve(set.len() * (1 + values.len()));
         match set {
             Set::Delete(keys) => keys.iter().try_for_each(|from| {
-                self.row(root, from);
+                self.row(root, from.cells());
                 self.end()
             }),
             Set::Update(updates) => updates.iter().try_for_each(|update| {
-                self.row(root, &update.from);
+                self.row(root, update.from.cells());
                 if update.moved {
-                    self.row(root, &update.row.columns(&key));
+                    self.row(root, update.row.at(&key));
                 }
-                self.values(root, values, &update.row)?;
+                self.values(root, values, &update.row, &mut cells)?;
                 self.end()
             }),
             Set::Insert(rows) => rows.iter().try_for_each(|row| {
                 if !key.is_empty() {
-                    self.row(root, &row.columns(&key));
+                    self.row(root, row.at(&key));
                 }
-                self.values(root, values, row)?;
+                self.values(root, values, row, &mut cells)?;
                 self.end()
             }),
             // Rows without identity: all changes of such a table meet.
@@ -132,14 +139,27 @@ impl Touches {
         Some(())
     }
 
-    fn row(&mut self, root: u32, identity: &OwnedRow) {
-        let row = hash(|it| (root, "row", identity).hash(it));
+    fn row<'a>(&mut self, root: u32, identity: impl Iterator<Item = Cell<'a>>) {
+        let row = hash(|it| {
+            root.hash(it);
+            identity.for_each(|cell| cell.hash(it));
+        });
         self.hashes.push(ROW | row);
     }
 
-    /// The unique values that a row is given. None if one is only known in part.
-    fn values(&mut self, root: u32, values: &[UniqueValue], row: &OwnedRow) -> Option<()> {
-        let cells: Vec<_> = row.cells().collect();
+    /// The unique values that a row is given. None if one is only known in part. `cells` is room for its
+    /// values, used again for each row.
+    fn values<'a>(
+        &mut self,
+        root: u32,
+        values: &[UniqueValue],
+        row: &'a OwnedRow,
+        cells: &mut Vec<Cell<'a>>,
+    ) -> Option<()> {
+        cells.clear();
+        if !values.is_empty() {
+            cells.extend(row.cells());
+        }
         let at = |place: &usize| cells.get(*place).copied().unwrap_or(Cell::Null);
         for value in values {
             let unchanged = value
