@@ -22,7 +22,7 @@
 bool
 ls_replays_in_hot_standby(void)
 {
-	return ls_hot_standby_is_on(ls_replay_hot_standby, PG_MAJORVERSION_NUM, ls_soaked_majors);
+	return ls_hot_standby_is_on(ls_replay_hot_standby, ls_is_listed(PG_MAJORVERSION_NUM, ls_soaked_majors));
 }
 
 /* May records run ahead while sessions read? LS_PARALLEL: they may. */

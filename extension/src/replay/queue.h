@@ -120,6 +120,7 @@ typedef enum LsPipelineState
 	LS_NO_SWITCH,
 	LS_NO_TARGET,
 	LS_NO_CORE,
+	LS_NO_MAJOR,
 	LS_NO_CHECK,
 	LS_NO_SLOT,
 	LS_NO_CONSISTENT,

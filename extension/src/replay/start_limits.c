@@ -50,14 +50,18 @@ static void
 start_limits_choose_helpers(int room)
 {
 	double		cores = ls_sched_cpu();
+	bool		is_tested = ls_is_listed(PG_MAJORVERSION_NUM, ls_tested_majors);
 
-	ls_most_helpers = ls_automatic_helpers(cores, room);
-	if (cores < 2)
+	ls_most_helpers = ls_automatic_helpers(is_tested, cores, room);
+	if (!is_tested)
+		ls_why_no_helpers = LS_NO_MAJOR;
+	else if (cores < 2)
 		ls_why_no_helpers = LS_NO_CORE;
 	ereport(LOG,
 			(errmsg("lockstep.replay_workers is \"auto\", which means %d", ls_most_helpers),
 			 errdetail("Cores that the server may use: %.4g. Background workers that max_worker_processes leaves: %d. %s",
 					   cores, room,
+					   !is_tested ? "One process replays, since more are not tested on PostgreSQL " PG_MAJORVERSION "." :
 					   ls_most_helpers == 0 ? "One process replays." :
 					   ls_replays_in_hot_standby() ? "Replay helpers also work in hot standby, by lockstep.replay_hot_standby." :
 					   "Replay helpers work until recovery is consistent, and not in hot standby.")));

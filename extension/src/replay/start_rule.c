@@ -10,8 +10,11 @@
 /* The queue gets at most one part in this number of the memory: the rest is PostgreSQL's. */
 #define LS_QUEUE_SHARE 4
 
+/* Majors on which the extension's tests run. On another one lockstep.replay_workers = auto means 0. */
+const int	ls_tested_majors[] = {15, 17, 18, 19, 0};
+
 /*
- * Majors on which lockstep.replay_hot_standby = auto means on, and 0. A major belongs here once scripts/soak has
+ * Majors on which lockstep.replay_hot_standby = auto means on. A major belongs here once scripts/soak has
  * run on it with this code, without a difference: 200 seeds of helpers-equality, 200 crashes of helpers-crashes of
  * which a third are power cuts, 40 snapshots of helpers-invariants, and PostgreSQL's recovery suite with helpers
  * and with assertions; and once somebody who did not write it has attacked it there. docs/explanation.md says how
@@ -19,17 +22,25 @@
  */
 const int	ls_soaked_majors[] = {0};
 
+bool
+ls_is_listed(int major, const int *majors)
+{
+	while (*majors != 0 && *majors != major)
+		majors++;
+	return *majors != 0;
+}
+
 /*
- * Helpers for lockstep.replay_workers = auto. cores: that the server may use; a part of one is none, since two
+ * Helpers for lockstep.replay_workers = auto. is_tested: the major is among ls_tested_majors. cores: that the server may use; a part of one is none, since two
  * processes that run would use up a quota of less than two cores, and stand still until the next period. room:
  * background workers that are left.
  */
 int
-ls_automatic_helpers(double cores, int room)
+ls_automatic_helpers(bool is_tested, double cores, int room)
 {
 	int			spare = (int) Min(cores, LS_MOST_AUTOMATIC + 1) - 1;
 
-	return Max(Min(spare, room), 0);
+	return is_tested ? Max(Min(spare, room), 0) : 0;
 }
 
 /* Size of the queue. memory_kb: that the server may use; 0: not known. */
@@ -41,13 +52,9 @@ ls_queue_within_memory(int wanted_kb, uint64 memory_kb)
 	return Max((int) (memory_kb / LS_QUEUE_SHARE), LS_MIN_QUEUE_KB);
 }
 
-/* Do helpers work while sessions read? soaked: majors on which "auto" means that, and 0. */
+/* Do helpers work while sessions read? is_soaked: the major is among ls_soaked_majors. */
 bool
-ls_hot_standby_is_on(LsReplayHotStandby setting, int major, const int *soaked)
+ls_hot_standby_is_on(LsReplayHotStandby setting, bool is_soaked)
 {
-	if (setting != LS_HOT_AUTO)
-		return setting == LS_HOT_ON;
-	while (*soaked != 0 && *soaked != major)
-		soaked++;
-	return *soaked != 0;
+	return setting == LS_HOT_AUTO ? is_soaked : setting == LS_HOT_ON;
 }

@@ -9,10 +9,13 @@
 /* Most helpers that "auto" starts. */
 #define LS_MOST_AUTOMATIC 4
 
+/* Lists of majors end with 0. */
+extern const int ls_tested_majors[];
 extern const int ls_soaked_majors[];
 
-extern int	ls_automatic_helpers(double cores, int room);
+extern bool ls_is_listed(int major, const int *majors);
+extern int	ls_automatic_helpers(bool is_tested, double cores, int room);
 extern int	ls_queue_within_memory(int wanted_kb, uint64 memory_kb);
-extern bool ls_hot_standby_is_on(LsReplayHotStandby setting, int major, const int *soaked);
+extern bool ls_hot_standby_is_on(LsReplayHotStandby setting, bool is_soaked);
 
 #endif							/* LOCKSTEP_START_RULE_H */

@@ -18,12 +18,16 @@ use Test::More;
 my $primary = new_primary(conf => "checkpoint_timeout = 1h\nmax_wal_size = 10GB\n");
 $primary->safe_psql('postgres', q{
 	CREATE TABLE a (id int PRIMARY KEY, k int);
-	INSERT INTO a SELECT g, g FROM generate_series(1, 5000) g;
-	CHECKPOINT;
+	INSERT INTO a SELECT g, g FROM generate_series(1, 5000) g});
+$primary->backup('base');
+$primary->safe_psql('postgres', q{
 	DO $$ BEGIN FOR n IN 1 .. 4 LOOP UPDATE a SET k = k + 1; COMMIT; END LOOP; END $$});
 my $sum = 'SELECT sum(k * id::bigint) FROM a';
 my $expected = $primary->safe_psql('postgres', $sum);
+my $target = $primary->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+$primary->safe_psql('postgres', 'INSERT INTO t SELECT generate_series(1, 10)');
 crashed($primary, 'crash');
+keep_wal($primary, 'base');
 
 # What the log of a server says that "auto" means, and of what it is made.
 sub meaning
@@ -161,6 +165,20 @@ like($out, qr/sum = "$expected"/, 'recovery in single-user mode has all rows');
 unlike($said, qr/WARNING|lockstep|replay helper/, 'and says nothing of helpers');
 $ours->start;
 is($ours->safe_psql('postgres', $sum), $expected, 'as has the server afterwards');
+$ours->stop;
+$ours->clean_node;
+
+# ---- A recovery target ----
+
+$ours = copy_of($primary, 'base', "restore_command = 'false'\nrecovery_target_lsn = '$target'\n"
+	. "recovery_target_action = promote\n");
+append_to_file($ours->data_dir . '/recovery.signal', '');
+$ours->start;
+$ours->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'recovery does not end';
+is($ours->safe_psql('postgres', "$sum UNION ALL SELECT count(*) FROM t"), "$expected\n1000",
+	'recovery ends at its target');
+like(pipeline($ours, "parallel || ' ' || dispatched"),
+	qr/^no: (recovery has a target|the server may use less than two cores) 0$/, 'and nothing has run ahead of it');
 $ours->stop;
 $ours->clean_node;
 

@@ -32,10 +32,11 @@ test_helpers(void)
 	for (int i = 0; i < lengthof(helpers_rows); i++)
 	{
 		const HelpersRow *row = &helpers_rows[i];
-		int			helpers = ls_automatic_helpers(row->cores, row->room);
+		int			helpers = ls_automatic_helpers(true, row->cores, row->room);
 
 		ok(helpers == row->helpers, "%g cores and %d background workers: %d helpers (is %d)",
 		   row->cores, row->room, row->helpers, helpers);
+		ok(ls_automatic_helpers(false, row->cores, row->room) == 0, "none on a major that is not tested");
 	}
 }
 
@@ -74,24 +75,28 @@ test_queue(void)
 	}
 }
 
-/* ---- lockstep.replay_hot_standby ---- */
+/* ---- Majors ---- */
 
 static void
-test_hot_standby(void)
+test_majors(void)
 {
 	static const int some[] = {15, 18, 0};
 	static const int none[] = {0};
 
-	for (int major = 15; major <= 19; major++)
+	for (int major = 15; major <= 20; major++)
 	{
-		bool		soaked = major == 15 || major == 18;
-
-		ok(ls_hot_standby_is_on(LS_HOT_ON, major, none), "on %d: on is on", major);
-		ok(!ls_hot_standby_is_on(LS_HOT_OFF, major, some), "on %d: off is off", major);
-		ok(!ls_hot_standby_is_on(LS_HOT_AUTO, major, none), "on %d: auto is off without long tests", major);
-		ok(ls_hot_standby_is_on(LS_HOT_AUTO, major, some) == soaked, "on %d: auto goes by the table", major);
+		ok(ls_is_listed(major, some) == (major == 15 || major == 18), "%d, among 15 and 18", major);
+		ok(!ls_is_listed(major, none), "%d, among none", major);
+		/* for 16 it is only compiled (docs/installing.md) */
+		ok(ls_is_listed(major, ls_tested_majors) == (major != 16 && major < 20), "%d: is it tested?", major);
 		/* whoever adds a major has run what start_rule.c names */
-		ok(!ls_hot_standby_is_on(LS_HOT_AUTO, major, ls_soaked_majors), "on %d: auto is off yet", major);
+		ok(!ls_is_listed(major, ls_soaked_majors), "%d: no long tests yet", major);
+	}
+	for (int soaked = 0; soaked <= 1; soaked++)
+	{
+		ok(ls_hot_standby_is_on(LS_HOT_ON, soaked), "on is on");
+		ok(!ls_hot_standby_is_on(LS_HOT_OFF, soaked), "off is off");
+		ok(ls_hot_standby_is_on(LS_HOT_AUTO, soaked) == soaked, "auto goes by the long tests");
 	}
 }
 
@@ -100,6 +105,6 @@ main(void)
 {
 	test_helpers();
 	test_queue();
-	test_hot_standby();
+	test_majors();
 	return done_testing();
 }
