@@ -577,6 +577,31 @@ mod tests {
         assert!(!text.contains("--subscriber"), "{text}");
     }
 
+    /// A copy that runs is an observation, and no cause.
+    #[test]
+    fn an_initial_copy_is_mentioned() {
+        let copy = lockstep_lag::rules::InitialCopy {
+            tables: 2,
+            rows: 1_234,
+        };
+        let diagnosis = Diagnosis {
+            healthy: true,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: vec![LinkReport {
+                initial_copy: Some(copy),
+                ..link("app", 0.0)
+            }],
+            findings: Vec::new(),
+            checks: Vec::new(),
+            failover: Vec::new(),
+        };
+        let text = text::report(&diagnosis, 1);
+        let line = "- app: its initial copy runs: 2 tables are being copied, 1,234 rows so far";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("Healthy: no replica lags"), "{text}");
+    }
+
     #[test]
     fn the_exit_code_says_what_is_known() {
         let nothing = || Diagnosis {

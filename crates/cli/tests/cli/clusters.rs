@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use crate::browser::Browser;
 use crate::doctor_support::doctor;
+use crate::serve_page::pictures;
 use crate::serve_support::{Serve, until};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -151,9 +153,17 @@ fn one_serve_watches_clusters_and_follows_patroni() {
                 .then_some(())
         });
     }
-    // A failover: the former primary is gone, and so is its Patroni.
-    stage.a.stop(Stop::Immediate).unwrap();
+    the_page_shows_each(&serve);
+    // A failover: first there are two primaries, of which Patroni does not know, in one cluster only.
     stage.b.promote().unwrap();
+    until("two primaries are found", || {
+        let state = serve.get("/api/state?cluster=shop").json();
+        (state["diagnosis"]["findings"][0]["cause"] == "two_primaries").then_some(())
+    });
+    let users = serve.get("/api/state?cluster=users").json();
+    assert_eq!(users["diagnosis"]["findings"], json!([]), "{users}");
+    // Then the former primary is gone, and so is its Patroni.
+    stage.a.stop(Stop::Immediate).unwrap();
     stage
         .patroni
         .say(200, &members(&[member("b", "leader", &stage.b)]));
@@ -284,6 +294,30 @@ fn serve_judges_each(serve: &Serve) {
         assert!(text.contains(line), "{text}");
     }
     assert_eq!(text.matches("# TYPE lockstep_up gauge").count(), 1);
+}
+
+fn the_page_shows_each(serve: &Serve) {
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    browser.open(&format!("http://{}/", serve.address));
+    let clusters = "return [...document.querySelectorAll('#cluster-list li')].map((li) => li.textContent).join()";
+    until("both clusters are there", || {
+        (browser.text(clusters) == "✓shop,?users").then_some(())
+    });
+    let words = "return document.getElementById('words').textContent";
+    until("the first is shown", || {
+        (browser.text(words) == "shop: No replica lags").then_some(())
+    });
+    browser.run("document.querySelector('#cluster-list li:last-child a').click()");
+    until("the other one is shown", || {
+        let words = browser.text(words);
+        (words == "users: No replica that could be asked lags; far cannot be asked").then_some(())
+    });
+    if let Some(folder) = pictures() {
+        browser.picture(&folder.join("clusters.png"));
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 /// A pool takes the members that Patroni names, with its agents at their usual ports.
