@@ -314,6 +314,10 @@ fn the_page_shows_each(serve: &Serve) {
         let words = browser.text(words);
         (words == "users: No replica that could be asked lags; far cannot be asked").then_some(())
     });
+    let marked = "return document.querySelector('#cluster-list [aria-current=page]')?.textContent";
+    until("it is marked", || {
+        (browser.text(marked) == "users").then_some(())
+    });
     if let Some(folder) = pictures() {
         browser.picture(&folder.join("clusters.png"));
     }

@@ -2,7 +2,7 @@
 
 import { failover } from "./failover.js";
 import { incidents } from "./incidents.js";
-import { News, allClusters } from "./news.js";
+import { CLUSTER, News, allClusters } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";
 import { topology } from "./topology.js";
@@ -119,7 +119,7 @@ async function clusters() {
     const all = await allClusters();
     show(at("clusters"), all.length > 1);
     if (all.length < 2) return;
-    const chosen = news.state?.cluster;
+    const chosen = CLUSTER ?? all[0].name;
     sync(at("cluster-list"), all, (one) => one.name, cluster, (shown, one) => {
       mark(shown.root, "data-level", one.verdict.level);
       put(shown.sign, MARKS[one.verdict.level]);

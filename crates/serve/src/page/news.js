@@ -1,9 +1,9 @@
 // What lockstep serve says: states as they come, and the history of each link.
 
 const RETRY = 2000;
-const CLUSTER = new URLSearchParams(location.search).get("cluster");
+// The cluster that this page shows; null for the first.
+export const CLUSTER = new URLSearchParams(location.search).get("cluster");
 
-// The address of an answer about the cluster that this page shows; without one the first is meant.
 function of(path, query = "") {
   const parts = CLUSTER === null ? [] : [`cluster=${encodeURIComponent(CLUSTER)}`];
   if (query) parts.push(query);
