@@ -16,7 +16,7 @@ use crate::node::{MOST_NAME, Node, Role};
 /// Port of Patroni's REST interface, unless a URL names another.
 const PORT: u16 = 8008;
 
-/// Most members of a cluster.
+/// Most members of a cluster, and of those that are told to have left.
 const MOST_MEMBERS: usize = 200;
 
 /// Time for which a member that has left is told.
@@ -217,6 +217,10 @@ impl Roster {
             .map(|index| named.remove(index));
         named.retain(|node| !is_member(node));
         for member in members {
+            // Names are unique, also of those that are alike once they are shortened.
+            if member.name.is_empty() || nodes.iter().any(|node| node.name == member.name) {
+                continue;
+            }
             let port = member.port.to_string();
             let conninfo = self.conninfo.clone().with("host", &member.host);
             let conninfo = conninfo.and_then(|conninfo| conninfo.with("port", &port));
@@ -294,6 +298,8 @@ impl Roster {
         self.left.retain(|(name, at_ms)| {
             now_ms.saturating_sub(*at_ms) < told_ms && !nodes.iter().any(|node| node.name == *name)
         });
+        let surplus = self.left.len().saturating_sub(MOST_MEMBERS);
+        self.left.drain(..surplus);
     }
 
     pub fn membership(&self, now_ms: i64) -> Membership {
@@ -492,6 +498,38 @@ mod tests {
             assert_ne!(unknown(&it), "", "{answer:?}");
             assert_eq!(it.membership(3).left, []);
         }
+    }
+
+    #[test]
+    fn names_are_unique_and_what_is_remembered_is_bounded() {
+        let mut it = roster(&[]);
+        let long = "x".repeat(100);
+        let other = format!("{long}y");
+        let alike = [
+            ("a", "leader"),
+            (&long, "replica"),
+            (&other, "replica"),
+            ("", "replica"),
+        ];
+        it.take(Ok(&cluster(&alike)), 1);
+        let names: Vec<usize> = it.nodes().iter().map(|node| node.name.len()).collect();
+        assert_eq!(names, [1, MOST_NAME]);
+        for number in 0..2 * MOST_MEMBERS {
+            let name = format!("n{number}");
+            it.take(Ok(&cluster(&[("a", "leader"), (&name, "replica")])), 2);
+        }
+        assert_eq!(it.membership(3).left.len(), MOST_MEMBERS);
+        let many: Vec<String> = (0..=MOST_MEMBERS)
+            .map(|number| format!("n{number}"))
+            .collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), "replica")).collect();
+        it.take(Ok(&cluster(&many)), 4);
+        assert_eq!(it.nodes().len(), 2);
+        assert!(
+            unknown(&it).contains("it names 201 members"),
+            "{}",
+            unknown(&it)
+        );
     }
 
     #[test]

@@ -183,6 +183,6 @@ mod tests {
                         # HELP x_size About it.\n# TYPE x_size gauge\nx_size{node=\"n\",cluster=\"b\"} 1\n";
         assert_eq!(text, expected);
         let one = of("a", &["up", "age"]);
-        assert_eq!(merged(&[one.clone()]), one);
+        assert_eq!(merged(std::slice::from_ref(&one)), one);
     }
 }

@@ -198,8 +198,11 @@ fn file(text: &str) -> NamedNodes {
     args(Some(path), &[])
 }
 
-/// Clusters of a file with this text, and the names of their nodes.
-fn clusters(text: &str) -> Result<Vec<(Option<String>, Vec<String>)>, String> {
+/// A cluster's name, and the names of its nodes.
+type Names = (Option<String>, Vec<String>);
+
+/// Clusters of a file with this text.
+fn clusters(text: &str) -> Result<Vec<Names>, String> {
     let named = file(text);
     let found = named.clusters().map_err(|error| error.to_string());
     std::fs::remove_dir_all(named.file.unwrap().parent().unwrap()).unwrap();
