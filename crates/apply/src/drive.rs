@@ -40,6 +40,9 @@ use crate::writer::{self, Writer};
 /// Messages that are taken before events and the time are looked at again.
 const MESSAGES: usize = 64;
 
+/// Interval of looks whether the writers have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Why a session has ended.
 pub(crate) struct Ended {
     pub error: Option<ApplyError>,
@@ -388,15 +391,18 @@ impl<'a> Drive<'a> {
         let mut ending = Ending::new(Instant::now());
         while !self.pool.is_finished() {
             let left = ending.patience(self.pool.has_failed(), Instant::now());
-            match self.events.recv_timeout(left) {
+            if left.is_zero() {
+                self.pool.cancel();
+                ending.cancelled(Instant::now());
+                continue;
+            }
+            // A writer that has nothing to do ends without news.
+            match self.events.recv_timeout(left.min(LOOK_EVERY)) {
                 Ok(event) => {
                     let _ = self.event(event);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.pool.cancel();
-                    ending.cancelled(Instant::now());
-                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
         self.pool.join();

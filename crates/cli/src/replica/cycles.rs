@@ -146,11 +146,13 @@ pub fn history(args: &HistoryArgs) -> Result<()> {
                 .to_string(),
             );
         }
-        Output::Text if running.is_none() && cycles.is_empty() => output::print(&format!(
-            "replica {} has had no cycle: it {}",
-            replica.name,
-            frequency_words(replica.frequency)
-        )),
+        Output::Text if running.is_none() && cycles.is_empty() => {
+            let does = match replica.check_not_promoted() {
+                Ok(()) => format!(": it {}", frequency_words(replica.frequency)),
+                Err(_) => " and will have none: it is promoted".to_owned(),
+            };
+            output::print(&format!("replica {} has had no cycle{does}", replica.name));
+        }
         Output::Text => {
             print_cycles(running.iter().map(running_line), &cycles);
         }

@@ -198,6 +198,8 @@ impl<'a> Run<'a> {
         if let Some(words) = found.slot_lost(&self.replica).or(found.altered.clone()) {
             return Ok(SourceSays::Unusable(words));
         }
+        // Before the source's end: apply goes on meanwhile.
+        let stands = self.state.stands(&self.what.name)?;
         let (end, open) = match mark(&self.source) {
             Ok(marked) => marked,
             Err(error) => return Ok(SourceSays::Nothing(error.words())),
@@ -210,7 +212,6 @@ impl<'a> Run<'a> {
                 verb(open, "was", "were")
             ));
         }
-        let stands = self.state.stands(&self.what.name)?;
         if stands > end {
             return Ok(SourceSays::Unusable(format!(
                 "the source's WAL ends at {end}, before {stands}, which is applied: it was set back to an \
