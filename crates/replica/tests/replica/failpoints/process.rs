@@ -164,11 +164,12 @@ impl Process {
         assert_eq!(self.died_at(), at.name(), "{}", said(&self.log));
     }
 
-    /// Where it has died: it has said that last.
+    /// Where it has died. Another process may have said something since.
     pub fn died_at(&self) -> String {
         let said = said(&self.log);
-        let died = said.trim_end().rsplit_once(DIES);
-        died.map(|(_, name)| name.to_owned()).unwrap_or_default()
+        let died = said.rsplit_once(DIES);
+        let name = died.and_then(|(_, rest)| rest.lines().next());
+        name.unwrap_or_default().to_owned()
     }
 
     /// Waits until it has ended. True if it has succeeded.
