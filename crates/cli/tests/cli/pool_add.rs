@@ -13,10 +13,15 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 
 use crate::pool_haproxy::{lockstep, text};
+use crate::serve_support::until;
 
 /// Blocks of the table that the peer's readers like, and how many of them are in a server's shared buffers.
 const IN_MEMORY: &str = "SELECT count(*)::text FROM lockstep_hot_blocks() \
      WHERE relfilenode = pg_relation_filenode('liked') AND relforknumber = 0";
+
+/// Sessions of pg_basebackup.
+const BACKUPS: &str =
+    "SELECT count(*)::text FROM pg_stat_replication WHERE application_name <> 'new'";
 
 /// A primary, its standby, and what a new node needs.
 struct Pool {
@@ -151,11 +156,21 @@ fn a_node_is_made_however_often_the_command_is_killed() {
     assert!(pool.new.data().join("half-made").exists() && pool.kept().exists());
     assert_eq!(pool.slots().as_deref(), Some("new peer"));
 
+    // Killed while pg_basebackup copies: the next call ends that.
+    let conninfo = pool.new.conninfo(SUPERUSER);
+    let data = pool.new.data();
+    let slow = pool.command(&conninfo, data, &["--max-rate", "32kB"]);
+    killed_at(slow, "cloning peer", || data.join("backup_label").exists());
+
     // Killed once it is whole, before the server starts.
     let cloned = pool.programs("cloned", "pg_ctl", "kill -9 $PPID");
     let killed = pool.add(&["--bin-dir", &cloned]);
     assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
     assert!(text(&killed).contains("cloning peer"), "{killed:?}");
+    until("the copy that was cut off has ended", || {
+        let left = pool.peer.query_text(BACKUPS).unwrap();
+        (left.as_deref() == Some("0")).then_some(())
+    });
     assert!(!pool.new.data().join("half-made").exists());
     let whole = fs::metadata(pool.new.data().join("PG_VERSION"))
         .unwrap()
@@ -163,14 +178,8 @@ fn a_node_is_made_however_often_the_command_is_killed() {
         .unwrap();
 
     // Killed while it is warmed.
-    let conninfo = pool.new.conninfo(SUPERUSER);
-    let mut warming = pool.command(&conninfo, pool.new.data(), &["--warm-rate", "1kB"]);
-    let mut warming = warming.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(warming.stdout.take().unwrap()).lines();
-    let mut lines = lines.map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("reading what peer has in memory")));
-    warming.kill().unwrap();
-    warming.wait().unwrap();
+    let slow = pool.command(&conninfo, data, &["--warm-rate", "1kB"]);
+    killed_at(slow, "reading what peer has in memory", || true);
     let blocks = pool.peer.query_text(IN_MEMORY).unwrap();
     assert_ne!(pool.new.query_text(IN_MEMORY).unwrap(), blocks);
 
@@ -190,7 +199,6 @@ fn a_node_is_made_however_often_the_command_is_killed() {
     assert_eq!(pool.new.query_text(IN_MEMORY).unwrap(), blocks);
     joined(&pool);
 
-    let data = pool.new.data();
     pool.refused(
         (&conninfo, data),
         &[],
@@ -198,6 +206,19 @@ fn a_node_is_made_however_often_the_command_is_killed() {
         "is not empty, and no clone that this command began",
     );
     stop(&pool);
+}
+
+/// Kills a command that has said something, once something is there.
+fn killed_at(mut command: Command, said: &str, there: impl Fn() -> bool) {
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(
+        lines.map_while(Result::ok).any(|line| line.contains(said)),
+        "{said}"
+    );
+    until(said, || there().then_some(()));
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 /// What cannot be done is refused before anything is made.
@@ -223,6 +244,12 @@ fn refusals(pool: &Pool) {
     // A node of the file has that server, so it is called otherwise there.
     let taken = taken.replace("host=", "host=/./");
     pool.refused((&taken, pool.new.data()), &[], 4, &words);
+    let listed = fs::read_to_string(&pool.nodes).unwrap();
+    let sockets = pool.primary.sockets().display().to_string();
+    let nowhere = listed.replacen(&sockets, "/nowhere", 1);
+    pool.lab.write_file("nodes.toml", &nowhere).unwrap();
+    pool.refused(new, &[], 3, "primary cannot be used");
+    pool.lab.write_file("nodes.toml", &listed).unwrap();
     if pool.lab.account().is_other() {
         let words = pool.words(&conninfo, pool.new.data(), &[]);
         let words: Vec<_> = words.iter().map(String::as_str).collect();

@@ -81,7 +81,7 @@ pub enum NewcomerError {
     )]
     InUse(PathBuf),
     #[error(
-        "another lockstep pool add works on {}, or pg_basebackup of one that was killed: wait until it has ended",
+        "another lockstep pool add works on {}: wait until it has ended",
         .0.display()
     )]
     Busy(PathBuf),
@@ -159,4 +159,43 @@ fn advice(words: &str) -> &'static str {
     ];
     let found = known.iter().find(|(sign, _)| words.contains(sign));
     found.map_or("", |(_, advice)| advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let clone = |words: &str| NewcomerError::Clone {
+            node: "db2".to_owned(),
+            words: words.to_owned(),
+        };
+        let full = "could not write to file \"x\": No space left on device";
+        let room = NewcomerError::DiskFull {
+            folder: "/data".into(),
+            free: 10 << 20,
+            needed: 3 << 30,
+        };
+        for (error, words) in [
+            (clone(full), "free some room and run this again"),
+            (
+                clone("FATAL:  no pg_hba.conf entry for replication"),
+                "add a line for database replication",
+            ),
+            (
+                clone("FATAL:  number of requested standby connections exceeds max_wal_senders"),
+                "raise max_wal_senders",
+            ),
+            (
+                clone("ERROR:  all replication slots are in use"),
+                "raise max_replication_slots",
+            ),
+            (room, "has 10 MB, and the clone needs about 3.0 GB"),
+        ] {
+            let said = error.to_string();
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(clone("something").to_string().ends_with("something"));
+    }
 }

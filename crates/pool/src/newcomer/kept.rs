@@ -5,22 +5,31 @@
 //! line is on disk before anything is made: so a clone and a slot that are there with it were made for this
 //! node, and without it were not.
 //!
-//! Whoever works on the folder holds a lock on the file. pg_basebackup gets the file as its standard input,
-//! so that the lock outlives a killed process for as long as that writes into the folder.
+//! Whoever works on the folder holds a lock on the file. pg_basebackup, whose process that receives WAL would
+//! outlive a killed caller for ever, gets the file as its standard input: the next call knows it by that, and
+//! ends it before it touches the folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::error::NewcomerError;
 
 /// Most bytes of the file.
 const MOST_FILE: u64 = 64 * 1024;
+
+/// How long a killed program may take to end, and the time between two looks.
+const STRAY_PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Which node is added.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +162,7 @@ impl Kept {
         if file.metadata().map_err(io("read"))?.nlink() == 0 {
             return Err(NewcomerError::Busy(data.to_path_buf()));
         }
+        end_strays(&file).map_err(io("end the programs that have"))?;
         let mut text = String::new();
         Read::take(&mut *file, MOST_FILE)
             .read_to_string(&mut text)
@@ -193,15 +203,48 @@ impl Kept {
         synced.map_err(NewcomerError::io("write", &self.path))
     }
 
-    /// The file for a program that holds the lock, too, until it ends.
-    pub fn share(&self) -> Result<File, NewcomerError> {
-        let shared = self.file.try_clone();
-        shared.map_err(NewcomerError::io("open", &self.path))
+    /// The file as the standard input of a program that works on the folder.
+    pub fn mark(&self) -> Result<File, NewcomerError> {
+        File::open(&self.path).map_err(NewcomerError::io("open", &self.path))
     }
 
     /// Removes the file: the node serves, or nothing was begun.
     pub fn remove(self) -> Result<(), NewcomerError> {
         fs::remove_file(&self.path).map_err(NewcomerError::io("remove", &self.path))
+    }
+}
+
+/// Ends what a killed call has left: the programs whose standard input is this file.
+fn end_strays(file: &File) -> io::Result<()> {
+    let ours = file.metadata()?;
+    let began = Instant::now();
+    loop {
+        let mut left = false;
+        for entry in fs::read_dir("/proc")? {
+            let Ok(entry) = entry else { continue };
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            // What has ended meanwhile, or is another user's, is none of ours.
+            let Ok(input) = fs::metadata(entry.path().join("fd/0")) else {
+                continue;
+            };
+            if (input.dev(), input.ino()) == (ours.dev(), ours.ino()) {
+                left = true;
+                let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        if !left {
+            return Ok(());
+        }
+        if began.elapsed() > STRAY_PATIENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -256,6 +299,8 @@ pub fn clear(data: &Path) -> Result<(), NewcomerError> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     fn about(node: &str) -> About {
@@ -306,12 +351,24 @@ mod tests {
         kept.begin(&about("a")).unwrap();
         kept.done(Step::Cloned).unwrap();
         let whole = fs::read_to_string(kept.path()).unwrap();
-        // Whoever got the file holds the lock as well.
-        let shared = kept.share().unwrap();
         let path = kept.path().to_path_buf();
-        std::mem::forget(kept);
-        assert!(matches!(Kept::open(&data), Err(NewcomerError::Busy(_))));
-        drop(shared);
+        // What a killed call has left is ended, and nothing else.
+        let sleep = |input: Stdio| {
+            Command::new("sleep")
+                .arg("600")
+                .stdin(input)
+                .spawn()
+                .unwrap()
+        };
+        let mut stray = sleep(kept.mark().unwrap().into());
+        let mut other = sleep(Stdio::null());
+        drop(kept);
+        // It is a zombie until it is waited for, and has no input any more.
+        drop(Kept::open(&data).unwrap());
+        assert!(!stray.wait().unwrap().success());
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
 
         let first = whole.find('\n').unwrap();
         for length in 0..=whole.len() {

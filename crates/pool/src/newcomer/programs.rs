@@ -85,7 +85,7 @@ pub fn base_backup(
         command.arg(format!("--tablespace-mapping={mapping}"));
     }
     command
-        .stdin(kept.share()?)
+        .stdin(kept.mark()?)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = command

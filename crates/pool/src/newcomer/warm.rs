@@ -7,13 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 
 use super::error::NewcomerError;
 use super::hot::{Batch, Batches, Pace};
 use super::peer::{APPLICATION, HOT_SCHEMA};
+
+/// How long a peer may take to sort its list, of 13 million blocks for 100 GB.
+const LIST_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How a node is warmed.
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +110,7 @@ fn databases(session: &mut Connection) -> Result<BTreeMap<u32, String>, ClientEr
 /// The peer's hottest blocks, in the order of their files.
 fn list(peer: &Conninfo, schema: &str, most: u64) -> Result<Vec<Batch>, ClientError> {
     let mut session = Connection::connect(peer, Purpose::Sql, APPLICATION)?;
+    session.set_patience(LIST_PATIENCE);
     let columns = "reldatabase, reltablespace, relfilenode, relforknumber, relblocknumber";
     let mut copy = session.copy_out(&format!(
         "COPY (SELECT {columns} FROM (SELECT * FROM {schema}.lockstep_hot_blocks() \
