@@ -423,9 +423,16 @@ fn said_by(path: &Path) -> io::Result<Says> {
         return Ok(Says::Nothing);
     };
     let is_whole = size.bytes() == length;
-    let Some(major) = major_of(header.magic) else {
+    let second = header_at(path, PAGE)?.map(|(second, _)| second);
+    let second = second.filter(|second| Some(second.address) == header.address.checked_add(PAGE));
+    let magic = match (major_of(header.magic), second) {
+        // The second page belongs here and is of a version that is known: the first is damaged.
+        (None, Some(second)) if is_whole => second.magic,
+        _ => header.magic,
+    };
+    let Some(major) = major_of(magic) else {
         return Ok(match is_whole {
-            true => Says::OtherVersion(header.magic),
+            true => Says::OtherVersion(magic),
             false => Says::Nothing,
         });
     };
@@ -437,14 +444,11 @@ fn said_by(path: &Path) -> io::Result<Says> {
         }));
     }
     let identity = Identity {
-        magic: header.magic,
+        magic,
         size,
         system: SystemId::from(long.system),
     };
-    let second = header_at(path, PAGE)?;
-    let is_sure = second.is_some_and(|(second, _)| {
-        second.magic == header.magic && Some(second.address) == header.address.checked_add(PAGE)
-    });
+    let is_sure = second.is_some_and(|second| second.magic == header.magic);
     Ok(Says::Identity(identity, major, is_sure))
 }
 

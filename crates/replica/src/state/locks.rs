@@ -17,7 +17,7 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const WRITES_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// SQLSTATE of a lock that was not free in time.
-const LOCKED: &str = "55P03";
+pub const LOCKED: &str = "55P03";
 
 /// Who holds a replica's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,6 +54,7 @@ pub use cycles::{Cycle, CyclesNow, Forced, RunningCycle};
 pub use hold::{Held, Hold};
 pub use home::system_id;
 pub use locks::Holder;
+pub(crate) use locks::LOCKED;
 use locks::{Lock, lock_holders};
 pub use promotion::Promotion;
 pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};

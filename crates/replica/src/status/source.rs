@@ -8,7 +8,7 @@ use lockstep_wire::Lsn;
 use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
-use crate::state::{APPLICATION, Attached, Replica, ReplicaState, TableCopy, system_id};
+use crate::state::{APPLICATION, Attached, LOCKED, Replica, ReplicaState, TableCopy, system_id};
 use crate::status::attached::{Later, later, look};
 use crate::status::lost::{
     Lost, Sent, Why, later_partitions, lost, no_partitions, sent, sequences, uncopied,
@@ -26,6 +26,9 @@ const CONNECT_S: &str = "3";
 
 /// Most tables that an error names.
 const MOST_NAMED: usize = 10;
+
+/// From 16 on, pg_publication_tables opens each table, and so waits for whoever has locked one.
+const LOCKS: &str = "SET lock_timeout = '1s'";
 
 pub(crate) const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_flush_lsn() END";
@@ -181,6 +184,7 @@ impl Source {
         let conninfo = source_of(source, &replica.source)?;
         let ask = || -> Result<(String, Self), ClientError> {
             let mut session = connect(&conninfo)?;
+            session.execute(LOCKS)?;
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
@@ -218,7 +222,14 @@ impl Source {
             };
             Ok((system, source))
         };
-        let (system, source) = ask().map_err(ReplicaError::Source)?;
+        let (system, source) = ask().map_err(|error| match error.refusal() {
+            Some(refusal) if refusal.sqlstate == LOCKED => ReplicaError::State(format!(
+                "source: what publication {} has cannot be seen while one of its tables is locked ({}): look \
+                 for the lock in pg_locks there, or repeat once it is gone",
+                replica.publication, refusal.message
+            )),
+            _ => ReplicaError::Source(error),
+        })?;
         if system != replica.system_id && !system.starts_with("unknown") {
             return Err(ReplicaError::State(format!(
                 "source: it is cluster {system}, the replica was made from {}",

@@ -128,8 +128,10 @@ fn a_page_of_its_place_with_another_magic_or_a_newer_timeline_is_damage() {
     for path in &scene.segments[1..] {
         fs::remove_file(path).unwrap();
     }
-    change(first, |bytes| bytes[0] ^= 8);
-    assert_fails(&scene, &[name(first), "is damaged"]);
+    for bit in [8, 0x40] {
+        change(first, |bytes| bytes[0] ^= bit);
+        assert_fails(&scene, &[name(first), "is damaged"]);
+    }
 }
 
 #[test]
