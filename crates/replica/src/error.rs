@@ -33,6 +33,9 @@ pub enum ReplicaError {
     /// What the target's state does not allow.
     #[error("{0}")]
     State(String),
+    /// A server or database that the replica was not made from.
+    #[error("source: {0}")]
+    OtherSource(String),
     /// The replica follows no source any more, or is about to.
     #[error("{}", promoted(.name, *.is_done))]
     Promoted { name: String, is_done: bool },

@@ -107,17 +107,18 @@ pub fn words(promotion: &Promotion) -> String {
     };
     let newest = promotion.commit_time.as_ref();
     let newest = newest.map_or_else(String::new, |time| {
-        format!(", the newest transaction being of {time}")
+        format!(", the newest transaction on the target being of {time}")
     });
-    let lost = match promotion.loses {
-        true => ", and nothing that was committed there later",
-        false => "",
+    let lost = match (promotion.loses, promotion.lsn) {
+        (true, Some(_)) => ", and nothing that was committed there later",
+        (true, None) => ", nor what it lacks",
+        (false, _) => "",
     };
     let at = promotion.at.as_ref();
     let at = at.map_or_else(String::new, |at| {
         format!("; since {at} it is a database of its own")
     });
-    format!("{has}{newest}{lost}{at}")
+    format!("{has}{lost}{newest}{at}")
 }
 
 pub fn to_json(promotion: &Promotion) -> Value {

@@ -13,7 +13,7 @@ use lockstep_replica::state::{
     TableState, Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
-use lockstep_replica::status::standing::{Lag, Standing, lag, missing_words, standing};
+use lockstep_replica::status::standing::{Lag, Standing, lag, missed, missing_words, standing};
 use lockstep_service::exit::Failure;
 use lockstep_service::words::figures::seconds;
 use lockstep_service::words::output::{self, Output};
@@ -368,7 +368,7 @@ impl Known {
         });
         let mut notes: Vec<_> = std::iter::once(is).chain(left).collect();
         notes.extend(unmade_words(&self.unmade, name));
-        notes.extend(missing_words(self.missing()));
+        notes.extend(missed(self.missing()));
         notes
     }
 

@@ -67,7 +67,10 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     );
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
     let log = std::fs::read_to_string(lab.folder().join("log")).unwrap();
-    assert!(log.contains("the replica is promoted"), "{log}");
+    assert!(
+        log.contains("a promotion of the replica has begun"),
+        "{log}"
+    );
 
     on(&target, "INSERT INTO a (v) VALUES ('here')");
     assert_eq!(
@@ -194,5 +197,65 @@ fn what_the_spool_has_is_not_lost_with_the_source() {
     assert_eq!(value(&source, kept), "2");
     let commands = printed.lines().filter(|line| line.ends_with(';'));
     commands.for_each(|command| on(&source, command));
+    assert_eq!(value(&source, kept), "0");
+}
+
+#[test]
+fn what_is_not_its_source_says_nothing_of_it() {
+    let (_lab, source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    source.run("CREATE DATABASE other");
+    let other = from.replace("dbname=app", "dbname=other");
+    let kept = "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)";
+    for (wrong, wanted) in [(&to, "it is cluster"), (&other, "it is database other")] {
+        for args in [
+            &[
+                "promote",
+                "r",
+                "--target",
+                &to,
+                "--source",
+                wrong,
+                "--with-data-loss",
+            ][..],
+            &["promote", "r", "--target", &to, "--source", wrong],
+            &["drop", "r", "--target", &to, "--source", wrong],
+        ] {
+            let refused = output(args);
+            assert_eq!(refused.status.code(), Some(1), "{args:?} {refused:?}");
+            let said = said(&refused);
+            assert!(
+                said.contains(wanted) && !said.contains("drop it on"),
+                "{args:?} {said}"
+            );
+            assert!(said.contains("name the right one") || said.contains("Name the right one"));
+            assert_eq!(value(&target, PHASE), "ready", "{args:?}");
+            assert_eq!(value(&source, kept), "2", "{args:?}");
+        }
+    }
+
+    // The address that the state has leads to another cluster now.
+    let state = "UPDATE lockstep.replica SET source = ";
+    on(&target, &format!("{state}'{to}'"));
+    let refused = output(&["promote", "r", "--target", &to]);
+    assert!(said(&refused).contains("--with-data-loss"), "{refused:?}");
+    let done = output(&["promote", "r", "--target", &to, "--with-data-loss"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert_eq!(
+        text(&done.stdout)
+            .lines()
+            .filter(|line| line.ends_with(';'))
+            .count(),
+        2
+    );
+    let shown = &status(&to)["replicas"][0];
+    assert_eq!(shown["promotion"]["left_on_source"], true, "{shown}");
+    assert_eq!(value(&source, kept), "2");
+    let refused = output(&["drop", "r", "--target", &to]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(said(&refused).contains("--without-source"), "{refused:?}");
+    let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
+    assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");
 }

@@ -503,7 +503,8 @@ fn end_promoted(name: &str, control: &Control) {
     if !control.is_stopped() {
         info!(
             replica = name,
-            "the replica is promoted: nothing more of the source is applied, and this process ends with it"
+            "a promotion of the replica has begun: nothing more of the source is applied, and this process \
+             ends with it"
         );
     }
     control.count(|stats| stats.promoted = true);

@@ -26,7 +26,7 @@ use crate::state::{
     unmade_words,
 };
 use crate::status::source::{END, Source, connect, source_of};
-use crate::status::standing::{Standing, hindrance, missing_words, standing};
+use crate::status::standing::{Standing, hindrance, missed, standing};
 use lockstep_apply::sessions::SILENT;
 
 /// Interval of questions to the state.
@@ -192,9 +192,18 @@ impl<'a> Run<'a> {
             Ok(found) => found,
             Err(ReplicaError::Source(error)) => return Ok(SourceSays::Nothing(error.words())),
             Err(ReplicaError::State(words)) => return Ok(SourceSays::Unusable(words)),
+            // A wrong --source says nothing of the replica's.
+            Err(ReplicaError::OtherSource(words)) if self.what.source.is_some() => {
+                return Err(ReplicaError::OtherSource(format!(
+                    "{words}: name the right one with --source. Nothing is changed"
+                )));
+            }
+            Err(ReplicaError::OtherSource(words)) => {
+                return Ok(SourceSays::Nothing(format!("at its address, {words}")));
+            }
             Err(error) => return Err(error),
         };
-        self.lacks.extend(found.unreplicated(&self.replica).words);
+        self.lacks.extend(found.lacking());
         if let Some(words) = found.slot_lost(&self.replica).or(found.altered.clone()) {
             return Ok(SourceSays::Unusable(words));
         }
@@ -417,11 +426,9 @@ impl<'a> Run<'a> {
                 failpoint::PROMOTE_CLEANED.reach();
                 self.state.keep_source_clean(&self.what.name)
             }
-            Err(ReplicaError::Source(error)) => {
-                self.notes.push(format!(
-                    "the source did not let go of the replica: {}",
-                    error.words()
-                ));
+            Err(error @ (ReplicaError::Source(_) | ReplicaError::OtherSource(_))) => {
+                self.notes
+                    .push(format!("nothing is removed from the source: {error}"));
                 Ok(())
             }
             Err(error) => Err(error),
@@ -437,7 +444,7 @@ impl<'a> Run<'a> {
         let missing = (self.state.tables(name)?.iter())
             .map(|table| table.missing)
             .sum();
-        self.lacks.extend(missing_words(missing));
+        self.lacks.extend(missed(missing));
         let left = match promotion.is_left {
             true => Some((self.replica.clone(), left_on_source(&self.replica)?)),
             false => None,

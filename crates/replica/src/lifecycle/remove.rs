@@ -9,7 +9,7 @@ use lockstep_client::{ClientError, Conninfo, Purpose};
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, ReplicaState};
-use crate::status::source::source_of;
+use crate::status::source::{other_place, place, source_of};
 use lockstep_apply::origins;
 use lockstep_apply::sessions;
 
@@ -20,11 +20,16 @@ const IN_USE: &str = "55006";
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Drops the replica's slot and publication on the source, as far as they are there.
+/// Drops the replica's slot and publication on the source, as far as they are there. Another server or
+/// database than the replica was made from is an error: it says nothing of the source.
 pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
-    let removed = || -> Result<(), ClientError> {
+    let removed = || -> Result<Option<String>, ClientError> {
         let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
         session.execute(sessions::SILENT)?;
+        let other = other_place(replica, &place(&mut session, replica)?);
+        if other.is_some() {
+            return Ok(other);
+        }
         if let Some(slot) = session.slot(&replica.slot)? {
             if let (Phase::Preparing, Some(maker)) = (replica.phase, slot.active_pid) {
                 // A creation that was killed: the slot's session waits for open transactions, perhaps
@@ -39,9 +44,13 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
         }
         failpoint::DROP_SLOT.reach();
         let publication = identifier("publication", &replica.publication)?;
-        session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))
+        session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))?;
+        Ok(None)
     };
-    removed().map_err(ReplicaError::Source)
+    match removed().map_err(ReplicaError::Source)? {
+        None => Ok(()),
+        Some(words) => Err(ReplicaError::OtherSource(words)),
+    }
 }
 
 /// What removes the replica from its source, as commands for the database that it was made from.
@@ -71,6 +80,11 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
                 error,
                 name: name.to_owned(),
             },
+            ReplicaError::OtherSource(words) => ReplicaError::OtherSource(format!(
+                "{words}; nothing is changed. Name the right one with --source; if it is gone for good, \
+                 lockstep replica drop {name} --without-source, with the same --target, drops the replica \
+                 on the target alone"
+            )),
             error => error,
         })
     })

@@ -86,6 +86,55 @@ pub(crate) fn source_of(said: Option<&Conninfo>, known: &str) -> Result<Conninfo
     }
 }
 
+/// Where a session is, as far as it tells whether that is a replica's source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub system_id: String,
+    pub database: String,
+    /// The database of the replica's slot, if the server lists that.
+    pub slot_database: Option<String>,
+    pub has_publication: bool,
+}
+
+/// Where a session is.
+pub(crate) fn place(session: &mut Connection, replica: &Replica) -> Result<Place, ClientError> {
+    let system_id = system_id(session)?;
+    let slot_database = session.slot(&replica.slot)?.and_then(|slot| slot.database);
+    let sql = "SELECT current_database(), EXISTS (SELECT FROM pg_publication WHERE pubname = $1)";
+    let rows = session.query_with(sql, &[&replica.publication])?;
+    let row = rows.first().map_or(&[][..], Vec::as_slice);
+    Ok(Place {
+        system_id,
+        database: field(row, 0)?,
+        slot_database,
+        has_publication: field(row, 1)?,
+    })
+}
+
+/// Why a place is not the replica's source; None if it is. A database that was renamed is known by what it
+/// has of the replica.
+pub(crate) fn other_place(replica: &Replica, place: &Place) -> Option<String> {
+    let is_known = |system: &str| !system.starts_with("unknown");
+    let (system, made_from) = (&place.system_id, &replica.system_id);
+    if is_known(system) && is_known(made_from) && system != made_from {
+        return Some(format!(
+            "it is cluster {system}, and the replica was made from {made_from}"
+        ));
+    }
+    let is_its = match &place.slot_database {
+        Some(database) => *database == place.database,
+        None => place.has_publication || place.database == replica.source_database,
+    };
+    let its = place.slot_database.as_ref();
+    let its = its.unwrap_or(&replica.source_database);
+    (!is_its).then(|| {
+        format!(
+            "it is database {}, and the replica was made from database {its} of that cluster",
+            place.database
+        )
+    })
+}
+
 /// A session that waits for nothing long.
 pub(crate) fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
     let mut conninfo = source.clone();
@@ -139,6 +188,29 @@ impl Source {
         }
     }
 
+    /// What the target of a replica that follows the source no longer may lack, without what would mend it.
+    /// A table that only the target has is no lack.
+    pub fn lacking(&self) -> Option<String> {
+        let lost = self.lost.iter().filter(|lost| lost.why != Why::Gone);
+        let lost = lost.map(|lost| &lost.table);
+        let names: Vec<_> = lost
+            .chain(&self.unpublished)
+            .map(TableName::to_string)
+            .collect();
+        let named: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
+        let more = match names.len().saturating_sub(MOST_NAMED) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        (!names.is_empty()).then(|| {
+            format!(
+                "tables were not replicated, or not under their names, so that their rows may not be the \
+                 source's: {}{more}",
+                named.join(", ")
+            )
+        })
+    }
+
     /// Adds what the target has in place of later partitions, tables that lack columns there, and partitions
     /// with rows that are in no stream: the source is asked for those that the state does not know. `tables`
     /// are those of the replica.
@@ -182,10 +254,12 @@ impl Source {
         expected: Option<&Expected>,
     ) -> Result<Self> {
         let conninfo = source_of(source, &replica.source)?;
-        let ask = || -> Result<(String, Self), ClientError> {
+        let ask = || -> Result<Result<Self, String>, ClientError> {
             let mut session = connect(&conninfo)?;
             session.execute(LOCKS)?;
-            let system = system_id(&mut session)?;
+            if let Some(words) = other_place(replica, &place(&mut session, replica)?) {
+                return Ok(Err(words));
+            }
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
             let mut unpublished = unpublished(&mut session, replica)?;
@@ -220,9 +294,9 @@ impl Source {
                 replica: replica.name.clone(),
                 conninfo: conninfo.clone(),
             };
-            Ok((system, source))
+            Ok(Ok(source))
         };
-        let (system, source) = ask().map_err(|error| match error.refusal() {
+        let asked = ask().map_err(|error| match error.refusal() {
             Some(refusal) if refusal.sqlstate == LOCKED => ReplicaError::State(format!(
                 "source: what publication {} has cannot be seen while one of its tables is locked ({}): look \
                  for the lock in pg_locks there, or repeat once it is gone",
@@ -230,13 +304,7 @@ impl Source {
             )),
             _ => ReplicaError::Source(error),
         })?;
-        if system != replica.system_id && !system.starts_with("unknown") {
-            return Err(ReplicaError::State(format!(
-                "source: it is cluster {system}, the replica was made from {}",
-                replica.system_id
-            )));
-        }
-        Ok(source)
+        asked.map_err(ReplicaError::OtherSource)
     }
 }
 
@@ -260,4 +328,56 @@ fn unpublished(session: &mut Connection, replica: &Replica) -> Result<Vec<TableN
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Phase;
+
+    #[test]
+    fn a_source_is_known_by_its_cluster_and_database() {
+        let replica = Replica {
+            name: "r".to_owned(),
+            source: String::new(),
+            system_id: "7".to_owned(),
+            source_database: "app".to_owned(),
+            slot: "s".to_owned(),
+            publication: "s".to_owned(),
+            origin: "s".to_owned(),
+            exclude_schemas: Vec::new(),
+            exclude_tables: Vec::new(),
+            subsets: Vec::new(),
+            phase: Phase::Ready,
+            start: None,
+            paused: false,
+            resumes: 0,
+            frequency: Duration::ZERO,
+            forces: 0,
+        };
+        for (system, database, slot, has_publication, wanted) in [
+            ("7", "app", Some("app"), true, ""),
+            ("7", "app", None, false, ""),
+            ("unknown 9", "app", None, false, ""),
+            // Renamed since.
+            ("7", "new", Some("new"), true, ""),
+            ("7", "new", None, true, ""),
+            ("8", "app", None, false, "cluster 8"),
+            ("8", "app", Some("app"), true, "cluster 8"),
+            ("7", "other", Some("app"), false, "from database app"),
+            ("7", "other", None, false, "it is database other"),
+            // Its name is another database's now.
+            ("7", "app", Some("new"), false, "from database new"),
+        ] {
+            let place = Place {
+                system_id: system.to_owned(),
+                database: database.to_owned(),
+                slot_database: slot.map(str::to_owned),
+                has_publication,
+            };
+            let words = other_place(&replica, &place);
+            assert_eq!(words.is_none(), wanted.is_empty(), "{place:?} {words:?}");
+            assert!(words.unwrap_or_default().contains(wanted), "{place:?}");
+        }
+    }
 }

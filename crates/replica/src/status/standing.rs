@@ -87,11 +87,16 @@ pub fn hindrance(applied: &Applied) -> Option<String> {
 
 /// Words for rows to update or delete that the target did not have; None if there were none.
 pub fn missing_words(rows: u64) -> Option<String> {
+    missed(rows).map(|words| {
+        format!("{words}, which is not what the source is: drop the replica and create it again")
+    })
+}
+
+/// The same without what would mend it, for a replica that follows its source no longer.
+pub fn missed(rows: u64) -> Option<String> {
     (rows > 0).then(|| {
         format!(
-            "{} to update or delete {} not on the target, which is not what the source is: drop the \
-                replica and \
-             create it again",
+            "{} to update or delete {} not on the target",
             figures::counted(rows, "row"),
             figures::verb(rows, "was", "were")
         )
