@@ -1,7 +1,7 @@
 //! States that doctor once called healthy, on real servers: it finds each, or says that it does not know.
 
 use crate::doctor_support::{Said, brief, causes, doctor};
-use crate::relay_support::until_answer;
+use crate::relay_support::{until, until_answer};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
@@ -313,12 +313,14 @@ fn archiver(servers: &Servers) {
     };
     let ready =
         "SELECT (count(*) >= 8)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    let switch = "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()";
     set("sleep 600");
-    for _ in 0..10 {
-        let switch = "SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()";
+    // The first ones are archived as before, until the archiver has read the setting.
+    until("eight segments wait for the archiver", || {
         servers.primary.run(switch);
-    }
-    until_answer(&servers.primary, ready, "true");
+        let waits = servers.primary.query_text(ready).unwrap();
+        (waits.as_deref() == Some("true")).then_some(())
+    });
     let json = servers.assert_found("archiver_failing", 0, "archiving");
     assert!(
         json["findings"][0]["evidence"][0]["value"]
@@ -336,9 +338,7 @@ fn archiver(servers: &Servers) {
     assert!(ended.unwrap().success());
     let none =
         "SELECT (count(*) = 0)::text FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
-    servers
-        .primary
-        .run("SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()");
+    servers.primary.run(switch);
     until_answer(&servers.primary, none, "true");
     servers.assert_well();
 }
