@@ -92,7 +92,7 @@ pub fn missing_words(rows: u64) -> Option<String> {
     })
 }
 
-/// The same without what would mend it, for a replica that follows its source no longer.
+/// Words for such rows without what would mend it, for a replica that follows its source no longer.
 pub fn missed(rows: u64) -> Option<String> {
     (rows > 0).then(|| {
         format!(
