@@ -199,8 +199,8 @@ my $UPDATES = q{DO $$ BEGIN FOR n IN 1 .. 60 LOOP
 
 # Replay of the standby stands where it would remove what an old snapshot sees, or whatever a session
 # with those statements keeps it from, and helpers execute what comes after. Returns the session and another.
-# Parameters, all with defaults: holds, place (statements of the primary), event (of the startup
-# process), after (a function that writes more).
+# Parameters, all with defaults: holds, place (a function that writes on the primary what replay stands at),
+# event (of the startup process), after (a function that writes more).
 sub stands_still
 {
 	my ($primary, $node, %how) = @_;
@@ -214,8 +214,8 @@ sub stands_still
 	my $admin = LockstepSession->new($node);
 	my $before = executed($admin);
 	$admin->value('SELECT pg_wal_replay_pause()');
-	$primary->safe_psql('postgres', $_) for 'INSERT INTO much SELECT generate_series(1, 5000)',
-	  @{ $how{place} // [$UPDATES] };
+	write_much($primary, 5000);
+	$how{place} ? $how{place}->() : $primary->safe_psql('postgres', $UPDATES);
 	write_much($primary, 100);
 	$how{after} ? $how{after}->() : write_much($primary, 2000);
 	$primary->wait_for_catchup($node, 'flush', $primary->lsn('flush'));
@@ -226,8 +226,26 @@ sub stands_still
 		FROM pg_stat_activity, lockstep_stat_replay_pipeline WHERE backend_type = 'startup'},
 		$node->name . ' stands still, and records run ahead')
 	  && wait_until($admin, "SELECT sum(records) > $before FROM lockstep_stat_replay_workers",
-		'helpers execute some');
+		'helpers execute some')
+	  || say_how_it_replays($primary, $node);
 	return ($old, $admin);
+}
+
+# What a test shows that has waited in vain: what replay does, and what could keep the primary from
+# writing what was expected.
+sub say_how_it_replays
+{
+	my ($primary, $node) = @_;
+	diag($node->safe_psql('postgres', q{
+		SELECT 'startup waits for ' || coalesce(wait_event, 'nothing') || ', replayed until ' ||
+			pg_last_wal_replay_lsn() || ' of ' || pg_last_wal_receive_lsn() || ', pause ' ||
+			pg_get_wal_replay_pause_state() || ': ' || p::text
+		FROM pg_stat_activity, lockstep_stat_replay_pipeline p WHERE backend_type = 'startup'}));
+	diag($_->name . ': ' . $_->safe_psql('postgres', q{
+		SELECT string_agg(concat_ws(' ', pid, application_name, state, backend_xid, backend_xmin,
+			wait_event, query), '; ')
+		FROM pg_stat_activity WHERE backend_type = 'client backend'})) for $primary, $node;
+	return;
 }
 
 sub write_much

@@ -153,19 +153,29 @@ wait_until(undef, sub {
 work_for_helpers($ours, 'and works');
 like(slurp_file($ours->logfile), qr/replay helper \d was ended, and is started again/, 'the log says so');
 $load->kill_kill;
+wait_until(undef, sub {
+	$primary->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity
+		WHERE application_name = 'pgbench'}) == 0 }, 'sessions of the load are gone');
 same_rows($primary, $ours, 'rows are the primary\'s');
 unlike(slurp_file($ours->logfile), qr/PANIC|past current point/, 'and the log has nothing to say');
 
 # ---- A page that a session has pinned ----
 
-# Rows that nobody sees any more are pruned by the next scan of their page, if that is full.
-$primary->safe_psql('postgres', $_) for 'CREATE TABLE pinned (i int, filler text)',
+# Rows that nobody sees any more are pruned by the next scan of their page, if that is full, nobody has
+# pinned it, and no older transaction runs: else by a later scan, of another session.
+my $prune = sub {
+	$primary->poll_query_until('postgres', q{SELECT count(*) FROM pinned;
+		SELECT prune_xid = '0' FROM page_header(get_raw_page('pinned', 0))}, "100\nt")
+	  or die 'the page is not pruned';
+};
+$primary->safe_psql('postgres', $_) for 'CREATE EXTENSION pageinspect',
+  'CREATE TABLE pinned (i int, filler text)',
   q{INSERT INTO pinned SELECT g, repeat('x', 300) FROM generate_series(1, 200) g},
   'DELETE FROM pinned WHERE i % 2 = 0';
 $primary->wait_for_catchup($ours, 'replay', $primary->lsn('flush'));
 ($old, $admin) = stands_still($primary, $ours, event => 'BufferPin',
 	holds => [ 'BEGIN', 'DECLARE c CURSOR FOR SELECT i FROM pinned', 'FETCH 1 FROM c' ],
-	place => ['SELECT count(*) FROM pinned']);
+	place => $prune);
 is(scalar @{ $old->query('FETCH ALL FROM c')->{rows} }, 99, 'what is pinned is still there');
 $old->close;
 same_rows($primary, $ours, 'replay goes on when it is not pinned any more');
