@@ -197,6 +197,11 @@ sub wait_for_lag
 my $UPDATES = q{DO $$ BEGIN FOR n IN 1 .. 60 LOOP
 	UPDATE often SET filler = repeat('x', 200 + n); COMMIT; END LOOP; END $$};
 
+# Raises of the minimum recovery point by less than 512 kB are spaced (raise_rule.c), and without one nothing runs
+# ahead. The commits above use up those that are possible at once. In a pause none is made: after these seconds all
+# five are possible again, and the WAL, which is in two segments at most, needs two for each.
+my $ALL_RAISES = 0.4;
+
 # Replay of the standby stands where it would remove what an old snapshot sees, or whatever a session
 # with those statements keeps it from, and helpers execute what comes after. Returns the session and another.
 # Parameters, all with defaults: holds, place (a function that writes on the primary what replay stands at),
@@ -219,6 +224,7 @@ sub stands_still
 	write_much($primary, 100);
 	$how{after} ? $how{after}->() : write_much($primary, 2000);
 	$primary->wait_for_catchup($node, 'flush', $primary->lsn('flush'));
+	select undef, undef, undef, $ALL_RAISES;
 	$admin->value('SELECT pg_wal_replay_resume()');
 	my $event = $how{event} // 'RecoveryConflictSnapshot';
 	wait_until($admin, qq{SELECT wait_event = '$event' AND dispatched_until > pg_last_wal_replay_lsn()
