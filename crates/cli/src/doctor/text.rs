@@ -6,7 +6,7 @@ use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::checks::{Answer, CHECKS};
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::point::TOLD_LATE;
-use lockstep_lag::replica::ReplicaReport;
+use lockstep_lag::replica::{Doing, ReplicaReport};
 use lockstep_lag::rules::Severity;
 use lockstep_lag::{Diagnosis, Role, failover};
 use lockstep_service::words::figures::{bytes, counted, percent, seconds};
@@ -294,13 +294,19 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
     rows.extend(links.iter().map(|link| {
         let most = link.stage_bytes.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let stage = most.filter(|(_, bytes)| link.behind && **bytes >= 1.0);
+        // What a source has that is followed no longer is no lag.
+        let doing = link.lockstep_replica.as_ref().and_then(|it| it.doing);
+        let of_lag = |words: String| match doing {
+            Some(Doing::Promoted) => "-".to_owned(),
+            _ => words,
+        };
         vec![
             cut_name(&link.replica, 14),
             cut_name(&link.upstream, 10),
             link.kind_words().to_owned(),
-            lag(link),
-            seconds(link.lag_max_ms),
-            bytes(link.lag_bytes),
+            of_lag(lag(link)),
+            of_lag(seconds(link.lag_max_ms)),
+            of_lag(bytes(link.lag_bytes)),
             stage.map_or("-", |(name, _)| name).to_owned(),
         ]
     }));

@@ -73,8 +73,9 @@ pub enum ReplicaCommand {
     /// target's sequences to the source's values, removes slot and publication from the source, and keeps in
     /// the target that the replica is promoted. The process that applies changes (lockstep replica run) must
     /// be there, and ends by itself. End all writing on the source first: what is committed there later is
-    /// not on the target. A command that was killed can be repeated. If the source is gone for good,
-    /// --with-data-loss promotes with what the target and the replica's spool have.
+    /// not on the target; if there is something then, the slot stays, and the exit code is 5. A command that
+    /// was killed can be repeated: it ends what was begun, and brings nothing more to the target. If the
+    /// source is gone for good, --with-data-loss promotes with what the target and the replica's spool have.
     Promote(promote::PromoteArgs),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///

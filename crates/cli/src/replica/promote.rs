@@ -81,11 +81,23 @@ fn lines(name: &str, promoted: &Promoted) -> Vec<String> {
     match &promoted.left {
         None => lines.push("the source has no slot and no publication of it any more".to_owned()),
         Some((replica, commands)) => {
-            lines.push(left(replica));
+            lines.push(match promoted.has_more {
+                true => has_more(replica),
+                false => left(replica),
+            });
             lines.extend(commands.clone());
         }
     }
     lines
+}
+
+/// What a source keeps that has more than the target.
+fn has_more(replica: &Replica) -> String {
+    format!(
+        "the source keeps slot {}, with what the target lacks, and publication {}, which nobody reads any more; \
+         lockstep replica drop {} removes them, as do, in its database {}:",
+        replica.slot, replica.publication, replica.name, replica.source_database
+    )
 }
 
 /// What a source that was not there keeps.

@@ -255,6 +255,20 @@ fn what_is_not_its_source_says_nothing_of_it() {
     let refused = output(&["drop", "r", "--target", &to]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(said(&refused).contains("--without-source"), "{refused:?}");
+    // The right one has more than the target, so the slot stays.
+    on(&source, "INSERT INTO a VALUES (1)");
+    let more = output(&["promote", "r", "--target", &to, "--source", &from]);
+    assert_eq!(more.status.code(), Some(5), "{more:?}");
+    let words = said(&more);
+    assert!(words.contains("has committed changes after"), "{words}");
+    assert!(words.contains("lockstep replica drop r"), "{words}");
+    assert_eq!(value(&source, kept), "2");
+    let found = doctor(&["--primary", &from, "--subscriber", &to, "--seconds", "2"]);
+    assert!(
+        found.text.contains("lockstep replica drop r"),
+        "{}",
+        found.text
+    );
     let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");

@@ -571,6 +571,26 @@ fn an_unused_slot_of_a_replica_is_dropped_by_its_name() {
 }
 
 #[test]
+fn the_slot_of_a_promoted_replica_is_told_however_little_it_keeps() {
+    let promoting: Change = |it| (it.phase, it.holder) = ("promoting".into(), "nobody".into());
+    let promoted: Change = |it| (it.phase, it.holder) = ("promoted".into(), "nobody".into());
+    for (phase, change, is_found) in [
+        ("promoting", promoting, false),
+        ("promoted", promoted, true),
+    ] {
+        let diagnosis = away(change).diagnose();
+        let mut findings = diagnosis.findings.iter();
+        let found = findings.find(|it| it.cause == Cause::UnusedSlot);
+        assert_eq!(found.is_some(), is_found, "{phase}");
+        assert!(!diagnosis.has_lag(), "{phase}");
+        let Some(found) = found else { continue };
+        assert!(!diagnosis.healthy);
+        let remedy = found.remedies.first().unwrap();
+        assert!(remedy.contains("lockstep replica drop app"), "{remedy}");
+    }
+}
+
+#[test]
 fn a_slow_replica_is_told_to_use_more_writers() {
     let mut scene = scene(stands);
     pushed(&mut scene);

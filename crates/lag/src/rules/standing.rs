@@ -14,7 +14,7 @@ use crate::point::LinkKind;
 use crate::point::Point;
 use crate::replica;
 use crate::sample::Sample;
-use crate::states::WalStatus;
+use crate::states::{CopyPhase, WalStatus};
 use crate::views::Slot;
 use crate::window::NodeWindow;
 
@@ -223,9 +223,14 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             let is_known = view.replicas().any(|it| is_its(it.replica));
             let is_known = is_known || is_copied_by(sample, slot);
             let is_seen = used > 0.0 || is_near(node, slot) || is_lost(slot) || is_known;
+            // However little it keeps: nobody will ever read it.
+            let promoted = view.replicas().find(|it| {
+                it.replica.slot == slot.slot_name && it.replica.phase == CopyPhase::Promoted
+            });
             // A slot keeps rows as well, however little WAL it keeps: of a logical one those of catalogs.
             let rows = slot.xmin_age.filter(|age| *age >= OLD_XMIN);
-            if is_seen || (kept < MUCH_WAL && rows.is_none()) || slot.synced {
+            let is_little = kept < MUCH_WAL && rows.is_none() && promoted.is_none();
+            if is_seen || is_little || slot.synced {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
@@ -254,6 +259,11 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                 evidence = evidence.fact("xmin_age_transactions", age as f64, words);
             }
             match replica::of_slot(slot) {
+                Some(name) if promoted.is_some() => {
+                    let words =
+                        format!("it is the slot of lockstep replica {name}, which is promoted");
+                    evidence = evidence.fact("promoted", 1.0, words).name("promoted", name);
+                }
                 Some(name) => {
                     evidence = of_replica(evidence, name);
                 }

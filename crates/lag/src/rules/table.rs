@@ -685,6 +685,8 @@ pub const RULES: &[Rule] = &[
             "start the consumer of slot {idle_slot}",
             "look on its target why replica {lockstep_replica} does not run: lockstep replica status, or \
              name the target with --subscriber",
+            "on its target: lockstep replica drop {promoted}, which removes the slot; first bring over by hand \
+             what the source has committed since, if the target needs it",
             "on its target: lockstep replica drop {lockstep_replica}, if nobody needs it",
             "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}) to more \
              than the {kept} that it keeps, so that a slot cannot fill the disk: one that keeps more is lost",

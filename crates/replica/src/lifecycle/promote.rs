@@ -18,7 +18,7 @@ use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::promotion::{Drained, Next, Process, Seen, SourceSays, Wish, next};
 use crate::lifecycle::raise::raise;
-use crate::lifecycle::remove::{left_on_source, remove_from_source, remove_origins};
+use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, remove_origins};
 use crate::lifecycle::{session, setval};
 use crate::state::failpoint;
 use crate::state::{
@@ -82,6 +82,8 @@ pub struct Promoted {
     pub source_end: Option<Lsn>,
     /// What the source keeps of the replica, and the commands that remove it there.
     pub left: Option<(Replica, [String; 2])>,
+    /// The source keeps it because its slot has what the target lacks.
+    pub has_more: bool,
     /// Why sessions of the target still begin read-only.
     pub read_only: Option<String>,
     /// What the target may lack, or have in another way, apart from what was committed later.
@@ -130,6 +132,8 @@ struct Run<'a> {
     is_fenced: bool,
     is_open: bool,
     is_cleaned: bool,
+    has_slot: bool,
+    has_more: bool,
     read_only: Option<String>,
     source_end: Option<Lsn>,
     lacks: Vec<String>,
@@ -152,12 +156,16 @@ impl<'a> Run<'a> {
             is_fenced: false,
             is_open: false,
             is_cleaned: false,
+            has_slot: false,
+            has_more: false,
             read_only: None,
             source_end: None,
             lacks: Vec::new(),
             notes: Vec::new(),
         };
-        if matches!(run.replica.phase, Phase::Ready | Phase::Promoting) {
+        let promotion = run.state.promotion(&what.name)?;
+        let is_left = promotion.is_some_and(|it| it.is_left);
+        if run.replica.phase == Phase::Ready || is_left {
             run.says = run.ask()?;
         }
         run.wait_written()?;
@@ -174,7 +182,7 @@ impl<'a> Run<'a> {
     /// Asks the source how far it is. What is wrong with its slot or publication no longer matters once the
     /// promotion has begun.
     fn ask(&mut self) -> Result<SourceSays> {
-        let is_begun = self.replica.phase == Phase::Promoting;
+        let is_begun = self.replica.phase > Phase::Ready;
         let tables = self.state.tables(&self.what.name)?;
         let expected = self.state.expected(&self.replica)?;
         let (looked, expected) = match is_begun {
@@ -203,6 +211,7 @@ impl<'a> Run<'a> {
             }
             Err(error) => return Err(error),
         };
+        self.has_slot = found.slot.is_some();
         self.lacks.extend(found.lacking());
         if let Some(words) = found.slot_lost(&self.replica).or(found.altered.clone()) {
             return Ok(SourceSays::Unusable(words));
@@ -283,6 +292,7 @@ impl<'a> Run<'a> {
             is_fenced: self.is_fenced,
             is_open: self.is_open,
             is_cleaned: self.is_cleaned,
+            has_slot: self.has_slot,
             has_sequences: promotion.as_ref().is_some_and(|it| it.has_sequences),
             is_left: promotion.is_some_and(|it| it.is_left),
         })
@@ -421,11 +431,12 @@ impl<'a> Run<'a> {
         if matches!(self.says, SourceSays::Nothing(_)) {
             return Ok(());
         }
-        match remove_from_source(&self.source, &self.replica) {
-            Ok(()) => {
+        match self.let_go() {
+            Ok(true) => {
                 failpoint::PROMOTE_CLEANED.reach();
                 self.state.keep_source_clean(&self.what.name)
             }
+            Ok(false) => Ok(()),
             Err(error @ (ReplicaError::Source(_) | ReplicaError::OtherSource(_))) => {
                 self.notes
                     .push(format!("nothing is removed from the source: {error}"));
@@ -433,6 +444,32 @@ impl<'a> Run<'a> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Removes slot and publication from the source. False if the slot stays, since it has what the target
+    /// lacks.
+    fn let_go(&mut self) -> Result<bool> {
+        let promotion = self.state.promotion(&self.what.name)?;
+        let stands = promotion.and_then(|it| it.lsn);
+        let more_after = match (&self.says, stands) {
+            (SourceSays::Ends(_), Some(at)) if has_more(&self.source, &self.replica, at)? => {
+                Some(at)
+            }
+            _ => None,
+        };
+        if let Some(at) = more_after {
+            self.has_more = true;
+            self.lacks.push(format!(
+                "its source has committed changes after {at} that are not on the target: bring over what is \
+                 missing there by hand, or drop the replica and create it anew in another database"
+            ));
+            return Ok(false);
+        }
+        if let SourceSays::Unusable(words) = &self.says {
+            self.notes.push(words.clone());
+        }
+        remove_from_source(&self.source, &self.replica)?;
+        Ok(true)
     }
 
     fn done(mut self, is_again: bool) -> Result<Promoted> {
@@ -457,6 +494,7 @@ impl<'a> Run<'a> {
                 .filter(is_further)
                 .filter(|_| promotion.loses),
             left,
+            has_more: self.has_more,
             read_only: self.read_only,
             lacks: self.lacks,
             notes: self.notes,

@@ -12,6 +12,7 @@
 //! | promoting | [`Next::Open`] | the database is open for writing |
 //! | promoting | [`Next::Clean`] | the source has neither slot nor publication, or they are told of |
 //! | promoting | [`Next::End`] | the state says *promoted* |
+//! | promoted | [`Next::Clean`] | as above, if the source has kept them |
 //!
 //! Up to [`Next::Begin`] a refusal leaves the replica as it was. A replica moves from one state of its source
 //! to another, with cycles or without, so wherever it stands after the fence is such a state, as long as it
@@ -85,6 +86,8 @@ pub struct Seen {
     pub is_fenced: bool,
     pub is_open: bool,
     pub is_cleaned: bool,
+    /// The source lists the slot.
+    pub has_slot: bool,
     /// The state says that the sequences are set.
     pub has_sequences: bool,
     /// The state says that the source may still have slot and publication.
@@ -108,7 +111,7 @@ pub enum Next {
     RaiseSequences,
     /// Open the database for writing.
     Open,
-    /// Drop slot and publication on the source.
+    /// Drop slot and publication on the source, unless the slot has what the target lacks.
     Clean,
     /// Keep in the state that the replica is promoted.
     End,
@@ -120,7 +123,12 @@ pub enum Next {
 pub fn next(wish: Wish, replica: &Replica, seen: &Seen) -> Next {
     let name = &replica.name;
     match replica.phase {
-        Phase::Promoted => Next::Done,
+        // Its source was away, or had more; what it says now may let the slot go.
+        Phase::Promoted => match seen.source {
+            SourceSays::Nothing(_) => Next::Done,
+            _ if seen.is_left && !seen.is_cleaned => Next::Clean,
+            _ => Next::Done,
+        },
         Phase::Promoting => go_on(wish, name, seen),
         Phase::Ready => begin(wish, replica, seen).unwrap_or_else(Next::Refuse),
         _ => Next::Refuse(format!(
@@ -227,6 +235,14 @@ fn with_loss(wish: Wish, name: &str, seen: &Seen) -> Result<Next, String> {
             "replica \"{name}\" has a spool, which may have changes that the target does not have, and no process \
              applies them: start lockstep replica run with that spool and repeat; if the spool is gone, too, \
              add --without-spool"
+        ));
+    }
+    // All that a source has which answers can still come.
+    let is_alone = seen.process == Process::Nobody && seen.spool.is_none();
+    if let (Some(end), true, true) = (ends, is_alone, seen.has_slot) {
+        return Err(format!(
+            "no process applies to replica \"{name}\", and its source answers, with WAL up to {end}: start lockstep \
+             replica run and repeat; what does not arrive is left out then"
         ));
     }
     match seen.stands >= seen.whole_from {

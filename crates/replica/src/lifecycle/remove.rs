@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::quote::{identifier, sql_literal};
-use lockstep_client::{ClientError, Conninfo, Purpose};
+use lockstep_client::{ClientError, Conninfo, Purpose, field};
+use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
@@ -19,6 +20,37 @@ const IN_USE: &str = "55006";
 /// Longest wait for a slot or an origin that is in use, and the time between attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes a slot to a position before which the target has everything,
+const ADVANCE: &str = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn) FROM pg_replication_slots \
+    WHERE slot_name = $1 AND confirmed_flush_lsn < $2::pg_lsn";
+
+/// and looks for the next transaction with something for the publication. Others are empty, and left out.
+const NEXT: &str = "SELECT EXISTS (SELECT FROM pg_logical_slot_peek_binary_changes($1, NULL, 1, \
+    'proto_version', '1', 'publication_names', $2))";
+
+/// Whether the source has committed something for the replica after a position before which the target has
+/// everything: as far as the slot is there to tell.
+pub(super) fn has_more(source: &Conninfo, replica: &Replica, after: Lsn) -> Result<bool> {
+    let asked = || -> Result<bool, ClientError> {
+        let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
+        session.execute(sessions::SILENT)?;
+        let slot = session.slot(&replica.slot)?;
+        if slot.is_none_or(|slot| slot.invalidation.is_some()) {
+            return Ok(false);
+        }
+        let publication = identifier("publication", &replica.publication)?;
+        let mut has_more = false;
+        when_free(|| {
+            session.query_with(ADVANCE, &[&replica.slot, &after])?;
+            let rows = session.query_with(NEXT, &[&replica.slot, &publication])?;
+            has_more = field(rows.first().map_or(&[][..], Vec::as_slice), 0)?;
+            Ok(())
+        })?;
+        Ok(has_more)
+    };
+    asked().map_err(ReplicaError::Source)
+}
 
 /// Drops the replica's slot and publication on the source, as far as they are there. Another server or
 /// database than the replica was made from is an error: it says nothing of the source.

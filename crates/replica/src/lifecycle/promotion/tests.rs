@@ -36,6 +36,7 @@ fn seen() -> Seen {
         is_fenced: false,
         is_open: false,
         is_cleaned: false,
+        has_slot: true,
         has_sequences: false,
         is_left: true,
     }
@@ -144,6 +145,8 @@ fn no_combination_promotes_what_must_not_be() {
                 // What a spool has is not left there, unless it does not fit or is gone.
                 let is_alone = seen.process == Process::Nobody && seen.spool.is_some() && *loses;
                 is(!is_alone || wish.without_spool);
+                // A source that answers gives what it has to a process that applies.
+                is(seen.process != Process::Nobody || !answers || !*loses || seen.spool.is_some());
                 let has_more = seen.spool.is_some_and(|(from, to)| from < to);
                 let is_drained = seen.drained == Drained::To(20.into());
                 is(seen.process != Process::Applies || !has_more || is_drained);
@@ -154,6 +157,9 @@ fn no_combination_promotes_what_must_not_be() {
                 is(seen.is_fenced && !seen.has_sequences && !answers && wish.with_data_loss);
             }
             Next::Open => is(seen.is_fenced && seen.has_sequences && !seen.is_open),
+            Next::Clean if replica.phase == Phase::Promoted => {
+                is(!seen.is_cleaned && !matches!(seen.source, SourceSays::Nothing(_)));
+            }
             Next::Clean => is(seen.is_fenced && seen.has_sequences && seen.is_open),
             Next::End => {
                 is(replica.phase == Phase::Promoting && seen.is_fenced && seen.is_open);
@@ -208,6 +214,16 @@ fn a_refusal_says_what_to_do() {
         &refused(plain, &ready, &alone),
         "start lockstep replica run",
     );
+    has(&refused(loss, &ready, &alone), "start lockstep replica run");
+    // A slot that is gone gives nothing.
+    let slotless = Seen {
+        has_slot: false,
+        ..alone.clone()
+    };
+    assert!(matches!(
+        next(loss, &ready, &slotless),
+        Next::Begin { loses: true, .. }
+    ));
     let spooled = Seen {
         spool: Some((10.into(), 18.into())),
         process: Process::Nobody,
