@@ -268,10 +268,7 @@ fn add_undone(diagnosis: &mut Diagnosis) {
 /// What nodes that answer do not show, and replicas that nothing is known about.
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let membership = view.window.membership.as_ref();
-    let mut unknown: Vec<String> = membership
-        .and_then(|it| it.unknown.clone())
-        .into_iter()
-        .collect();
+    let mut unknown = membership.map_or_else(Vec::new, |it| it.unknown.clone());
     let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);

@@ -82,14 +82,17 @@ pub type Wrong<'f> = &'f dyn Fn(&str) -> Vec<(Cause, String)>;
 /// A candidate, and what decides its place.
 struct Ranked {
     end: Lsn,
+    /// Patroni never promotes it.
+    is_barred: bool,
     candidate: Candidate,
 }
 
 impl Ranked {
     /// The place of a candidate among all, the largest first. While the primary answers, a standby that its
     /// commits wait for has all that was acknowledged. Then what has most comes first. One that streams
-    /// from another standby has no more than that, however much later it was asked, and comes after it.
-    fn place(&self, all: &[Self]) -> (bool, bool, Lsn, bool) {
+    /// from another standby has no more than that, however much later it was asked, and comes after it. Those
+    /// that Patroni never promotes are the last.
+    fn place(&self, all: &[Self]) -> (bool, bool, bool, Lsn, bool) {
         let Candidate {
             against,
             missing_bytes,
@@ -102,6 +105,7 @@ impl Ranked {
         let upstream = others.find(|it| Some(&it.candidate.standby) == follows.as_ref());
         let end = upstream.map_or(self.end, |upstream| self.end.min(upstream.end));
         (
+            !self.is_barred,
             against.is_empty(),
             waited_for && missing_bytes.is_some(),
             end,
@@ -118,7 +122,11 @@ pub fn candidates(view: &View<'_>, wrong: Wrong<'_>) -> Vec<Candidate> {
     let all = standbys.filter_map(|node| {
         let end = node.last()?.end()?;
         let candidate = candidate(view, node, wrong, newest)?;
-        Some(Ranked { end, candidate })
+        Some(Ranked {
+            end,
+            is_barred: is_barred(view.window, node),
+            candidate,
+        })
     });
     let all: Vec<Ranked> = all.collect();
     let number = newest.map(|(timeline, _)| timeline.get());
@@ -138,6 +146,25 @@ pub fn candidates(view: &View<'_>, wrong: Wrong<'_>) -> Vec<Candidate> {
         ..it.candidate.clone()
     });
     candidates.collect()
+}
+
+fn is_barred(window: &Window, node: &NodeWindow) -> bool {
+    let membership = window.membership.as_ref();
+    membership.is_some_and(|it| it.not_promoted.contains(&node.name))
+}
+
+/// What Patroni would not do.
+fn refused(window: &Window, node: &NodeWindow) -> Vec<String> {
+    let mut words = Vec::new();
+    if is_barred(window, node) {
+        let tag = "it has the tag nofailover, or failover_priority 0";
+        words.push(format!("Patroni does not promote it: {tag}"));
+    }
+    if window.membership.as_ref().is_some_and(|it| it.is_paused) {
+        let pause = "Patroni is paused, and promotes nobody by itself: patronictl resume";
+        words.push(pause.to_owned());
+    }
+    words
 }
 
 /// Whether one is ready, in words.
@@ -300,6 +327,7 @@ fn against(
         target(node).map(|(name, value)| format!("{name} is '{value}': recovery may end there")),
     );
     words.extend(sent_elsewhere(window, node));
+    words.extend(refused(window, node));
     // What ends a pause at a recovery target, or one of settings that are too low, promotes it or stops it.
     if !words.is_empty() {
         ready_by.clear();
@@ -481,6 +509,35 @@ mod tests {
         }
         let all = ranked(vec![healthy.primary, late, healthy.standby]);
         assert_eq!(names(&all), ["standby", "late"]);
+    }
+
+    #[test]
+    fn what_patroni_would_not_do_speaks_against_a_standby() {
+        use crate::patroni::Membership;
+        let of = |not_promoted: &[&str], is_paused: bool| {
+            let healthy = Scene::healthy();
+            let mut tagged = another("tagged", 40);
+            ahead(&mut tagged, 50);
+            let mut window = Window::new(vec![healthy.primary, tagged, healthy.standby]);
+            window.membership = Some(Membership {
+                not_promoted: not_promoted.iter().map(|it| (*it).to_owned()).collect(),
+                is_paused,
+                ..Membership::default()
+            });
+            diagnose(&window).failover
+        };
+        assert_eq!(names(&of(&[], false))[0], "tagged");
+        let all = of(&["tagged"], false);
+        assert_eq!(names(&all), ["standby", "tagged"]);
+        let words =
+            "Patroni does not promote it: it has the tag nofailover, or failover_priority 0";
+        assert!(all[1].against.contains(&words.to_owned()), "{all:?}");
+        assert!(all[0].against.is_empty() && all[1].ready_by.is_empty());
+        // It comes after those against which something else speaks, too.
+        let all = of(&["tagged"], true);
+        assert_eq!(names(&all), ["standby", "tagged"]);
+        assert!(all[0].against[0].starts_with("Patroni is paused"));
+        assert!(verdict(&all).starts_with("Not ready to fail over"));
     }
 
     #[test]

@@ -2,16 +2,21 @@
 //! which nodes follow from that. No clock, and no I/O but that of who is given to ask.
 //!
 //! The format is that of Patroni 2 to 4: an object with `members`, of which each has `name`, `role` and
-//! `state`, and `host` and `port` once its server has an address. Unknown fields are ignored.
+//! `state`, and `host` and `port` once its server has an address. Unknown fields are ignored; a member of which
+//! something cannot be used is told.
 
 use std::time::Duration;
 
 use lockstep_client::Conninfo;
 use lockstep_service::address::HostPort;
-use lockstep_service::sanitize::sanitize;
-use serde::Deserialize;
+use lockstep_service::words::figures::seconds;
 
-use crate::node::{MOST_NAME, Node, Role};
+use crate::node::{Node, Role};
+use answer::{Answer, Member, MemberRole, parse};
+
+mod answer;
+#[cfg(test)]
+mod tests;
 
 /// Port of Patroni's REST interface, unless a URL names another.
 const PORT: u16 = 8008;
@@ -65,66 +70,6 @@ impl std::fmt::Display for PatroniUrl {
     }
 }
 
-/// What a member is, as far as it matters here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemberRole {
-    /// `leader`, or `master` as Patroni before 2 called it.
-    Leader,
-    /// `standby_leader`: the first standby of a cluster whose primary is elsewhere.
-    StandbyLeader,
-    /// All others.
-    Replica,
-}
-
-/// A member that has a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    name: String,
-    role: MemberRole,
-    host: String,
-    port: u16,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    members: Vec<Told>,
-}
-
-#[derive(Deserialize)]
-struct Told {
-    name: String,
-    #[serde(default)]
-    role: String,
-    host: Option<String>,
-    port: Option<u16>,
-}
-
-/// Members of an answer to `GET /cluster`; those without an address yet are left out.
-pub fn parse(text: &str) -> Result<Vec<Member>, String> {
-    let answer: Answer = serde_json::from_str(text)
-        .map_err(|_| "what it answers is no list of members as Patroni's".to_owned())?;
-    if answer.members.len() > MOST_MEMBERS {
-        let number = answer.members.len();
-        return Err(format!(
-            "it names {number} members; {MOST_MEMBERS} at most are watched"
-        ));
-    }
-    let members = answer.members.into_iter().filter_map(|told| {
-        let role = match told.role.as_str() {
-            "leader" | "master" => MemberRole::Leader,
-            "standby_leader" => MemberRole::StandbyLeader,
-            _ => MemberRole::Replica,
-        };
-        Some(Member {
-            name: sanitize(&told.name).chars().take(MOST_NAME).collect(),
-            role,
-            host: told.host.filter(|host| !host.is_empty())?,
-            port: told.port.unwrap_or(5432),
-        })
-    });
-    Ok(members.collect())
-}
-
 /// A member that Patroni no longer names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
@@ -136,9 +81,13 @@ pub struct Left {
 /// What there is to tell about a list of members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// Why the nodes that are watched may not be those of the cluster.
-    pub unknown: Option<String>,
+    /// Why the nodes that are watched may not be those of the cluster, or not as Patroni has them.
+    pub unknown: Vec<String>,
     pub left: Vec<Left>,
+    /// Members that Patroni never promotes.
+    pub not_promoted: Vec<String>,
+    /// Patroni leaves the cluster alone.
+    pub is_paused: bool,
 }
 
 /// Members as Patroni named them last, and the nodes that follow from that.
@@ -153,7 +102,14 @@ pub struct Roster {
     left: Vec<(String, i64)>,
     /// When members were named last.
     heard_ms: i64,
-    unknown: Option<String>,
+    /// When Patroni answered last, or was asked first.
+    answered_ms: i64,
+    /// Why Patroni cannot be asked.
+    silent: Option<String>,
+    /// What is not known of the list that it gave last.
+    unknown: Vec<String>,
+    not_promoted: Vec<String>,
+    is_paused: bool,
 }
 
 impl Roster {
@@ -164,7 +120,11 @@ impl Roster {
             named,
             left: Vec::new(),
             heard_ms: 0,
-            unknown: Some("Patroni has not been asked yet".to_owned()),
+            answered_ms: 0,
+            silent: None,
+            unknown: vec!["Patroni has not been asked yet".to_owned()],
+            not_promoted: Vec::new(),
+            is_paused: false,
         }
     }
 
@@ -180,34 +140,113 @@ impl Roster {
 
     /// Takes the answer of `GET /cluster`, or why there is none. Without a list the last one stays.
     pub fn take(&mut self, answer: Result<&str, &str>, now_ms: i64) {
-        let members = match answer {
+        let answer = match answer {
             Ok(text) => parse(text),
             Err(words) => Err(words.to_owned()),
         };
-        match members {
-            Ok(members) if members.is_empty() => {
-                self.unknown = Some("Patroni names no member that has a server".to_owned());
+        if self.answered_ms == 0 {
+            self.answered_ms = now_ms;
+            self.unknown.clear();
+        }
+        match answer {
+            Ok(answer) => {
+                (self.silent, self.answered_ms) = (None, now_ms);
+                self.take_members(&answer, now_ms);
             }
-            Ok(members) => {
-                let before = std::mem::take(&mut self.nodes);
-                self.unknown = None;
-                self.nodes = self.nodes_of(&members, &before);
-                self.note_left(&before, now_ms);
-                self.heard_ms = now_ms;
-            }
-            Err(words) => {
-                let rest = match self.is_known() {
-                    false => "so its members are not known",
-                    true => "so members and roles are those that it named last",
+            Err(words) => self.silent = Some(words),
+        }
+    }
+
+    fn take_members(&mut self, answer: &Answer, now_ms: i64) {
+        let members = answer.members.as_slice();
+        self.is_paused = answer.is_paused;
+        let fixed = members.iter().filter(|member| member.no_failover);
+        self.not_promoted = fixed.map(|member| member.name.clone()).collect();
+        self.unknown = Vec::new();
+        let nameless = answer.nameless > 0;
+        self.unknown
+            .extend(nameless.then(|| "Patroni names a member without a name".to_owned()));
+        let before = std::mem::take(&mut self.nodes);
+        if members.iter().all(|member| member.place.is_err()) {
+            let words = members.iter().filter_map(|it| self.place_of(it, &before).1);
+            let words: Vec<String> = words.collect();
+            self.unknown
+                .push("Patroni names no member that has a server".to_owned());
+            self.unknown.extend(words);
+            self.nodes = before;
+            return;
+        }
+        self.nodes = self.nodes_of(members, &before);
+        self.note_left(&before, members, now_ms);
+        self.heard_ms = now_ms;
+    }
+
+    /// How a member is connected to, and what is not known of it. One whose address cannot be used keeps that
+    /// which it had.
+    fn place_of(&self, member: &Member, before: &[Node]) -> (Option<Conninfo>, Option<String>) {
+        let Member { name, trouble, .. } = member;
+        let conninfo = member.place.clone().and_then(|(host, port)| {
+            let conninfo = self.conninfo.clone().with("host", &host);
+            let conninfo = conninfo.and_then(|it| it.with("port", &port.to_string()));
+            conninfo.map_err(|_| "the address that Patroni gives for it cannot be used".to_owned())
+        });
+        let state = trouble
+            .as_ref()
+            .map(|state| format!("its state at Patroni is \"{state}\""));
+        match conninfo {
+            Ok(conninfo) => (Some(conninfo), state.map(|it| format!("{name}: {it}"))),
+            Err(why) => {
+                let old = before.iter().find(|node| node.name == *name);
+                let old = old.map(|node| node.conninfo.clone());
+                let how = match old {
+                    Some(_) => "is watched at the address that it had",
+                    None => "is not watched",
                 };
-                self.unknown = Some(format!("Patroni cannot be asked, {rest}: {words}"));
+                let state = state.map_or(String::new(), |it| format!("; {it}"));
+                (old, Some(format!("{name} {how}: {why}{state}")))
             }
         }
     }
 
+    /// A node for each member that can be connected to; notes what is not known of them.
+    fn member_nodes(&mut self, members: &[Member], before: &[Node]) -> Vec<Node> {
+        let mut nodes: Vec<Node> = Vec::new();
+        for (index, member) in members.iter().enumerate() {
+            let name = &member.name;
+            // Names are unique, also of those that are alike once they are shortened.
+            if members.iter().take(index).any(|other| other.name == *name) {
+                let words = format!("Patroni names several members {name}: one is watched");
+                self.unknown.push(words);
+                continue;
+            }
+            let (conninfo, words) = self.place_of(member, before);
+            self.unknown.extend(words);
+            let Some(conninfo) = conninfo else {
+                continue;
+            };
+            let is_first = !nodes.iter().any(|node| node.role == Role::Primary);
+            nodes.push(Node {
+                name: name.clone(),
+                role: match member.role {
+                    MemberRole::Leader if is_first => Role::Primary,
+                    _ => Role::Standby,
+                },
+                conninfo,
+            });
+        }
+        let leaders = members.iter().filter(|it| it.role == MemberRole::Leader);
+        let leaders: Vec<&str> = leaders.map(|member| member.name.as_str()).collect();
+        if leaders.len() > 1 {
+            let names = leaders.join(", ");
+            self.unknown
+                .push(format!("Patroni names several leaders: {names}"));
+        }
+        nodes
+    }
+
     /// Nodes of these members and those that the user names; notes what does not fit.
     fn nodes_of(&mut self, members: &[Member], before: &[Node]) -> Vec<Node> {
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes = self.member_nodes(members, before);
         let mut named = self.named.clone();
         // Patroni knows better who its members are.
         let is_member = |node: &Node| members.iter().any(|member| member.name == node.name);
@@ -216,34 +255,14 @@ impl Roster {
             .position(is_member)
             .map(|index| named.remove(index));
         named.retain(|node| !is_member(node));
-        for member in members {
-            // Names are unique, also of those that are alike once they are shortened.
-            if member.name.is_empty() || nodes.iter().any(|node| node.name == member.name) {
-                continue;
-            }
-            let port = member.port.to_string();
-            let conninfo = self.conninfo.clone().with("host", &member.host);
-            let conninfo = conninfo.and_then(|conninfo| conninfo.with("port", &port));
-            let Ok(conninfo) = conninfo else {
-                continue;
-            };
-            let is_first = !nodes.iter().any(|node| node.role == Role::Primary);
-            nodes.push(Node {
-                name: member.name.clone(),
-                role: match member.role {
-                    MemberRole::Leader if is_first => Role::Primary,
-                    _ => Role::Standby,
-                },
-                conninfo,
-            });
-        }
         let is_primary = |node: &Node| node.role == Role::Primary;
         match nodes.iter().any(is_primary) {
             true => {
                 let other = named.iter().position(is_primary);
                 if let Some(other) = other.map(|index| named.remove(index)) {
                     let words = "the nodes file names a primary beside Patroni's leader";
-                    self.unknown = Some(format!("{words}: take {} out of the file", other.name));
+                    self.unknown
+                        .push(format!("{words}: take {} out of the file", other.name));
                 }
             }
             false if named.iter().any(is_primary) => {}
@@ -252,7 +271,7 @@ impl Roster {
         if let Some(Node { name, .. }) = twice {
             let words =
                 format!("the nodes file and Patroni both name {name}: take it out of the file");
-            self.unknown = Some(words);
+            self.unknown.push(words);
         }
         nodes.extend(named);
         nodes.sort_by_key(|node| {
@@ -272,10 +291,13 @@ impl Roster {
         {
             let words = "Patroni says that this is a standby cluster, and nobody names its primary: add a \
                          [[node]] with role = \"primary\"";
-            self.unknown = Some(words.to_owned());
+            self.unknown.push(words.to_owned());
             return;
         }
-        self.unknown = Some("Patroni names no leader now".to_owned());
+        // The leader may be there, without an address.
+        if members.iter().all(|it| it.role != MemberRole::Leader) {
+            self.unknown.push("Patroni names no leader now".to_owned());
+        }
         let Some(primary) = before.iter().find(|node| node.role == Role::Primary) else {
             return;
         };
@@ -285,7 +307,7 @@ impl Roster {
         }
     }
 
-    fn note_left(&mut self, before: &[Node], now_ms: i64) {
+    fn note_left(&mut self, before: &[Node], members: &[Member], now_ms: i64) {
         let heard_ms = self.heard_ms;
         let is_there = |nodes: &[Node], old: &Node| nodes.iter().any(|node| node.name == old.name);
         let gone = before
@@ -295,9 +317,12 @@ impl Roster {
         self.left.extend(gone);
         let told_ms = i64::try_from(TOLD.as_millis()).unwrap_or(i64::MAX);
         let nodes = &self.nodes;
-        self.left.retain(|(name, at_ms)| {
-            now_ms.saturating_sub(*at_ms) < told_ms && !nodes.iter().any(|node| node.name == *name)
-        });
+        let is_back = |name: &String| {
+            let is_named = members.iter().any(|member| member.name == *name);
+            is_named || nodes.iter().any(|node| node.name == *name)
+        };
+        self.left
+            .retain(|(name, at_ms)| now_ms.saturating_sub(*at_ms) < told_ms && !is_back(name));
         let surplus = self.left.len().saturating_sub(MOST_MEMBERS);
         self.left.drain(..surplus);
     }
@@ -307,26 +332,69 @@ impl Roster {
             node: node.clone(),
             away: Duration::from_millis(now_ms.saturating_sub(*at_ms).max(0).unsigned_abs()),
         });
+        let silence = self.silent.iter().map(|words| self.silence(words, now_ms));
         Membership {
-            unknown: self.unknown.clone(),
+            unknown: silence.chain(self.unknown.iter().cloned()).collect(),
             left: left.collect(),
+            not_promoted: self.not_promoted.clone(),
+            is_paused: self.is_paused,
         }
+    }
+
+    fn silence(&self, words: &str, now_ms: i64) -> String {
+        let long = match now_ms.saturating_sub(self.answered_ms) {
+            ..1_000 => String::new(),
+            ms => format!(" for {}", seconds(ms as f64)),
+        };
+        let rest = match self.is_known() {
+            false => "so its members are not known",
+            true => "so members and roles are those that it named last",
+        };
+        format!("Patroni cannot be asked{long}, {rest}: {words}")
+    }
+
+    /// The nodes in words, for a log.
+    fn shown(&self) -> String {
+        let nodes = self.nodes.iter();
+        let nodes: Vec<String> = nodes
+            .map(|node| format!("{} ({}, {})", node.name, node.role, node.address()))
+            .collect();
+        nodes.join(", ")
     }
 }
 
 /// Asks Patroni for its members: the text of `GET /cluster`, or why there is none. It may block for seconds.
 pub type Ask = Box<dyn FnMut() -> Result<String, String> + Send + Sync>;
 
+/// A change that is worth a line in a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// Other nodes are watched from now on.
+    Nodes(String),
+    /// Patroni cannot be asked any more, and why.
+    Silent(String),
+    /// Patroni answers again.
+    Answers,
+}
+
 /// A roster, and who says what is new.
 pub struct Members {
     roster: Roster,
     ask: Ask,
+    /// The nodes that were told last.
+    told: String,
+    told_silent: bool,
 }
 
 impl Members {
     /// Asks for the first time.
     pub fn new(roster: Roster, ask: Ask, now_ms: i64) -> Self {
-        let mut members = Self { roster, ask };
+        let mut members = Self {
+            roster,
+            ask,
+            told: String::new(),
+            told_silent: false,
+        };
         members.look(now_ms);
         members
     }
@@ -341,259 +409,27 @@ impl Members {
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
+
+    /// What has changed since this was asked for the last time.
+    pub fn news(&mut self) -> Vec<News> {
+        let mut news = Vec::new();
+        match &self.roster.silent {
+            Some(words) if !self.told_silent => news.push(News::Silent(words.clone())),
+            None if self.told_silent => news.push(News::Answers),
+            _ => {}
+        }
+        self.told_silent = self.roster.silent.is_some();
+        let nodes = self.roster.shown();
+        if nodes != self.told {
+            news.push(News::Nodes(nodes.clone()));
+            self.told = nodes;
+        }
+        news
+    }
 }
 
 impl std::fmt::Debug for Members {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.roster.fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What Patroni 4 answers, by the documentation of its REST interface.
-    const FOUR: &str = r#"{"members": [
-        {"name": "patroni1", "role": "leader", "state": "running", "api_url": "http://10.89.0.4:8008/patroni",
-         "host": "10.89.0.4", "port": 5432, "timeline": 5, "tags": {"clonefrom": true}},
-        {"name": "patroni2", "role": "quorum_standby", "state": "streaming",
-         "api_url": "http://10.89.0.6:8008/patroni", "host": "10.89.0.6", "port": 5433, "timeline": 5,
-         "tags": {"clonefrom": true}, "receive_lag": 0, "receive_lsn": "0/4000060", "replay_lag": 0,
-         "replay_lsn": "0/4000060", "lag": 0, "lsn": "0/4000060"},
-        {"name": "patroni3", "role": "replica", "state": "creating replica",
-         "api_url": "http://10.89.0.7:8008/patroni", "lag": "unknown"}],
-        "scope": "demo", "pause": true,
-        "scheduled_switchover": {"at": "2023-09-24T10:36:00+02:00", "from": "patroni1", "to": "patroni3"}}"#;
-
-    /// What Patroni 3 answers: no scope, lag in bytes or unknown.
-    const THREE: &str = r#"{"members": [
-        {"name": "db1", "role": "replica", "state": "running", "api_url": "http://db1:8008/patroni",
-         "host": "db1", "port": 5432, "timeline": 2, "lag": 0},
-        {"name": "db2", "role": "leader", "state": "running", "api_url": "http://db2:8008/patroni",
-         "host": "db2", "port": 5432, "timeline": 2},
-        {"name": "db3", "role": "sync_standby", "state": "streaming", "api_url": "http://db3:8008/patroni",
-         "host": "db3", "port": 5432, "timeline": 2, "lag": "unknown",
-         "pending_restart": true}]}"#;
-
-    fn member(name: &str, role: &str) -> String {
-        format!(
-            r#"{{"name": "{name}", "role": "{role}", "state": "running", "host": "h{name}", "port": 1}}"#
-        )
-    }
-
-    fn cluster(members: &[(&str, &str)]) -> String {
-        let members: Vec<String> = members
-            .iter()
-            .map(|(name, role)| member(name, role))
-            .collect();
-        format!(r#"{{"members": [{}]}}"#, members.join(", "))
-    }
-
-    fn conninfo(text: &str) -> Conninfo {
-        Conninfo::parse(text).unwrap()
-    }
-
-    fn roster(named: &[(&str, Role)]) -> Roster {
-        let named = named.iter().map(|(name, role)| Node {
-            name: (*name).to_owned(),
-            role: *role,
-            conninfo: conninfo("host=elsewhere"),
-        });
-        Roster::new(conninfo("user=watcher dbname=postgres"), named.collect())
-    }
-
-    fn shown(roster: &Roster) -> String {
-        let nodes = roster.nodes().iter();
-        let words: Vec<String> = nodes
-            .map(|node| format!("{} {}", node.name, node.role))
-            .collect();
-        words.join(", ")
-    }
-
-    fn unknown(roster: &Roster) -> String {
-        roster.membership(0).unknown.unwrap_or_default()
-    }
-
-    #[test]
-    fn both_formats_give_nodes_with_addresses() {
-        let mut four = roster(&[("app", Role::Subscriber)]);
-        four.take(Ok(FOUR), 1);
-        assert_eq!(
-            shown(&four),
-            "patroni1 primary, patroni2 standby, app subscriber"
-        );
-        assert_eq!(four.nodes()[1].address(), "10.89.0.6:5433/postgres");
-        assert_eq!(four.nodes()[1].conninfo.get("user"), Some("watcher"));
-        assert_eq!(four.membership(1), Membership::default());
-        let mut three = roster(&[]);
-        three.take(Ok(THREE), 1);
-        assert_eq!(shown(&three), "db2 primary, db1 standby, db3 standby");
-    }
-
-    #[test]
-    fn roles_change_and_who_leaves_is_told_until_it_is_back() {
-        let mut it = roster(&[]);
-        it.take(
-            Ok(&cluster(&[
-                ("a", "leader"),
-                ("b", "replica"),
-                ("c", "replica"),
-            ])),
-            1_000,
-        );
-        it.take(
-            Ok(&cluster(&[
-                ("a", "replica"),
-                ("b", "leader"),
-                ("d", "replica"),
-            ])),
-            6_000,
-        );
-        assert_eq!(shown(&it), "b primary, a standby, d standby");
-        let left = |it: &Roster, now_ms| -> Vec<(String, u64)> {
-            let left = it.membership(now_ms).left.into_iter();
-            left.map(|one| (one.node, one.away.as_secs())).collect()
-        };
-        assert_eq!(left(&it, 11_000), [("c".to_owned(), 10)]);
-        let back = cluster(&[
-            ("b", "leader"),
-            ("a", "replica"),
-            ("c", "replica"),
-            ("d", "replica"),
-        ]);
-        let mut again = it.clone();
-        again.take(Ok(&back), 12_000);
-        assert_eq!(left(&again, 12_000), []);
-        // An hour later it is forgotten.
-        it.take(
-            Ok(&cluster(&[
-                ("b", "leader"),
-                ("a", "replica"),
-                ("d", "replica"),
-            ])),
-            3_700_000,
-        );
-        assert_eq!(left(&it, 3_700_000), []);
-    }
-
-    #[test]
-    fn the_last_list_stays_while_patroni_cannot_be_asked() {
-        let mut it = roster(&[("app", Role::Subscriber)]);
-        it.take(Err("http://a:8008: refused"), 1);
-        assert_eq!(shown(&it), "app subscriber");
-        assert!(unknown(&it).contains("members are not known: http://a:8008: refused"));
-        it.take(Ok(&cluster(&[("a", "leader"), ("b", "replica")])), 2);
-        let known = shown(&it);
-        assert_eq!(unknown(&it), "");
-        for answer in [
-            Err("refused"),
-            Ok("<html>"),
-            Ok("{}"),
-            Ok("[]"),
-            Ok(r#"{"members": []}"#),
-        ] {
-            it.take(answer, 3);
-            assert_eq!(shown(&it), known, "{answer:?}");
-            assert_ne!(unknown(&it), "", "{answer:?}");
-            assert_eq!(it.membership(3).left, []);
-        }
-    }
-
-    #[test]
-    fn names_are_unique_and_what_is_remembered_is_bounded() {
-        let mut it = roster(&[]);
-        let long = "x".repeat(100);
-        let other = format!("{long}y");
-        let alike = [
-            ("a", "leader"),
-            (&long, "replica"),
-            (&other, "replica"),
-            ("", "replica"),
-        ];
-        it.take(Ok(&cluster(&alike)), 1);
-        let names: Vec<usize> = it.nodes().iter().map(|node| node.name.len()).collect();
-        assert_eq!(names, [1, MOST_NAME]);
-        for number in 0..2 * MOST_MEMBERS {
-            let name = format!("n{number}");
-            it.take(Ok(&cluster(&[("a", "leader"), (&name, "replica")])), 2);
-        }
-        assert_eq!(it.membership(3).left.len(), MOST_MEMBERS);
-        let many: Vec<String> = (0..=MOST_MEMBERS)
-            .map(|number| format!("n{number}"))
-            .collect();
-        let many: Vec<_> = many.iter().map(|name| (name.as_str(), "replica")).collect();
-        it.take(Ok(&cluster(&many)), 4);
-        assert_eq!(it.nodes().len(), 2);
-        assert!(
-            unknown(&it).contains("it names 201 members"),
-            "{}",
-            unknown(&it)
-        );
-    }
-
-    #[test]
-    fn without_a_leader_the_former_primary_is_missed_as_such() {
-        let mut it = roster(&[]);
-        it.take(Ok(&cluster(&[("a", "leader"), ("b", "replica")])), 1);
-        it.take(Ok(&cluster(&[("b", "replica")])), 2);
-        assert_eq!(shown(&it), "a primary, b standby");
-        assert_eq!(unknown(&it), "Patroni names no leader now");
-        it.take(Ok(&cluster(&[("b", "leader")])), 3);
-        assert_eq!(
-            (shown(&it), unknown(&it)),
-            ("b primary".to_owned(), String::new())
-        );
-        assert_eq!(it.membership(3).left[0].node, "a");
-        let mut new = roster(&[]);
-        new.take(Ok(&cluster(&[("b", "replica")])), 1);
-        assert_eq!(shown(&new), "b standby");
-        assert_ne!(unknown(&new), "");
-    }
-
-    #[test]
-    fn a_standby_cluster_has_its_primary_elsewhere() {
-        let members = cluster(&[("a", "standby_leader"), ("b", "replica")]);
-        let mut it = roster(&[]);
-        it.take(Ok(&members), 1);
-        assert!(unknown(&it).contains("standby cluster"), "{}", unknown(&it));
-        let mut it = roster(&[("far", Role::Primary)]);
-        it.take(Ok(&members), 1);
-        assert_eq!(shown(&it), "far primary, a standby, b standby");
-        assert_eq!(unknown(&it), "");
-        // It was promoted: the file is out of date.
-        it.take(Ok(&cluster(&[("a", "leader"), ("b", "replica")])), 2);
-        assert_eq!(shown(&it), "a primary, b standby");
-        assert!(unknown(&it).contains("take far out of the file"));
-        let mut it = roster(&[("a", Role::Subscriber)]);
-        it.take(Ok(&cluster(&[("a", "leader"), ("b", "replica")])), 2);
-        assert!(unknown(&it).contains("both name a"));
-        assert_eq!(shown(&it), "a primary, b standby");
-    }
-
-    #[test]
-    fn urls_are_read_or_refused() {
-        for (text, shown) in [
-            ("http://db1:8008", "http://db1:8008"),
-            ("http://db1", "http://db1:8008"),
-            ("https://10.0.0.1:8009/cluster", "https://10.0.0.1:8009"),
-            ("http://[::1]:8008", "http://[::1]:8008"),
-            ("http://[::1]", "http://[::1]:8008"),
-        ] {
-            assert_eq!(
-                PatroniUrl::parse(text).unwrap().to_string(),
-                shown,
-                "{text}"
-            );
-        }
-        for text in [
-            "db1:8008",
-            "ftp://db1",
-            "http://",
-            "http://u:p@db1",
-            "http://db1:x",
-        ] {
-            assert!(PatroniUrl::parse(text).is_err(), "{text}");
-        }
     }
 }

@@ -44,7 +44,7 @@ impl MembersArgs {
             .as_ref()
             .is_some_and(|it| !it.roster().is_known())
         {
-            let unknown = watched.membership.and_then(|it| it.unknown);
+            let unknown = watched.membership.map(|it| it.unknown.join("; "));
             return Err(Failure::Unreachable(unknown.unwrap_or_default()).into());
         }
         let mut nodes = watched.nodes;

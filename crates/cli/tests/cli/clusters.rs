@@ -190,6 +190,30 @@ fn one_serve_watches_clusters_and_follows_patroni() {
         ("b primary", &json!("blind"))
     );
     assert_eq!(serve.get("/healthz?cluster=shop").status, 200);
+    // A member whose server does not start has no address: that is no health.
+    let failed =
+        json!({"name": "n3", "role": "replica", "state": "start failed", "lag": "unknown"});
+    let all = [member("b", "leader", &stage.b), failed];
+    stage.patroni.say(200, &members(&all));
+    let args = ["--nodes", file, "--cluster", "shop", "--seconds", "1"];
+    let said = doctor(&args);
+    let words = "n3 is not watched: Patroni gives no address for it; its state at Patroni is \"start failed\"";
+    let text = said.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.code != 0 && text.contains(words), "{}", said.text);
+    assert!(!text.contains("Healthy"), "{text}");
+    let nagios = doctor(&[&args[..], &["--output", "nagios"]].concat());
+    assert!(
+        nagios.text.contains(words) && nagios.code == 3,
+        "{}",
+        nagios.text
+    );
+    until("serve says so, too", || {
+        let state = serve.get("/api/state?cluster=shop").json();
+        state["diagnosis"]["unknown"]
+            .to_string()
+            .contains("n3 is not watched")
+            .then_some(())
+    });
 }
 
 fn doctor_and_top_judge_each(stage: &Stage) {

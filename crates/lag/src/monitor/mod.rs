@@ -15,11 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_service::clock::unix_ms;
+use tracing::{info, warn};
 
 use crate::diagnosis::diagnose;
 use crate::node::Node;
 use crate::nodes::Watched;
-use crate::patroni::{Members, Membership};
+use crate::patroni::{Members, Membership, News};
 use crate::watch::compare;
 use crate::window::{NodeWindow, Window};
 
@@ -147,11 +148,25 @@ impl Monitor {
 
 /// Asks Patroni again and again, and watches the nodes that it names.
 fn follow(shared: &Arc<MonitorParts>, mut members: Members) {
+    let name = shared.cluster.as_deref();
+    tell(name, members.news());
     while shared.pause(MEMBERS_EVERY) {
         members.look(unix_ms());
+        tell(name, members.news());
         let roster = members.roster();
         *lock(&shared.membership) = Some(roster.membership(unix_ms()));
         shared.ask(roster.nodes());
+    }
+}
+
+/// Logs what is new of a cluster's list of nodes.
+fn tell(cluster: Option<&str>, news: Vec<News>) {
+    for one in news {
+        match one {
+            News::Nodes(nodes) => info!(cluster, "the nodes that are watched: {nodes}"),
+            News::Silent(why) => warn!(cluster, "Patroni cannot be asked: {why}"),
+            News::Answers => info!(cluster, "Patroni answers again"),
+        }
     }
 }
 

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(found, [(Cause::MemberLeft, "third")]);
         assert!(!diagnosis.healthy && diagnosis.unknown.is_empty());
         // A list that may be old is no health, whatever the nodes say.
-        (membership.left, membership.unknown) = (Vec::new(), Some("Patroni is deaf".to_owned()));
+        (membership.left, membership.unknown) = (Vec::new(), vec!["Patroni is deaf".to_owned()]);
         (window.membership, window.remembered) = (Some(membership), None);
         let diagnosis = diagnose(&window);
         assert_eq!(
