@@ -2,8 +2,8 @@
 //! which nodes follow from that. No clock, and no I/O but that of who is given to ask.
 //!
 //! The format is that of Patroni 2 to 4: an object with `members`, of which each has `name`, `role` and
-//! `state`, and `host` and `port` once its server has an address. Unknown fields are ignored; a member of which
-//! something cannot be used is told.
+//! `state`, and `host` and `port` once its server has an address. Unknown fields are ignored; a
+//! member of which something cannot be used is told.
 
 use std::time::Duration;
 

@@ -29,9 +29,9 @@ pub enum MemberRole {
 pub struct Member {
     pub name: String,
     pub role: MemberRole,
-    /// Its server's host and port, or why they cannot be used.
+    /// Host and port of its server, or why they cannot be used.
     pub place: Result<(String, u16), String>,
-    /// Its state, unless its server runs.
+    /// What Patroni calls its state, unless its server runs.
     pub trouble: Option<String>,
     /// Patroni never promotes it.
     pub no_failover: bool,
