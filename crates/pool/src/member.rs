@@ -147,14 +147,20 @@ pub fn check(members: &[Member]) -> Result<(), String> {
     }
     for (index, one) in members.iter().enumerate() {
         for other in members.iter().skip(index + 1) {
-            let same = if one.server == other.server {
-                "server"
+            let (same, remedy) = if one.server == other.server {
+                ("server", "give each its own conninfo")
             } else if one.agent == other.agent || one.agent_check == other.agent_check {
-                "agent"
+                (
+                    "agent",
+                    "give each its own address with agent (--agent), and so with agent_check (--agent-check)",
+                )
             } else {
                 continue;
             };
-            return Err(format!("{} and {} have one {same}", one.name, other.name));
+            return Err(format!(
+                "{} and {} have one {same}: {remedy}",
+                one.name, other.name
+            ));
         }
     }
     Ok(())
@@ -239,6 +245,10 @@ mod tests {
         let twice = all(&[("a", "host=x", None), ("b", "host=x", None)]).unwrap_err();
         assert_eq!(twice, "a and b have one server");
         let one = [("a", "host=x", Some("x:1")), ("b", "host=y", Some("x:1"))];
-        assert_eq!(all(&one).unwrap_err(), "a and b have one agent");
+        let error = all(&one).unwrap_err();
+        assert!(
+            error.starts_with("a and b have one agent: ") && error.contains("--agent"),
+            "{error}"
+        );
     }
 }

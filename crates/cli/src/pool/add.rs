@@ -255,7 +255,7 @@ fn make(args: &AddArgs, new: &Member, conninfo: &Conninfo, data: &Path) -> Resul
     screen.lock().unwrap_or_else(PoisonError::into_inner).end();
     made.map_err(|error| {
         let file = Kept::beside(&order.data);
-        if file.exists() && !matches!(error, NewcomerError::Busy(_) | NewcomerError::OtherNode { .. }) {
+        if file.exists() && !matches!(error, NewcomerError::Busy { .. } | NewcomerError::OtherNode { .. }) {
             complain(&format!(
                 "{} keeps how far this came: run the command again to go on. Until then slot {} keeps WAL on the \
                  primary; to give up, remove that file and --data, and drop the slot",
@@ -350,11 +350,14 @@ fn exit(error: NewcomerError) -> Failure {
         E::NoHotBlocks(_) | E::SlotThere(_) | E::PeerLate { .. } | E::Clone { .. } => {
             Failure::Unreachable(words)
         }
-        E::Root(_) | E::Usage(_) | E::OtherCluster { .. } | E::TooLow { .. } => {
-            Failure::Usage(words)
-        }
+        E::Root(_)
+        | E::Usage(_)
+        | E::OtherCluster { .. }
+        | E::TooLow { .. }
+        | E::NoSetting { .. }
+        | E::NoFolder(_) => Failure::Usage(words),
         E::NotEmpty(_) | E::OtherNode { .. } | E::SettingsElsewhere(_) => Failure::Usage(words),
-        E::DiskFull { .. } | E::PortTaken { .. } | E::InUse(_) | E::Busy(_) => {
+        E::DiskFull { .. } | E::PortTaken { .. } | E::InUse(_) | E::Busy { .. } => {
             Failure::NoTarget(words)
         }
         E::Start(_) | E::Follow(_) | E::Io { .. } | E::Client { .. } => Failure::NoTarget(words),

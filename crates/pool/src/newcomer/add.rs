@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
+use nix::sys::signal::{self, Signal};
 use nix::sys::statvfs::statvfs;
-use nix::unistd::geteuid;
+use nix::unistd::{Pid, geteuid};
 
 use super::error::NewcomerError;
 use super::kept::{About, Kept, Step, Todo, clear, close, decide, look};
 use super::peer::{APPLICATION, Asked, Facts, Place, ask, check_primary, choose};
 use super::programs::{self, Copying};
-use super::settings::{Wanted, settings, text};
+use super::settings::{Wanted, settings, with_block};
 use super::warm::{Warmed, Warming, warm};
 
 /// Time between two looks at a server.
@@ -190,6 +192,18 @@ impl Order {
             .then_some(status)
     }
 
+    /// Lets the server, if it runs, read its settings anew.
+    fn reload(&self) {
+        let text = fs::read_to_string(self.data.join("postmaster.pid")).unwrap_or_default();
+        let pid = text
+            .lines()
+            .next()
+            .and_then(|line| line.trim().parse().ok());
+        if let (Some(pid), Some(_)) = (pid.filter(|pid| *pid > 1), self.postmaster()) {
+            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGHUP);
+        }
+    }
+
     /// Refuses a port where something listens.
     fn check_port(&self) -> Result<(), NewcomerError> {
         let is_bound = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))
@@ -238,6 +252,8 @@ impl Work<'_> {
         }
         if step == Step::Begun {
             self.clone_peer(todo, about, wanted, tell)?;
+        } else if configure(&self.order.data, wanted, true)? {
+            self.order.reload();
         }
         self.timed(Stage::Start, "", tell, |work| work.start())?;
         let (order, peer) = (self.order, self.peer);
@@ -324,7 +340,8 @@ impl Work<'_> {
             programs::base_backup(&copying, &work.kept, |done, total| {
                 tell(Told::Progress(done, total));
             })?;
-            configure(&work.order.data, wanted)?;
+            configure(&work.order.data, wanted, false)?;
+            make_standby(&work.order.data)?;
             work.kept.done(Step::Cloned)
         })
     }
@@ -485,22 +502,46 @@ fn make_slot(primary: &mut Connection, about: &About) -> Result<Lsn, ClientError
     field(rows.first().map_or(&[], Vec::as_slice), 0)
 }
 
-/// Writes the settings behind those of the peer, and makes the clone a standby.
-fn configure(data: &Path, wanted: &BTreeMap<String, String>) -> Result<(), NewcomerError> {
-    let append = |name: &str, text: &str| {
-        let path = data.join(name);
-        let written = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&path)
-            .and_then(|mut file| {
-                file.write_all(text.as_bytes())?;
-                file.sync_all()
-            });
-        written.map_err(NewcomerError::io("write", &path))
+/// Writes the settings behind those of the peer, in place of what an earlier call wrote. False if they stand
+/// there already.
+fn configure(
+    data: &Path,
+    wanted: &BTreeMap<String, String>,
+    again: bool,
+) -> Result<bool, NewcomerError> {
+    let path = data.join("postgresql.auto.conf");
+    let io = |what| NewcomerError::io(what, &path);
+    let was = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(io("read"))?,
     };
-    append("postgresql.auto.conf", &text(wanted))?;
-    append("standby.signal", "")?;
+    let text = with_block(&was, wanted, again);
+    if text == was {
+        return Ok(false);
+    }
+    let beside = data.join("postgresql.auto.conf.lockstep");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(&beside).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)
+    });
+    written.map_err(io("write"))?;
+    sync(data)?;
+    Ok(true)
+}
+
+/// Makes the clone a standby.
+fn make_standby(data: &Path) -> Result<(), NewcomerError> {
+    let path = data.join("standby.signal");
+    let made = OpenOptions::new().append(true).create(true).open(&path);
+    let synced = made.and_then(|file| file.sync_all());
+    synced.map_err(NewcomerError::io("write", &path))?;
+    sync(data)
+}
+
+fn sync(data: &Path) -> Result<(), NewcomerError> {
     let synced = fs::File::open(data).and_then(|folder| folder.sync_all());
     synced.map_err(NewcomerError::io("write", data))
 }

@@ -45,6 +45,11 @@ pub enum NewcomerError {
     NoHotBlocks(String),
     #[error("the server of --from cannot be cloned: {0}")]
     NoPeer(String),
+    #[error(
+        "--set {name}: PostgreSQL on the server to clone has no setting of that name that can be changed: correct it, \
+         or leave it out"
+    )]
+    NoSetting { name: String },
     #[error("--set {name}={given}: a standby needs at least the primary's {least}")]
     TooLow {
         name: String,
@@ -63,8 +68,8 @@ pub enum NewcomerError {
     #[error("port {port} is taken: stop what listens there, or give --conninfo another port")]
     PortTaken { port: u16 },
     #[error(
-        "{} is not empty, and no clone that this command began: choose another --data, or empty it. If a server of \
-         the pool runs there, leave --data out",
+        "{} is not empty, and no clone that this command began: choose another --data. If a server of the pool \
+         is there, leave --data out",
         .0.display()
     )]
     NotEmpty(PathBuf),
@@ -74,6 +79,8 @@ pub enum NewcomerError {
         found: String,
         wanted: String,
     },
+    #[error("--data {} is no folder: name a folder that is empty or not there yet", .0.display())]
+    NoFolder(PathBuf),
     #[error(
         "{} says that its clone is not whole, but there is a postmaster.pid in it: if a server runs there, stop it; \
          then empty the folder",
@@ -81,10 +88,10 @@ pub enum NewcomerError {
     )]
     InUse(PathBuf),
     #[error(
-        "another lockstep pool add works on {}: wait until it has ended",
-        .0.display()
+        "another lockstep pool add{} works on {}: wait until it has ended",
+        .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default(), .data.display()
     )]
-    Busy(PathBuf),
+    Busy { data: PathBuf, pid: Option<u32> },
     #[error(
         "{0} keeps its settings outside its data folder: put postgresql.conf and pg_hba.conf of the new node where \
              its start looks for them, and give the command that starts it with --start"

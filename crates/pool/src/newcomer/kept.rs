@@ -154,13 +154,17 @@ impl Kept {
             .open(&path)
             .map_err(io("write"))?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-        let mut file = file.map_err(|(_, errno)| match errno {
-            Errno::EWOULDBLOCK => NewcomerError::Busy(data.to_path_buf()),
+        let busy = |pid| NewcomerError::Busy {
+            data: data.to_path_buf(),
+            pid,
+        };
+        let mut file = file.map_err(|(file, errno)| match errno {
+            Errno::EWOULDBLOCK => busy(who_holds(&file)),
             errno => io("lock")(io::Error::from(errno)),
         })?;
         // Who had the lock before may have finished, and removed the file.
         if file.metadata().map_err(io("read"))?.nlink() == 0 {
-            return Err(NewcomerError::Busy(data.to_path_buf()));
+            return Err(busy(None));
         }
         end_strays(&file).map_err(io("end the programs that have"))?;
         let mut text = String::new();
@@ -214,6 +218,22 @@ impl Kept {
     }
 }
 
+/// The process that holds the lock on a file, as far as the kernel says.
+fn who_holds(file: &File) -> Option<u32> {
+    let inode = file.metadata().ok()?.ino();
+    holder(&fs::read_to_string("/proc/locks").ok()?, inode)
+}
+
+/// The process with a lock on an inode. Reads `1: FLOCK  ADVISORY  WRITE 4711 08:01:99 0 EOF`.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, pid, place) = (words.next()?, words.nth(2)?, words.next()?);
+        let (_, found) = place.rsplit_once(':')?;
+        (kind == "FLOCK" && found.parse() == Ok(inode)).then(|| pid.parse().ok())?
+    })
+}
+
 /// Ends what a killed call has left: the programs whose standard input is this file.
 fn end_strays(file: &File) -> io::Result<()> {
     let ours = file.metadata()?;
@@ -253,6 +273,9 @@ pub fn look(data: &Path) -> Result<Folder, NewcomerError> {
     let mut entries = match fs::read_dir(data) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::Empty),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(NewcomerError::NoFolder(data.to_path_buf()));
+        }
         Err(error) => return Err(NewcomerError::io("read", data)(error)),
     };
     Ok(match entries.next() {
@@ -312,6 +335,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_names_its_process() {
+        let locks = "1: POSIX  ADVISORY  WRITE 5 08:01:99 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 6 08:01:99 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 4711 08:01:99 0 EOF\n";
+        assert_eq!(holder(locks, 99), Some(4711));
+        assert_eq!(holder(locks, 9), None);
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        assert!(matches!(look(&file), Err(NewcomerError::NoFolder(_))));
+    }
+
+    #[test]
     fn what_is_there_says_what_is_to_be_done() {
         let paths = (Path::new("/data"), Path::new("/data.x"));
         let todo = |kept: Option<(About, Step)>, folder| {
@@ -347,7 +387,9 @@ mod tests {
         let data = folder.path().join("data");
         let (mut kept, found) = Kept::open(&data).unwrap();
         assert_eq!(found, None);
-        assert!(matches!(Kept::open(&data), Err(NewcomerError::Busy(_))));
+        assert!(
+            matches!(Kept::open(&data), Err(NewcomerError::Busy { pid: Some(pid), .. }) if pid == std::process::id())
+        );
         kept.begin(&about("a")).unwrap();
         kept.done(Step::Cloned).unwrap();
         let whole = fs::read_to_string(kept.path()).unwrap();

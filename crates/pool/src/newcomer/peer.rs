@@ -1,6 +1,6 @@
 //! What the other servers say of themselves, and which of them is cloned. Only [`ask`] does I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 
@@ -70,6 +70,8 @@ pub struct Facts {
     pub data_bytes: u64,
     /// What it has of [`AT_LEAST`].
     pub limits: BTreeMap<String, u64>,
+    /// Names of the settings that can be changed.
+    pub settable: BTreeSet<String>,
     /// Schema of the functions about blocks, ready for SQL.
     pub hot_schema: Option<String>,
 }
@@ -117,6 +119,11 @@ fn read(connection: &mut Connection) -> Result<Facts, ClientError> {
         .iter()
         .map(|row| Ok((field(row, 0)?, field(row, 1)?)))
         .collect::<Result<_, ClientError>>()?;
+    let settable = connection.query("SELECT name FROM pg_settings WHERE context <> 'internal'")?;
+    let settable = settable
+        .iter()
+        .map(|row| field(row, 0))
+        .collect::<Result<_, ClientError>>()?;
     let hot = connection.query_opt(HOT_SCHEMA)?;
     Ok(Facts {
         major: connection.server_version() / 10_000,
@@ -129,6 +136,7 @@ fn read(connection: &mut Connection) -> Result<Facts, ClientError> {
         settings_elsewhere: field::<Option<bool>>(&row, 6)?.unwrap_or_default(),
         data_bytes: field(&row, 7)?,
         limits,
+        settable,
         hot_schema: hot.and_then(|row| row.into_iter().next().flatten()),
     })
 }
@@ -204,6 +212,9 @@ pub mod tests {
             settings_elsewhere: false,
             data_bytes: 1000,
             limits: AT_LEAST.map(|name| (name.to_owned(), 10)).into(),
+            settable: (AT_LEAST.iter().chain(&["shared_preload_libraries"]))
+                .map(|name| (*name).to_owned())
+                .collect(),
             hot_schema: Some("public".to_owned()),
         }
     }

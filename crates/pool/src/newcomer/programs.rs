@@ -178,14 +178,20 @@ pub fn start(
     }
 }
 
-/// The newest line of a server's log that says why it ended, if there is one.
-pub fn reason(log: &str) -> Option<&str> {
+/// The newest line of a server's log that says why it ended, if there is one. The line before one about a
+/// configuration file says what is wrong there.
+pub fn reason(log: &str) -> Option<String> {
     let is_reason = |line: &&str| {
         ["FATAL:", "PANIC:", "ERROR:"]
             .iter()
             .any(|sign| line.contains(sign))
     };
-    log.lines().rev().find(is_reason)
+    let mut lines = log.lines().rev();
+    let reason = lines.find(is_reason)?;
+    match lines.next() {
+        Some(cause) if reason.contains("contains errors") => Some(format!("{cause}; {reason}")),
+        _ => Some(reason.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -212,10 +218,13 @@ mod tests {
     fn a_log_says_why_a_server_ended() {
         let log = "LOG:  starting\n2026 [1] FATAL:  could not create lock file\nLOG:  shut down\n";
         assert_eq!(
-            reason(log),
+            reason(log).as_deref(),
             Some("2026 [1] FATAL:  could not create lock file")
         );
         assert_eq!(reason("LOG:  starting\n"), None);
+        let log = "LOG:  unrecognized configuration parameter \"nosuch\" in file \"x\" line 5\n\
+                   FATAL:  configuration file \"x\" contains errors\n";
+        assert!(reason(log).unwrap().contains("\"nosuch\" in file"));
     }
 
     #[test]

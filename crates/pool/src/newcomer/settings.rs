@@ -61,6 +61,10 @@ pub fn settings(
         set("unix_socket_directories", folder);
     }
     for (name, value) in wanted.given {
+        // A library that is not loaded yet defines a name with a dot.
+        if !name.contains('.') && !peer.settable.iter().any(|it| it.eq_ignore_ascii_case(name)) {
+            return Err(NewcomerError::NoSetting { name: name.clone() });
+        }
         let least = primary.limits.get(name).copied().unwrap_or_default();
         if value.trim().parse::<u64>().is_ok_and(|given| given < least) {
             return Err(NewcomerError::TooLow {
@@ -77,9 +81,20 @@ pub fn settings(
     Ok(all)
 }
 
+/// First line of this program's block in postgresql.auto.conf.
+const MARK: &str = "\n# lockstep pool add\n";
+
+/// The text of postgresql.auto.conf with its block. `again`: the last block was written for this node, and goes
+/// away; one before it is the peer's.
+pub fn with_block(was: &str, settings: &BTreeMap<String, String>, again: bool) -> String {
+    let kept = was.rfind(MARK).filter(|_| again);
+    let kept = kept.and_then(|at| was.get(..at)).unwrap_or(was);
+    format!("{kept}{}", text(settings))
+}
+
 /// Lines for postgresql.auto.conf, where the last line about a setting counts.
-pub fn text(settings: &BTreeMap<String, String>) -> String {
-    let mut text = "\n# lockstep pool add\n".to_owned();
+fn text(settings: &BTreeMap<String, String>) -> String {
+    let mut text = MARK.to_owned();
     for (name, value) in settings {
         let value = value.replace('\\', "\\\\").replace('\'', "''");
         text.push_str(&format!("{name} = '{value}'\n"));
@@ -160,6 +175,29 @@ mod tests {
             text.contains("max_connections = '20'")
                 && text.contains("shared_preload_libraries = ''")
         );
+    }
+
+    #[test]
+    fn an_unknown_setting_is_refused() {
+        let both = facts(false, 0);
+        let error = made(&[("nosuch", "1")], &both, &both).unwrap_err();
+        assert!(error.contains("--set nosuch"), "{error}");
+        assert!(made(&[("some.thing", "1")], &both, &both).is_ok());
+    }
+
+    #[test]
+    fn a_repeat_replaces_its_block() {
+        let block = |value: &str| BTreeMap::from([("work_mem".to_owned(), value.to_owned())]);
+        let of_peer = with_block("a = '1'\n", &block("peer"), false);
+        let first = with_block(&of_peer, &block("wrong"), false);
+        let second = with_block(&first, &block("right"), true);
+        assert_eq!(second, with_block(&of_peer, &block("right"), false));
+        assert!(
+            second.contains("peer") && !second.contains("wrong"),
+            "{second}"
+        );
+        // ALTER SYSTEM leaves no comment.
+        assert!(with_block("b = '2'\n", &block("x"), true).starts_with("b = '2'\n"));
     }
 
     #[test]

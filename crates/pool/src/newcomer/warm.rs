@@ -71,13 +71,14 @@ pub fn warm(
         block_size,
         ..Warmed::default()
     };
+    heard(0, listed);
     let mut before = 0;
     for batches in batches.chunk_by(|one, next| one.database == next.database) {
         let database = batches.first().map_or(0, |batch| batch.database);
         let place = match (database, names.get(&database)) {
             (0, _) => Some(conninfo.clone()),
             (_, Some(name)) => Some(conninfo.clone().with_database(name).map_err(&wrong)?),
-            // It was dropped since, or allows no connection.
+            // It was dropped since, allows no connection, or is a template, which nobody reads.
             (_, None) => None,
         };
         let read = match place {
@@ -102,7 +103,8 @@ fn buffers_of(session: &mut Connection) -> Result<(u64, u64), ClientError> {
 }
 
 fn databases(session: &mut Connection) -> Result<BTreeMap<u32, String>, ClientError> {
-    let rows = session.query("SELECT oid, datname FROM pg_database WHERE datallowconn")?;
+    let rows = session
+        .query("SELECT oid, datname FROM pg_database WHERE datallowconn AND NOT datistemplate")?;
     let read = rows.iter().map(|row| Ok((field(row, 0)?, field(row, 1)?)));
     read.collect()
 }
