@@ -243,7 +243,7 @@ mod tests {
         assert!(all(&[]).unwrap_err().contains("no node"));
         assert_eq!(all(&[("a", "host=x", None), ("b", "host=y", None)]), Ok(()));
         let twice = all(&[("a", "host=x", None), ("b", "host=x", None)]).unwrap_err();
-        assert_eq!(twice, "a and b have one server");
+        assert_eq!(twice, "a and b have one server: give each its own conninfo");
         let one = [("a", "host=x", Some("x:1")), ("b", "host=y", Some("x:1"))];
         let error = all(&one).unwrap_err();
         assert!(

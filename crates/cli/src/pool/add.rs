@@ -14,7 +14,7 @@ use lockstep_lag::Role;
 use lockstep_pool::ask::Asking;
 use lockstep_pool::haproxy::{lines, name_of};
 use lockstep_pool::member::{self, AgentPlace, Member, ServerPlace};
-use lockstep_pool::newcomer::add::{Order, Stage, Told, add};
+use lockstep_pool::newcomer::add::{Order, Stage, Told, add, is_done};
 use lockstep_pool::newcomer::error::NewcomerError;
 use lockstep_pool::newcomer::kept::{Kept, Step};
 use lockstep_pool::newcomer::peer::Place;
@@ -135,7 +135,18 @@ pub fn run(args: &AddArgs) -> Result<()> {
     };
     let new =
         Member::new(&args.node, &conninfo, &place, args.door.door()).map_err(Failure::Usage)?;
-    check(args, &new)?;
+    let listed = check(args, &new)?;
+    if let Some(data) = &args.new.data {
+        let data = std::path::absolute(data).context("--data")?;
+        if listed && is_done(&data, &conninfo) {
+            output::print(&format!(
+                "{} is in the pool already, and its server runs in {}: nothing was done",
+                args.node,
+                data.display()
+            ));
+            return Ok(());
+        }
+    }
     let kept = match &args.new.data {
         Some(data) => Some(make(args, &new, &conninfo, data)?),
         None => None,

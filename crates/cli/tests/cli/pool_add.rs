@@ -177,6 +177,10 @@ fn a_node_is_made_however_often_the_command_is_killed() {
         .modified()
         .unwrap();
 
+    // A wrong value: the server's own line says so, and the next call takes it back.
+    let words = "invalid value for parameter \"work_mem\"";
+    pool.refused((&conninfo, data), &["--set", "work_mem=none"], 4, words);
+
     // Killed while it is warmed.
     let slow = pool.command(&conninfo, data, &["--warm-rate", "1kB"]);
     killed_at(slow, "reading what peer has in memory", || true);
@@ -199,13 +203,21 @@ fn a_node_is_made_however_often_the_command_is_killed() {
     assert_eq!(pool.new.query_text(IN_MEMORY).unwrap(), blocks);
     joined(&pool);
 
+    let listed = fs::read_to_string(&pool.nodes).unwrap();
+    let again = pool.add(&[]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(
+        text(&again).contains("new is in the pool already"),
+        "{again:?}"
+    );
+    assert_eq!(fs::read_to_string(&pool.nodes).unwrap(), listed);
+    stop(&pool);
     pool.refused(
         (&conninfo, data),
         &[],
         2,
         "is not empty, and no clone that this command began",
     );
-    stop(&pool);
 }
 
 /// Kills a command that has said something, once something is there.
@@ -230,6 +242,8 @@ fn refusals(pool: &Pool) {
     fs::write(full.join("of-others"), "").unwrap();
     pool.refused((&conninfo, &full), &[], 2, "is not empty");
     assert!(full.join("of-others").exists());
+    pool.refused((&conninfo, &full.join("of-others")), &[], 2, "is no folder");
+    pool.refused(new, &["--set", "nosuch=1"], 2, "--set nosuch: ");
     let low = ["--set", "max_connections=7"];
     pool.refused(
         new,

@@ -158,6 +158,30 @@ fn ask_all(order: &Order) -> Result<(Facts, Vec<Asked>), NewcomerError> {
     })
 }
 
+/// The postmaster in a data folder, and what it says of itself, if it runs.
+fn postmaster(data: &Path) -> Option<(Pid, String)> {
+    let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    let mut lines = text.lines();
+    let pid: i32 = lines.next()?.trim().parse().ok()?;
+    let status = lines.nth(6).unwrap_or_default().trim().to_owned();
+    let runs = pid > 1 && Path::new(&format!("/proc/{pid}")).exists();
+    runs.then_some((Pid::from_raw(pid), status))
+}
+
+/// Whether nothing is left to do for a node of the nodes file: no call has begun that did not end, and the
+/// server at its place runs in this folder.
+/// at its place runs in this folder.
+pub fn is_done(data: &Path, conninfo: &Conninfo) -> bool {
+    if Kept::beside(data).exists() || postmaster(data).is_none() {
+        return false;
+    }
+    let folder = Connection::connect(conninfo, Purpose::Sql, APPLICATION)
+        .and_then(|mut session| session.query_one("SELECT current_setting('data_directory')"))
+        .and_then(|row| field::<String>(&row, 0));
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    folder.is_ok_and(|folder| real(Path::new(&folder)).is_some_and(|it| real(data) == Some(it)))
+}
+
 impl Order {
     fn wanted_settings(
         &self,
@@ -181,26 +205,15 @@ impl Order {
         name.into()
     }
 
-    /// The postmaster in the data folder, and what it says of itself, if it runs.
+    /// What the postmaster in the data folder says of itself, if it runs.
     fn postmaster(&self) -> Option<String> {
-        let text = fs::read_to_string(self.data.join("postmaster.pid")).ok()?;
-        let mut lines = text.lines();
-        let pid: u32 = lines.next()?.trim().parse().ok()?;
-        let status = lines.nth(6).unwrap_or_default().trim().to_owned();
-        Path::new(&format!("/proc/{pid}"))
-            .exists()
-            .then_some(status)
+        postmaster(&self.data).map(|(_, status)| status)
     }
 
     /// Lets the server, if it runs, read its settings anew.
     fn reload(&self) {
-        let text = fs::read_to_string(self.data.join("postmaster.pid")).unwrap_or_default();
-        let pid = text
-            .lines()
-            .next()
-            .and_then(|line| line.trim().parse().ok());
-        if let (Some(pid), Some(_)) = (pid.filter(|pid| *pid > 1), self.postmaster()) {
-            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGHUP);
+        if let Some((pid, _)) = postmaster(&self.data) {
+            let _ = signal::kill(pid, Signal::SIGHUP);
         }
     }
 

@@ -84,8 +84,8 @@ pub fn settings(
 /// First line of this program's block in postgresql.auto.conf.
 const MARK: &str = "\n# lockstep pool add\n";
 
-/// The text of postgresql.auto.conf with its block. `again`: the last block was written for this node, and goes
-/// away; one before it is the peer's.
+/// The text of postgresql.auto.conf with its block. `again`: the last block was written for this node, and
+/// goes away; one before it is the peer's.
 pub fn with_block(was: &str, settings: &BTreeMap<String, String>, again: bool) -> String {
     let kept = was.rfind(MARK).filter(|_| again);
     let kept = kept.and_then(|at| was.get(..at)).unwrap_or(was);
