@@ -97,6 +97,8 @@ pub fn add(order: &Order, tell: &(dyn Fn(Told<'_>) + Sync)) -> Result<Kept, Newc
     if geteuid().is_root() {
         return Err(NewcomerError::Root(order.data.clone()));
     }
+    // A file is refused before another one is made beside it.
+    look(&order.data)?;
     let (primary, standbys) = ask_all(order)?;
     for (_, facts) in &standbys {
         if let Err(error) = facts {
@@ -170,7 +172,6 @@ fn postmaster(data: &Path) -> Option<(Pid, String)> {
 
 /// Whether nothing is left to do for a node of the nodes file: no call has begun that did not end, and the
 /// server at its place runs in this folder.
-/// at its place runs in this folder.
 pub fn is_done(data: &Path, conninfo: &Conninfo) -> bool {
     if Kept::beside(data).exists() || postmaster(data).is_none() {
         return false;
