@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+mod refused;
+
+pub use refused::{Refused, Why};
+
 /// How long an answer counts.
 pub const EVERY: Duration = Duration::from_secs(60);
 
@@ -24,10 +28,8 @@ const MOST_ENUMS: usize = 500;
 pub struct Tables {
     pub publications: BTreeMap<String, BTreeSet<String>>,
     pub subscriptions: BTreeMap<String, Followed>,
-    /// Published tables without a replica identity, by a publication that has their updates or deletes,
-    /// which the server refuses. A primary key that is deferrable is none, nor is an index that was
-    /// dropped. Of a partitioned table that is published as such, its partitions count.
-    pub unidentified: BTreeMap<String, BTreeSet<String>>,
+    /// Published tables whose updates or deletes the server refuses.
+    pub refused: Vec<Refused>,
     /// Columns that a publication has of each of its tables, quoted where SQL needs it, with their types.
     /// Empty if there are more than are read.
     pub columns: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
@@ -155,23 +157,11 @@ pub fn question() -> String {
               WHERE NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid \
                 AND CASE WHEN current_setting('server_version_num')::int < 160000 \
                       THEN i.indisprimary OR i.indisreplident ELSE i.indpred IS NULL END) GROUP BY 1) u), \
-           'unidentified', (SELECT coalesce(json_object_agg(pubname, tables), '{{}}') FROM (\
-              SELECT p.pubname, json_agg(DISTINCT format('%I.%I', s.nspname, c.relname)) AS tables \
-              FROM pg_publication p JOIN (SELECT * FROM pg_publication_tables LIMIT {most}) t \
-                USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname \
-                JOIN pg_class r ON r.relnamespace = n.oid AND r.relname = t.tablename \
-                JOIN LATERAL (WITH RECURSIVE parts AS (SELECT r.oid UNION SELECT i.inhrelid \
-                  FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid AND r.relkind = 'p') \
-                  SELECT oid FROM parts LIMIT {most}) l ON true JOIN pg_class c ON c.oid = l.oid \
-                JOIN pg_namespace s ON s.oid = c.relnamespace \
-              WHERE (p.pubupdate OR p.pubdelete) AND c.relkind = 'r' AND c.relreplident <> 'f' \
-                AND NOT EXISTS (SELECT FROM pg_index i \
-                  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \
-                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary \
-                          WHEN 'i' THEN i.indisreplident END) GROUP BY p.pubname) u), \
+           'refused', {refused}, \
            'cut_off', (SELECT count(*) FROM (SELECT FROM pg_publication_tables LIMIT {most}) a) \
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \
               >= {most})",
+        refused = refused::expression(MOST_TABLES),
         most = MOST_TABLES,
         few = MOST_NAMED,
         enums = MOST_ENUMS

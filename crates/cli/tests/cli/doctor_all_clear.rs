@@ -132,6 +132,7 @@ fn what_was_called_healthy_is_found_or_not_known() {
     copy_that_fails(&servers);
     strange_state(&servers);
     identity(&servers);
+    filters_and_lists(&servers);
     archiver(&servers);
     abandoned_slot(&servers);
     dead_rows(&servers);
@@ -300,6 +301,70 @@ fn identity(servers: &Servers) {
         primary.run(&full);
         let update = format!("UPDATE {table} SET v = 'y'");
         primary.run(&update);
+    }
+    servers.assert_well();
+}
+
+/// Tables whose updates or deletes are refused for their row filter or column list, a partition among them,
+/// beside others whose filter or list is in order.
+fn filters_and_lists(servers: &Servers) {
+    let primary = &servers.primary;
+    for sql in [
+        "CREATE TABLE rf (id int PRIMARY KEY, \"V\" int, w int NOT NULL); \
+         CREATE TABLE rl (LIKE rf INCLUDING ALL); CREATE TABLE rb (LIKE rf INCLUDING ALL); \
+         CREATE TABLE rx (LIKE rf); ALTER TABLE rx REPLICA IDENTITY FULL; CREATE TABLE rn (LIKE rf); \
+         CREATE TABLE fine (LIKE rf INCLUDING ALL); \
+         CREATE TABLE part (id int, v int, PRIMARY KEY (id)) PARTITION BY LIST (id); \
+         CREATE TABLE leaf (v int, id int NOT NULL); ALTER TABLE part ATTACH PARTITION leaf DEFAULT",
+        "CREATE PUBLICATION prf FOR TABLE rf WHERE (\"V\" > 0 AND id > 0)",
+        "CREATE PUBLICATION prl FOR TABLE rl (\"V\"), rx (id), rn (id), rb (id, w) WHERE (w > 0), \
+         fine (id, \"V\") WHERE (id > 0) WITH (publish = 'insert, delete')",
+        "CREATE PUBLICATION pin FOR TABLE fine (w) WHERE (w > 0) WITH (publish = 'insert')",
+        "CREATE PUBLICATION root FOR TABLE part WHERE (v > 0) WITH (publish_via_partition_root)",
+    ] {
+        primary.run(sql);
+    }
+    let tables = ["leaf", "rb", "rf", "rl", "rn", "rx"];
+    for table in tables {
+        let insert = format!("INSERT INTO {table} VALUES (1, 1, 1)")
+            .replace("leaf VALUES (1, ", "leaf VALUES (");
+        primary.run(&insert);
+        let delete = format!("DELETE FROM {table}");
+        assert!(primary.execute(&delete).is_err(), "{table}");
+    }
+    primary.run("INSERT INTO fine VALUES (1, 1, 1); DELETE FROM fine");
+    let json = servers.assert_found("no_replica_identity", 0, "replica_identity");
+    let names = &json["findings"][0]["names"];
+    for (name, expected) in [
+        (
+            "filtered",
+            "public.leaf (v, in root), public.rb (w, in prl), public.rf (\"V\", in prf)",
+        ),
+        ("may_be_full", "public.leaf, public.rf"),
+        ("listed", "public.rl (id, in prl)"),
+        ("full_listed", "public.rx"),
+        ("unidentified_listed", "public.rn"),
+        ("tables", ""),
+    ] {
+        assert_eq!(
+            names[name].as_str().unwrap_or_default(),
+            expected,
+            "{names}"
+        );
+    }
+    // As the remedies say.
+    for sql in [
+        "ALTER TABLE leaf REPLICA IDENTITY FULL; ALTER TABLE rf REPLICA IDENTITY FULL",
+        "CREATE UNIQUE INDEX by_w ON rb (id, w); ALTER TABLE rb REPLICA IDENTITY USING INDEX by_w",
+        "BEGIN; ALTER PUBLICATION prl DROP TABLE rl; ALTER PUBLICATION prl ADD TABLE rl (\"V\", id); COMMIT",
+        "ALTER TABLE rx REPLICA IDENTITY DEFAULT; ALTER TABLE rx ADD PRIMARY KEY (id)",
+        "ALTER TABLE rn ADD PRIMARY KEY (id)",
+    ] {
+        primary.run(sql);
+    }
+    for table in tables {
+        let delete = format!("DELETE FROM {table}");
+        primary.run(&delete);
     }
     servers.assert_well();
 }

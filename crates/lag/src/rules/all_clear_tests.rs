@@ -8,6 +8,7 @@ use crate::diagnosis::checks::{Answer, CHECKS};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::{Role, Trouble};
 use crate::sample::Sample;
+use crate::tables::{Refused, Why};
 use crate::views::{ArchiveQueue, Sender, Session, Slot, Subscription, Unsynced};
 use crate::window::Window;
 
@@ -294,23 +295,96 @@ fn a_primary_alone_is_not_called_healthy() {
     }
 }
 
-#[test]
-fn updates_that_are_refused_are_a_risk() {
+/// What is found if updates of these tables are refused.
+fn with_refused(refused: &[Refused]) -> Diagnosis {
     let mut scene = Scene::healthy();
     for sample in &mut scene.primary.samples {
         let mut tables = (*sample.tables).clone();
-        tables.unidentified = [("p".to_owned(), ["public.log".to_owned()].into())].into();
+        tables.refused = refused.to_vec();
         sample.tables = Arc::new(tables);
     }
-    let diagnosis = scene.diagnose();
+    scene.diagnose()
+}
+
+fn refused(table: &str, why: Why, columns: Option<&str>, listed: bool) -> Refused {
+    Refused {
+        table: table.to_owned(),
+        publication: "P".to_owned(),
+        why,
+        columns: columns.map(str::to_owned),
+        listed,
+    }
+}
+
+#[test]
+fn updates_that_are_refused_are_a_risk() {
+    let diagnosis = with_refused(&[refused("public.log", Why::Unidentified, None, false)]);
     assert_eq!(causes(&diagnosis), [Cause::NoReplicaIdentity]);
     assert_eq!(diagnosis.findings[0].names["tables"], "public.log");
     assert!(diagnosis.has_risk() && !diagnosis.healthy);
-    let remedy = &diagnosis.findings[0].remedies[0];
+    let remedies = &diagnosis.findings[0].remedies;
     assert!(
-        remedy.starts_with("on primary, in database app: a primary key for public.log"),
-        "{remedy}"
+        remedies[0].starts_with("on primary, in database app: a primary key for public.log"),
+        "{remedies:?}"
     );
+    assert_eq!(remedies.len(), 2, "{remedies:?}");
+}
+
+/// Each reason has its remedy, and none has one that would be refused.
+#[test]
+fn why_updates_are_refused_decides_what_helps() {
+    let on = "on primary, in database app:";
+    for (why, columns, listed, first) in [
+        (
+            Why::Unidentified,
+            None,
+            true,
+            "a primary key for public.t, of columns that",
+        ),
+        (
+            Why::Filter,
+            Some("v"),
+            false,
+            "ALTER TABLE ... REPLICA IDENTITY FULL for public.t:",
+        ),
+        (
+            Why::Filter,
+            Some("v"),
+            true,
+            "for public.t (v, in \"P\"), in one transaction",
+        ),
+        (
+            Why::List,
+            Some("id"),
+            true,
+            "for public.t (id, in \"P\"), in one transaction",
+        ),
+        (
+            Why::FullList,
+            None,
+            true,
+            "ALTER TABLE ... REPLICA IDENTITY DEFAULT for public.t",
+        ),
+        (
+            Why::Generated,
+            Some("g"),
+            false,
+            "for public.t (g, in \"P\"), ALTER PUBLICATION",
+        ),
+    ] {
+        let diagnosis = with_refused(&[refused("public.t", why, columns, listed)]);
+        assert_eq!(causes(&diagnosis), [Cause::NoReplicaIdentity], "{why:?}");
+        assert!(!diagnosis.healthy, "{why:?}");
+        let remedies = &diagnosis.findings[0].remedies;
+        assert!(
+            remedies[0].starts_with(&format!("{on} {first}")),
+            "{remedies:?}"
+        );
+        let full = remedies
+            .iter()
+            .any(|it| it.contains("REPLICA IDENTITY FULL for"));
+        assert_eq!(full, why == Why::Filter && !listed, "{remedies:?}");
+    }
 }
 
 /// A standby's session that keeps the rows of few transactions, and these dead rows on the primary.

@@ -9,7 +9,7 @@ use crate::node::Role;
 use crate::point::LinkKind;
 use crate::sample::Sample;
 use crate::source::Publisher;
-use crate::tables::{Followed, Tables};
+use crate::tables::{Followed, Refused, Tables, Why};
 use crate::window::NodeWindow;
 
 /// Most tables that are named.
@@ -310,31 +310,120 @@ pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Published tables whose updates and deletes the publisher refuses, since nothing tells which row they
-/// change.
-pub(super) fn unidentified(view: &View<'_>) -> Vec<Evidence> {
+/// Reasons for which updates and deletes of published tables are refused, each with the name of its number,
+/// whether the table may have a column list, the name that its remedies use, and words.
+const REFUSALS: [(Why, Option<bool>, &str, &str, &str); 6] = [
+    (
+        Why::Unidentified,
+        Some(false),
+        "unidentified_tables",
+        "tables",
+        "published tables without primary key or other replica identity",
+    ),
+    (
+        Why::Unidentified,
+        Some(true),
+        "unidentified_listed_tables",
+        "unidentified_listed",
+        "tables published with a column list, without primary key or other replica identity",
+    ),
+    (
+        Why::Filter,
+        None,
+        "filtered_tables",
+        "filtered",
+        "tables with a row filter (WHERE) on columns that are not in their replica identity",
+    ),
+    (
+        Why::List,
+        None,
+        "listed_tables",
+        "listed",
+        "tables with a column list that lacks columns of their replica identity",
+    ),
+    (
+        Why::FullList,
+        None,
+        "full_listed_tables",
+        "full_listed",
+        "tables with a column list and REPLICA IDENTITY FULL",
+    ),
+    (
+        Why::Generated,
+        None,
+        "generated_tables",
+        "generated",
+        "tables with generated columns in their replica identity that are not published",
+    ),
+];
+
+/// What can be done for tables whose updates and deletes are refused.
+pub(super) const REFUSED_REMEDIES: &[&str] = &[
+    "on {publisher}: a primary key for {tables}, or ALTER TABLE ... REPLICA IDENTITY FULL, if there can be none: \
+     subscribers then search for each row",
+    "on {publisher}: a primary key for {unidentified_listed}, of columns that the column list has; REPLICA \
+     IDENTITY FULL is refused with a list",
+    "on {publisher}: ALTER TABLE ... REPLICA IDENTITY FULL for {may_be_full}: the filter may then name any \
+     column, and whole old rows go into the WAL",
+    "on {publisher}: for {filtered}, in one transaction ALTER PUBLICATION ... DROP TABLE and ADD TABLE with a \
+     filter on columns of the replica identity only; or a unique index with these columns too, all NOT NULL, \
+     and ALTER TABLE ... REPLICA IDENTITY USING INDEX",
+    "on {publisher}: for {listed}, in one transaction ALTER PUBLICATION ... DROP TABLE and ADD TABLE with a list \
+     that has these columns too. Subscribers must have them before",
+    "on {publisher}: ALTER TABLE ... REPLICA IDENTITY DEFAULT for {full_listed}, with a primary key of columns \
+     that the column list has; or publish it without a list",
+    "on {publisher}: for {generated}, ALTER PUBLICATION ... SET (publish_generated_columns = stored), if \
+     subscribers have these columns; or a replica identity without them: virtual columns are never published",
+    "on {publisher}: a publication of their own with publish = 'insert', if their rows never change",
+];
+
+/// Published tables whose updates and deletes the publisher refuses.
+pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     let primaries = view.window.usable();
     for node in primaries.filter(|node| node.role == Role::Primary) {
         let Some(last) = node.last() else { continue };
-        let tables: BTreeSet<&String> = last.tables.unidentified.values().flatten().collect();
-        let tables: Vec<String> = tables.into_iter().cloned().collect();
-        if tables.is_empty() {
+        let all = &last.tables.refused;
+        if all.is_empty() {
             continue;
         }
-        let words = "published tables without primary key or other replica identity";
-        found.push(
-            Evidence::on(node, Severity::Risk)
+        let mut evidence = Evidence::on(node, Severity::Risk)
+            .name("publisher", in_database(node, &node.facts.database));
+        for (why, listed, figure, name, words) in REFUSALS {
+            let those = all
+                .iter()
+                .filter(|one| one.why == why && listed.is_none_or(|it| it == one.listed));
+            let tables: BTreeSet<String> = those.map(named).collect();
+            if tables.is_empty() {
+                continue;
+            }
+            let tables: Vec<String> = tables.into_iter().collect();
+            evidence = evidence
                 .fact(
-                    "unidentified_tables",
+                    figure,
                     tables.len() as f64,
                     format!("{words}: {}", some(&tables)),
                 )
-                .name("publisher", in_database(node, &node.facts.database))
-                .name("tables", some(&tables)),
-        );
+                .name(name, some(&tables));
+        }
+        let full = all.iter().filter(|it| it.why == Why::Filter && !it.listed);
+        let full: BTreeSet<&str> = full.map(|it| it.table.as_str()).collect();
+        let full: Vec<String> = full.into_iter().map(str::to_owned).collect();
+        if !full.is_empty() {
+            evidence = evidence.name("may_be_full", some(&full));
+        }
+        found.push(evidence);
     }
     found
+}
+
+/// A table whose updates are refused, for people: without a column that is in the way, its name only.
+fn named(refused: &Refused) -> String {
+    let publication = identifier(&refused.publication);
+    match &refused.columns {
+        Some(columns) => format!("{} ({columns}, in {publication})", refused.table),
+        None => refused.table.clone(),
+    }
 }
 
 pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {

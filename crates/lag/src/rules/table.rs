@@ -433,13 +433,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::NoReplicaIdentity,
-        title: "updates and deletes of published tables fail: they have no replica identity",
-        signal: published::unidentified,
-        remedies: &[
-            "on {publisher}: a primary key for {tables}, or ALTER TABLE ... REPLICA IDENTITY FULL, if there \
-             can be none: subscribers then search for each row",
-            "on {publisher}: a publication of their own with publish = 'insert', if their rows never change",
-        ],
+        title: "updates or deletes of published tables are refused: no replica identity that suits",
+        signal: published::refused,
+        remedies: published::REFUSED_REMEDIES,
     },
     Rule {
         cause: Cause::ApplyBlocked,

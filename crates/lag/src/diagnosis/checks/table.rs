@@ -93,7 +93,8 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "replica_identity",
         of: Subject::Primary,
-        asks: "pg_publication_tables, pg_class.relreplident, pg_index, in the database of the conninfo",
+        asks: "pg_publication_tables, pg_publication_rel, pg_class.relreplident, pg_index, in the database of the \
+               conninfo",
         who: ANYBODY,
         proves: "updates and deletes of published tables are not refused",
         needs: &[],
