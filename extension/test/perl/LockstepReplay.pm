@@ -197,9 +197,9 @@ sub wait_for_lag
 my $UPDATES = q{DO $$ BEGIN FOR n IN 1 .. 60 LOOP
 	UPDATE often SET filler = repeat('x', 200 + n); COMMIT; END LOOP; END $$};
 
-# Raises of the minimum recovery point by less than 512 kB are spaced (raise_rule.c), and without one nothing runs
-# ahead. The commits above use up those that are possible at once. In a pause none is made: after these seconds all
-# five are possible again, and the WAL, which is in two segments at most, needs two for each.
+# Seconds in a pause after which the minimum recovery point may be raised five times at once: raises by less
+# than 512 kB are spaced (raise_rule.c), a pause has none, and without one nothing runs ahead. What commits
+# before the pause have left of the five may not do: WAL in two segments needs two for each.
 my $ALL_RAISES = 0.4;
 
 # Replay of the standby stands where it would remove what an old snapshot sees, or whatever a session
