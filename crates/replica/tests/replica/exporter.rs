@@ -11,7 +11,7 @@ use lockstep_replica::error::Result;
 use lockstep_replica::lifecycle::Watcher;
 use lockstep_replica::lifecycle::create::{Created, create};
 use lockstep_replica::lifecycle::remove::remove;
-use lockstep_replica::state::{Phase, Replica, ReplicaState};
+use lockstep_replica::state::{Phase, Replica, ReplicaState, system_id};
 
 use crate::apply_lab::{LONG, until};
 use crate::{Told, begun, conninfo, options, pair, sql, values};
@@ -125,6 +125,7 @@ fn a_drop_ends_the_session_that_still_makes_the_slot() {
     let (_lab, source, target) = pair(TABLES);
     let replica = Replica {
         source: conninfo(&source).to_string(),
+        system_id: system_id(&mut sql(&source)).unwrap(),
         ..begun("r", "lockstep_r_1")
     };
     let mut state = ReplicaState::open(&conninfo(&target)).unwrap();
