@@ -31,9 +31,11 @@ ls_is_listed(int major, const int *majors)
 }
 
 /*
- * Helpers for lockstep.replay_workers = auto. is_tested: the major is among ls_tested_majors. cores: that the server may use; a part of one is none, since two
- * processes that run would use up a quota of less than two cores, and stand still until the next period. room:
- * background workers that are left.
+ * Helpers for lockstep.replay_workers = auto.
+ *
+ * is_tested: the major is among ls_tested_majors. cores: those that the server may use; a part of one counts
+ * as none, since two processes that run would use up a quota of less than two cores, and stand still until
+ * the next period. room: background workers that are left.
  */
 int
 ls_automatic_helpers(bool is_tested, double cores, int room)
