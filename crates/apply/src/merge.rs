@@ -257,7 +257,7 @@ impl Merger {
             Message::Insert { relation, new } => {
                 if let Some((_, table)) = self.changed(relation, tables)? {
                     let row = row(&table, new)?;
-                    if row.has_unchanged() {
+                    if new.has_unchanged() {
                         return Err(self.came_in(&table, &row));
                     }
                     self.change(relation, table, Change::Insert(row));

@@ -1,7 +1,7 @@
 //! Rows as a batch keeps them: one block of memory each, in the form in which they came.
 
 use lockstep_wire::WireError;
-use lockstep_wire::logical::{Tuple, Value};
+use lockstep_wire::logical::Tuple;
 
 /// The value of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,7 +63,7 @@ impl OwnedRow {
 
     /// A row as it was sent.
     pub fn sent(tuple: Tuple<'_>) -> Result<Self, WireError> {
-        if tuple.values().any(|it| matches!(it, Value::Binary(_))) {
+        if tuple.has_binary() {
             return Err(WireError::Malformed("a binary value, unasked for"));
         }
         Ok(Self(tuple.bytes().into()))

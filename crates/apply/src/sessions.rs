@@ -11,9 +11,10 @@ const SETTINGS: &str = "SET statement_timeout = 0; SET jit = off; \
     SET quote_all_identifiers = off; SET standard_conforming_strings = on; SET array_nulls = on; \
     SET transform_null_equals = off; SET xmloption = content; \
     SET default_transaction_isolation = 'read committed'; \
-    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
-      WHERE name IN ('lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
-        'idle_session_timeout')";
+    SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0";
+
+/// The first version that ends transactions which last long, unless that is set to zero.
+const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
 
 /// Keeps event triggers of users from firing for the statements of this session, as far as its role may: one
 /// that logs DDL would write rows, one that forbids DDL would end what we do. `event_triggers` is there from
@@ -38,7 +39,11 @@ pub fn open(
     application_name: &str,
 ) -> Result<Connection, ClientError> {
     let mut session = Connection::connect(conninfo, purpose, application_name)?;
-    session.execute(SETTINGS)?;
+    let more = match session.server_version() >= TRANSACTION_TIMEOUT_SINCE {
+        true => "; SET transaction_timeout = 0",
+        false => "",
+    };
+    session.execute(&format!("{SETTINGS}{more}"))?;
     Ok(session)
 }
 

@@ -21,7 +21,7 @@ use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
 use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
-use given::{Given, after, before, chunks, keeps, updated, values};
+use given::{Given, MOST_ROWS, after, before, chunks, keeps, updated, values};
 
 use crate::arrays::copy_line;
 use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
@@ -46,8 +46,12 @@ use crate::work::Which;
 const COPY_FROM: usize = 50;
 const COPY_FROM_BYTES: usize = 1024 * 1024;
 
-/// A copy is sent in pieces of about so many bytes.
-const COPY_BYTES: usize = 256 * 1024;
+/// A copy is sent in pieces of about so many bytes: the server works on the first one while the next is
+/// written.
+const COPY_BYTES: usize = 32 * 1024;
+
+/// Rows of a statement that is sent while the next one's parameters are written.
+const ROWS_IN_A_ROW: usize = 2_500;
 
 /// Commits that leave their positions in the state before those that are passed are deleted.
 const TIDY_AFTER: u32 = 1_000;
@@ -652,18 +656,43 @@ impl Writer {
         Ok(())
     }
 
-    /// Runs a statement for rows, as often as their size needs it.
+    /// Runs a statement for rows, as often as their number and size need it.
     fn run(
         &mut self,
         table: &Arc<Table>,
         verb: Verb,
         rows: &[Given<'_>],
     ) -> lockstep_client::Result<u64> {
+        if rows.len() > ROWS_IN_A_ROW && is_prepared(table, verb) {
+            return self.run_in_a_row(table, verb, rows);
+        }
         let mut changed = 0;
-        for rows in chunks(rows) {
+        for rows in chunks(rows, MOST_ROWS) {
             changed += self.run_at_once(table, verb, rows)?;
         }
         Ok(changed)
+    }
+
+    /// Runs a prepared statement for some of the rows after the other: the server works on some while the next
+    /// ones are written.
+    fn run_in_a_row(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<u64> {
+        let (name, statement) = self.prepare(table, verb, kept(verb, rows))?;
+        let key = table.key();
+        let mut sent = 0;
+        let mut pipeline = self.connection.pipeline()?;
+        for rows in chunks(rows, ROWS_IN_A_ROW) {
+            let values = values(table, &statement, &key, rows)?;
+            sent += bytes(&values);
+            pipeline.change_prepared(&name, values)?;
+        }
+        let answers = pipeline.finish()?;
+        self.sent_bytes += sent;
+        Ok(answers.iter().map(|answer| answer.affected).sum())
     }
 
     fn run_at_once(
@@ -676,12 +705,9 @@ impl Writer {
             return Ok(0);
         }
         self.made_anew |= verb == Verb::Replace;
-        let keeps = match verb {
-            Verb::Update | Verb::Replace => keeps(rows),
-            Verb::Insert | Verb::Delete => Vec::new(),
-        };
+        let keeps = kept(verb, rows);
         let key = table.key();
-        if verb == Verb::Insert || table.is_indexed() {
+        if is_prepared(table, verb) {
             let (name, statement) = self.prepare(table, verb, keeps)?;
             let values = values(table, &statement, &key, rows)?;
             self.sent_bytes += bytes(&values);
@@ -699,7 +725,7 @@ impl Writer {
         rows: &[Given<'_>],
     ) -> lockstep_client::Result<()> {
         let all: Vec<usize> = (0..table.columns.len()).collect();
-        for rows in chunks(rows) {
+        for rows in chunks(rows, MOST_ROWS) {
             let values = values(table, statement, &all, rows)?;
             let changed = self.scan(&statement.sql, values)?;
             self.count_missing(table, rows.len(), changed);
@@ -747,6 +773,19 @@ impl Writer {
             self.ends = false;
         }
         Ok(())
+    }
+}
+
+/// A statement is prepared unless it has to look at all rows of the table.
+fn is_prepared(table: &Table, verb: Verb) -> bool {
+    verb == Verb::Insert || table.is_indexed()
+}
+
+/// Columns that a statement for these rows keeps of some of them.
+fn kept(verb: Verb, rows: &[Given<'_>]) -> Vec<usize> {
+    match verb {
+        Verb::Update | Verb::Replace => keeps(rows),
+        Verb::Insert | Verb::Delete => Vec::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::statements::{Parameter, Statement};
 use crate::table::Table;
 
 /// Most rows of one statement's parameters.
-const MOST_ROWS: usize = 20_000;
+pub const MOST_ROWS: usize = 20_000;
 
 /// One row for a statement: the key (or the whole row) before, and the row after.
 #[derive(Clone, Copy)]
@@ -49,13 +49,16 @@ impl Given<'_> {
     }
 }
 
-/// Rows in pieces for one statement each.
-pub fn chunks<'r, 'a>(rows: &'r [Given<'a>]) -> impl Iterator<Item = &'r [Given<'a>]> {
+/// Rows in pieces of at most so many, for one statement each.
+pub fn chunks<'r, 'a>(
+    rows: &'r [Given<'a>],
+    most: usize,
+) -> impl Iterator<Item = &'r [Given<'a>]> {
     let mut left = rows;
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let mut number = 0;
-        for row in left.iter().take(MOST_ROWS) {
+        for row in left.iter().take(most) {
             bytes += row.size();
             if number > 0 && bytes > MOST_BYTES {
                 break;

@@ -49,6 +49,9 @@ pub struct Tuple<'a> {
     columns: u16,
     /// All values; each is known to be complete.
     bytes: &'a [u8],
+    /// Some value is [`Value::Unchanged`], and some [`Value::Binary`].
+    has_unchanged: bool,
+    has_binary: bool,
 }
 
 impl<'a> Tuple<'a> {
@@ -62,6 +65,8 @@ impl<'a> Tuple<'a> {
         Ok(Self {
             columns,
             bytes: buffer,
+            has_unchanged: values.contains(&Value::Unchanged),
+            has_binary: values.iter().any(|it| matches!(it, Value::Binary(_))),
         })
     }
 
@@ -71,11 +76,21 @@ impl<'a> Tuple<'a> {
             return Err(WireError::Malformed("an impossible number of columns"));
         }
         let start = *cursor;
+        let (mut has_unchanged, mut has_binary) = (false, false);
         for _ in 0..columns {
-            Value::parse(cursor)?;
+            match Value::parse(cursor)? {
+                Value::Unchanged => has_unchanged = true,
+                Value::Binary(_) => has_binary = true,
+                Value::Null | Value::Text(_) => {}
+            }
         }
         let bytes = cursor.taken_since(start)?;
-        Ok(Self { columns, bytes })
+        Ok(Self {
+            columns,
+            bytes,
+            has_unchanged,
+            has_binary,
+        })
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -89,6 +104,16 @@ impl<'a> Tuple<'a> {
 
     pub fn is_empty(&self) -> bool {
         self.columns == 0
+    }
+
+    /// Some value is [`Value::Unchanged`].
+    pub fn has_unchanged(&self) -> bool {
+        self.has_unchanged
+    }
+
+    /// Some value is [`Value::Binary`].
+    pub fn has_binary(&self) -> bool {
+        self.has_binary
     }
 
     /// All values as they were sent, each after its kind and, but for null and what is unchanged, its
