@@ -7,7 +7,7 @@
 //! | at the end of a window | then |
 //! |---|---|
 //! | most parts wait for others, or were done again | half as many writers, and a rest |
-//! | a trial was not faster by [`GAIN`], or not faster at all after half a window | as many as before the trial, and a rest |
+//! | a trial was not faster by [`GAIN`], or not at all after half a window | as many as before, and a rest |
 //! | otherwise | a trial: twice as many writers |
 //!
 //! A window is a number of parts, or of seconds, of which each part was *pressed*: handed over while all
@@ -149,8 +149,6 @@ pub struct Crew {
     pace: Pace,
     why: Why,
     window: Option<Window>,
-    /// No window has ended since the number of writers changed.
-    is_new: bool,
     /// Changes a second with half as many writers, while twice as many are tried.
     before: Option<f64>,
     /// Windows that are left of a rest, and the length of the next one.
@@ -169,7 +167,6 @@ impl Crew {
                 Writers::Number(_) => Why::Given,
             },
             window: None,
-            is_new: false,
             before: None,
             rest: 0,
             next_rest: FIRST_REST,
@@ -200,8 +197,7 @@ impl Crew {
             self.window = None;
             return self.before_trials(Why::KeepsUp);
         }
-        // With as many writers as before, a window begins where a part ends.
-        let skip = if self.is_new { self.used + 1 } else { 1 };
+        let skip = self.used + 1;
         let window = self.window.get_or_insert_with(|| Window {
             skip,
             ..Window::default()
@@ -247,8 +243,7 @@ impl Crew {
         let rate = window.changes as f64 / lasted.as_secs_f64().max(1e-6);
         // Each part of a trial that does not help is applied more slowly than it could be.
         let is_in_vain = lasted * 2 >= self.pace.span && self.before.is_some_and(|it| rate < it);
-        let is_enough =
-            window.done >= self.pace.parts && (lasted >= self.pace.span || is_in_vain);
+        let is_enough = window.done >= self.pace.parts && (lasted >= self.pace.span || is_in_vain);
         let is_slow = window.done >= FEW && lasted >= LONG;
         if window.handed == 0 || !(is_enough || is_slow) {
             return false;
@@ -264,7 +259,6 @@ impl Crew {
         self.used = self.used.min(self.most);
         self.before = None;
         self.window = None;
-        self.is_new = true;
         self.why = Why::NoRoom(words);
     }
 
@@ -274,13 +268,6 @@ impl Crew {
 
     fn decide(&mut self, rate: f64, meet: bool) -> bool {
         let trial = self.before.take();
-        let used = self.used;
-        let changed = self.decided(rate, meet, trial);
-        self.is_new = self.used != used;
-        changed
-    }
-
-    fn decided(&mut self, rate: f64, meet: bool, trial: Option<f64>) -> bool {
         let halved = (self.used / 2).max(1);
         match trial {
             _ if meet => self.go_back(halved, Why::Meet),
@@ -370,16 +357,15 @@ mod tests {
                 _ => 200_000.0 * faster,
             };
             let mut load = Load::new(Writers::Auto, &speed);
-            // A window of 200 ms, from the end of the first part on.
-            assert_eq!(load.parts(41, true, false), [2]);
+            // Those under way at first, and a window of 200 ms.
+            assert_eq!(load.parts(2 + 40, true, false), [2]);
             let parts = (1..).find(|_| !load.parts(1, true, false).is_empty());
             assert_eq!((load.crew.used(), load.crew.why()), (1, &Why::NoFaster));
             parts.unwrap()
         };
-        // Those under way at first, and 100 ms of 10 ms each, or 200 ms where they might still be faster.
+        // 100 ms of 10 ms each, or 200 ms where it is a little faster.
         assert_eq!(parts_with_two(0.5), 3 + 10);
-        let all = 3 + 42;
-        assert_eq!(parts_with_two(1.05), all);
+        assert_eq!(parts_with_two(1.05), 3 + 42);
     }
 
     #[test]

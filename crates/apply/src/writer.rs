@@ -673,8 +673,8 @@ impl Writer {
         Ok(changed)
     }
 
-    /// Runs a prepared statement for some of the rows after the other: the server works on some while the next
-    /// ones are written.
+    /// Runs a prepared statement for some rows after the others: the server works on them while the next ones
+    /// are written.
     fn run_in_a_row(
         &mut self,
         table: &Arc<Table>,

@@ -50,10 +50,7 @@ impl Given<'_> {
 }
 
 /// Rows in pieces of at most so many, for one statement each.
-pub fn chunks<'r, 'a>(
-    rows: &'r [Given<'a>],
-    most: usize,
-) -> impl Iterator<Item = &'r [Given<'a>]> {
+pub fn chunks<'r, 'a>(rows: &'r [Given<'a>], most: usize) -> impl Iterator<Item = &'r [Given<'a>]> {
     let mut left = rows;
     std::iter::from_fn(move || {
         let mut bytes = 0;
