@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lockstep_lag::nodes::{Cluster, NamedNodes, NodesError, PatroniPlace, Watched, named_twice};
-use lockstep_lag::patroni::Ask;
+use lockstep_lag::patroni::{Ask, understood};
 use lockstep_service::clock::unix_ms;
 use lockstep_service::exit::Failure;
 use lockstep_service::http::client::Asking;
@@ -93,11 +93,14 @@ fn ask(place: &PatroniPlace) -> Result<Ask, Failure> {
             };
             let asking = if url.tls { &asking } else { &plain };
             match asking.get(&url.at, "/cluster") {
-                Ok((200, body)) => {
-                    // It is asked first the next time.
-                    urls.rotate_left(index);
-                    return Ok(body);
-                }
+                Ok((200, body)) => match understood(&body) {
+                    Ok(()) => {
+                        // It is asked first the next time.
+                        urls.rotate_left(index);
+                        return Ok(body);
+                    }
+                    Err(words) => refused.push(format!("{url}: {words}")),
+                },
                 Ok((401, _)) => refused.push(format!(
                     "{url}: it wants a login, or another: see login_file"
                 )),

@@ -350,7 +350,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 28] = [
+const IMPLIED: [(Cause, Cause); 36] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
@@ -379,6 +379,14 @@ const IMPLIED: [(Cause, Cause); 28] = [
     (Cause::GiantTransaction, Cause::SpillToDisk),
     (Cause::MissingIndex, Cause::SlowConsumer),
     (Cause::RelayHalted, Cause::SlowConsumer),
+    (Cause::WalsendersEnded, Cause::ConnectionLost),
+    (Cause::ConnectionLost, Cause::NotStreaming),
+    (Cause::ConnectionLost, Cause::UpstreamElsewhere),
+    (Cause::ConnectionLost, Cause::SubscriptionRefused),
+    (Cause::ConnectionLost, Cause::ApplyStopped),
+    (Cause::TableRenamed, Cause::ApplyStopped),
+    (Cause::InitialSyncBlocked, Cause::InitialSyncFails),
+    (Cause::RoleRefused, Cause::SubscriptionRefused),
 ];
 
 /// Hides findings that say nothing more than another one.
@@ -403,10 +411,13 @@ fn report(
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
     let (lag_ms, lag_max_ms) = link.lag_ms();
-    let bound = match link.points.is_empty() {
+    let has_no_lag = link.has_no_lag();
+    let bound = match link.points.is_empty() && !has_no_lag {
         true => Bound::LEAST,
+        false if has_no_lag => Bound::default(),
         false => link.bound(),
     };
+    let shown = |figure: f64| if has_no_lag { 0.0 } else { figure };
     LinkReport {
         upstream: link.upstream.name.clone(),
         replica: link.name.clone(),
@@ -415,15 +426,16 @@ fn report(
         lockstep_replica: link.replica_report(),
         initial_copy: initial_copy(link),
         behind: link.is_behind() && !false_lag && !link.is_not_followed(),
-        lag_ms,
+        lag_ms: shown(lag_ms),
         bound,
         lag_most_ms: link.most_possible_ms().filter(|_| bound.lag_is_least),
-        lag_max_ms,
-        lag_bytes: link.bytes(),
+        lag_max_ms: shown(lag_max_ms),
+        lag_bytes: shown(link.bytes()),
         behind_primary: primary
+            .filter(|_| !has_no_lag)
             .and_then(|primary| link.behind_primary(primary, links, &link.points)),
         stage_bytes: Stage::ALL
-            .map(|stage| (stage.name(link.kind), link.stage_bytes(stage)))
+            .map(|stage| (stage.name(link.kind), shown(link.stage_bytes(stage))))
             .into(),
     }
 }

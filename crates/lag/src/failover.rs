@@ -345,7 +345,7 @@ fn sent_elsewhere(window: &Window, node: &NodeWindow) -> Option<String> {
         return None;
     }
     let own = address(node)?;
-    let leads = |to: &(String, String)| window.server_at(to);
+    let leads = |to: &(String, String)| window.server_at(node, to);
     if leads(&own).is_some_and(|other| other.name != node.name) {
         return None;
     }

@@ -132,6 +132,12 @@ impl<'a> Link<'a> {
         matches!(doing, Some(Doing::Copying | Doing::Promoted))
     }
 
+    /// True if positions say nothing about how old the replica's data is: it is not a copy yet, or follows its
+    /// source no longer.
+    pub fn has_no_lag(&self) -> bool {
+        self.is_not_followed() || self.is_first_copy()
+    }
+
     /// True of a consumer of a server's slot that is neither a relay, nor a replica of Lockstep, nor a
     /// subscription that was asked.
     fn is_other_consumer(&self) -> bool {

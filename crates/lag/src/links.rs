@@ -254,7 +254,7 @@ fn publisher<'a>(window: &'a Window, node: &NodeWindow, name: &str) -> Option<&'
     last.subscription(name)
         .filter(|row| row.enabled && row.slot_name.is_some())?;
     let publisher = last.background.publishers.get(name);
-    match publisher.and_then(|publisher| window.server_at(&publisher.address)) {
+    match publisher.and_then(|publisher| window.server_at(node, &publisher.address)) {
         Some(server) => {
             Some(server).filter(|server| server.is_usable() && server.role != Role::Subscriber)
         }

@@ -104,6 +104,7 @@ enum Asked {
 struct Moment {
     in_recovery: bool,
     clock_us: i64,
+    up_ms: Option<f64>,
 }
 
 impl NodeSampler {
@@ -537,7 +538,7 @@ pub fn read_parts(
         match part {
             Part::Moment => {
                 let moment: Moment = json(what, text)?;
-                sample.in_recovery = moment.in_recovery;
+                (sample.in_recovery, sample.up_ms) = (moment.in_recovery, moment.up_ms);
                 sample.clock_offset_us = moment.clock_us.saturating_sub(clock_us);
             }
             Part::Wal => sample.wal = json(what, text)?,

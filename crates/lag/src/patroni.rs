@@ -363,6 +363,11 @@ impl Roster {
     }
 }
 
+/// Whether a text is what Patroni answers to `GET /cluster`; an error says what is wrong with it.
+pub fn understood(text: &str) -> Result<(), String> {
+    parse(text).map(|_| ())
+}
+
 /// Asks Patroni for its members: the text of `GET /cluster`, or why there is none. It may block for seconds.
 pub type Ask = Box<dyn FnMut() -> Result<String, String> + Send + Sync>;
 

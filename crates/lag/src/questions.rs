@@ -123,6 +123,8 @@ const SETTINGS: &[&str] = &[
     "wal_writer_delay",
     "wal_level",
     "port",
+    "listen_addresses",
+    "unix_socket_directories",
     "cluster_name",
     "hot_standby_feedback",
     "max_standby_archive_delay",
@@ -272,7 +274,8 @@ pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
 pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {
     let text = match part {
         Part::Moment => "json_build_object('in_recovery', pg_is_in_recovery(), \
-             'clock_us', (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)"
+             'clock_us', (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 'up_ms', \
+             1000 * extract(epoch FROM statement_timestamp() - pg_postmaster_start_time()))"
             .to_owned(),
         Part::Wal => wal(),
         Part::Senders => list(
@@ -368,7 +371,7 @@ fn subscriptions(major: u32) -> String {
         _ => ("AND a.leader_pid IS NULL ", "i.indpred IS NULL"),
     };
     format!(
-        "SELECT s.subname AS name, s.subenabled AS enabled, \
+        "SELECT s.subname AS name, s.oid::bigint AS id, s.subenabled AS enabled, \
            s.subdisableonerr AS disable_on_error, s.subslotname AS slot_name, \
            s.subsynccommit AS synchronous_commit, a.pid, a.received_lsn, a.latest_end_lsn, \
            1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
@@ -414,6 +417,11 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
                     AND h.virtualxid IS NOT DISTINCT FROM w.virtualxid \
                     AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
                   WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by, \
+       CASE WHEN a.wait_event_type = 'Lock' THEN (SELECT w.mode || ' on ' || CASE w.locktype \
+              WHEN 'relation' THEN coalesce((SELECT w.relation::regclass::text FROM pg_database d \
+                WHERE d.datname = current_database() AND w.database IN (0, d.oid)), 'a table') \
+              WHEN 'transactionid' THEN 'transaction ' || w.transactionid ELSE w.locktype END \
+            FROM pg_locks w WHERE w.pid = a.pid AND NOT w.granted LIMIT 1) END AS lock, \
        CASE WHEN a.wait_event_type = 'Lock' AND 0 = ANY (pg_blocking_pids(a.pid)) \
             THEN (SELECT json_agg(DISTINCT x.gid) FROM pg_locks w \
                   JOIN pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype \

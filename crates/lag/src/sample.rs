@@ -62,9 +62,49 @@ impl Facts {
         (number.abs() < 1e18).then_some(number)
     }
 
+    /// True if the server runs on the machine of who asks, by the address at which it answers.
+    pub fn is_on_this_machine(&self) -> bool {
+        let mut hosts = self.hosts.iter();
+        hosts.any(|host| host.starts_with('/') || is_loopback(host))
+    }
+
+    /// The server says that it listens there: in one of its folders for sockets, or at the loopback address.
+    pub fn listens_locally(&self, host: &str) -> bool {
+        let listed = |name: &str| {
+            let all = self.setting(name).unwrap_or_default().split(',');
+            all.map(|one| one.trim().trim_matches('"'))
+        };
+        match host.starts_with('/') {
+            true => listed("unix_socket_directories").any(|folder| folder == host),
+            false => {
+                let is_open = |at: &str| ["*", "0.0.0.0", "::"].contains(&at) || is_loopback(at);
+                is_loopback(host) && listed("listen_addresses").any(is_open)
+            }
+        }
+    }
+
+    /// The server may be reached at a host that nobody asked it at: it does not say that it listens only at
+    /// other addresses.
+    pub fn may_listen_at(&self, host: &str) -> bool {
+        let is_address = |text: &str| text.parse::<std::net::IpAddr>();
+        let listed = self.setting("listen_addresses").unwrap_or("*").split(',');
+        let listed: Vec<&str> = listed.map(str::trim).filter(|it| !it.is_empty()).collect();
+        let others = listed.iter().all(|at| {
+            is_address(at).is_ok_and(|at| !at.is_unspecified())
+                && is_address(at) != is_address(host)
+        });
+        !(host.starts_with('/') || is_address(host).is_ok() && others)
+    }
+
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
+}
+
+/// True of the names and addresses by which a machine reaches itself.
+fn is_loopback(host: &str) -> bool {
+    let address = host.parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// A node's answers to one round of questions.
@@ -76,6 +116,8 @@ pub struct Sample {
     /// The server's clock less ours in the middle of the round trip, in microseconds.
     pub clock_offset_us: i64,
     pub in_recovery: bool,
+    /// Time since the server was started.
+    pub up_ms: Option<f64>,
     pub wal: Wal,
     /// The node's walsenders.
     pub senders: Vec<Sender>,

@@ -33,6 +33,8 @@ fn address(conninfo: &Conninfo) -> Option<(String, String)> {
 pub struct Publisher {
     pub address: (String, String),
     pub database: Option<String>,
+    /// The role that it connects as; None if the string names none.
+    pub user: Option<String>,
 }
 
 impl Publisher {
@@ -42,6 +44,7 @@ impl Publisher {
         Some(Self {
             address: address(&parsed)?,
             database: parsed.get("dbname").map(str::to_owned),
+            user: parsed.get("user").map(str::to_owned),
         })
     }
 }

@@ -46,6 +46,8 @@ pub struct Tables {
     /// Followed tables without an index by which an apply worker finds a row, each with the number of
     /// rows that a search reads.
     pub unindexed: BTreeMap<String, f64>,
+    /// All tables of a database with publications, published or not; None if there are more than are read.
+    pub there: Option<BTreeSet<String>>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
 }
@@ -157,6 +159,11 @@ pub fn question() -> String {
               WHERE NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid \
                 AND CASE WHEN current_setting('server_version_num')::int < 160000 \
                       THEN i.indisprimary OR i.indisreplident ELSE i.indpred IS NULL END) GROUP BY 1) u), \
+           'there', (SELECT CASE WHEN count(*) < {most} THEN coalesce(json_agg(name), '[]') END FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS name \
+              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+              WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND EXISTS (SELECT FROM pg_publication) \
+                AND n.nspname NOT IN ('pg_catalog', 'information_schema') LIMIT {most}) h), \
            'refused', {refused}, \
            'cut_off', (SELECT count(*) FROM (SELECT FROM pg_publication_tables LIMIT {most}) a) \
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \

@@ -120,6 +120,8 @@ pub struct Receiver {
 #[serde(default)]
 pub struct Subscription {
     pub name: String,
+    /// Its number on the subscriber, which the names of workers that copy its tables begin with.
+    pub id: u32,
     pub enabled: bool,
     /// An error of its worker disables it.
     pub disable_on_error: bool,
@@ -189,6 +191,8 @@ pub struct Process {
     pub wait: Option<String>,
     /// Processes that hold the lock that it waits for.
     pub blocked_by: Vec<u32>,
+    /// The lock that it waits for, in words: its mode, and what it is of.
+    pub lock: Option<String>,
     /// Prepared transactions that hold it, by gid, if some do.
     pub prepared: Option<Vec<String>>,
     /// CPU of the process, if it runs on this machine.

@@ -94,16 +94,28 @@ impl Window {
         self.usable().find(|node| node.role == Role::Primary)
     }
 
-    /// The server at this host or address and port, as far as that can be told from here.
-    pub(crate) fn server_at(&self, (host, port): &(String, String)) -> Option<&NodeWindow> {
+    /// The server that `asker` reaches at this host or address and port, as far as that can be told from here:
+    /// one that is asked there, or one on the same machine that says that it listens there.
+    pub(crate) fn server_at(
+        &self,
+        asker: &NodeWindow,
+        (host, port): &(String, String),
+    ) -> Option<&NodeWindow> {
         let address = format!("{host}:{port}");
         let within = format!("{address}/");
-        self.nodes.iter().find(|node| {
+        let servers = || self.nodes.iter().filter(|node| node.role != Role::Relay);
+        let has_port = |node: &NodeWindow| node.facts.setting("port") == Some(port.as_str());
+        let is_asked = |node: &&NodeWindow| {
             let is_named = node.address == address || node.address.starts_with(&within);
-            let is_known = node.facts.hosts.contains(host)
-                && node.facts.setting("port") == Some(port.as_str());
-            node.role != Role::Relay && (is_named || is_known)
-        })
+            is_named || node.facts.hosts.contains(host) && has_port(node)
+        };
+        let is_beside = |node: &&NodeWindow| {
+            let both_here = asker.facts.is_on_this_machine() && node.facts.is_on_this_machine();
+            both_here && has_port(node) && node.facts.listens_locally(host)
+        };
+        servers()
+            .find(is_asked)
+            .or_else(|| servers().find(is_beside))
     }
 
     /// Nodes that something can be said about.

@@ -16,6 +16,7 @@ use crate::point::LinkKind;
 use crate::questions::Part;
 use crate::rules::{
     Cause, Copying, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
+    open_words,
 };
 use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
 use crate::views::Slot;
@@ -401,7 +402,7 @@ fn is_synchronised(place: &Place<'_, '_>) -> Result<String, String> {
     match copying(link) {
         Some(Copying::Done) => Ok("all its tables are synchronised".to_owned()),
         Some(Copying::GetsOn) => Ok("tables are being copied, and that gets on".to_owned()),
-        Some(_) => Err("whether the copy of its tables gets on".to_owned()),
+        Some(_) => Err(open_words(link)),
         None => Err("the subscription is not there".to_owned()),
     }
 }

@@ -308,12 +308,13 @@ fn link_state(
 ) -> LinkState {
     let last = link.points.last();
     let of = |part: fn(&Point) -> Lsn| last.map(part);
-    let bytes = last.map_or(0, Point::bytes);
-    let bound = last
+    let late = last.filter(|_| !link.has_no_lag());
+    let bytes = late.map_or(0, Point::bytes);
+    let bound = late
         .filter(|_| report.behind)
         .map(Point::bound)
         .unwrap_or_default();
-    let lag = last.map_or(Duration::ZERO, |point| point.lag(bound.lag_is_least));
+    let lag = late.map_or(Duration::ZERO, |point| point.lag(bound.lag_is_least));
     LinkState {
         id: format!("{}/{}", link.upstream.name, link.name),
         upstream: link.upstream.name.clone(),
@@ -330,7 +331,7 @@ fn link_state(
         behind_primary: None,
         stages: Stage::ALL.map(|stage| StageState {
             name: stage.name(link.kind),
-            bytes: last.map_or(0, |point| point.stage(link.kind, stage)),
+            bytes: late.map_or(0, |point| point.stage(link.kind, stage)),
         }),
         end_lsn: of(|point| point.end),
         sent_lsn: of(|point| point.sent),

@@ -107,7 +107,10 @@ fn a_copy_that_does_not_get_on_is_found() {
     assert_eq!(answer, Answer::NotKnown);
     assert_eq!(
         diagnosis.unknown,
-        ["one: whether the copy of its tables gets on"]
+        [
+            "one: whether the copy of its tables gets on: no row of public.t has come in this window, and its \
+             worker is not seen"
+        ]
     );
 }
 

@@ -80,16 +80,22 @@ causes! {
     FullPageImages = "full_page_images",
     /// The network is slower than the WAL.
     SlowNetwork = "slow_network",
+    /// A replica was not connected to its upstream for some time.
+    ConnectionLost = "connection_lost",
     /// Commits wait for replicas that are not connected.
     SynchronousStandbyMissing = "synchronous_standby_missing",
     /// An apply worker commits asynchronously, and its flush comes late.
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// Tables of a subscription are not copied, and their copy does not get on.
     InitialSyncFails = "initial_sync_fails",
+    /// The copy of a subscription's tables waits for a lock.
+    InitialSyncBlocked = "initial_sync_blocked",
     /// The slot of a subscription is on no server.
     SubscriptionSlotMissing = "subscription_slot_missing",
     /// A subscription follows a publication that is not there.
     PublicationMissing = "publication_missing",
+    /// A published table has another name than the one that a subscription follows.
+    TableRenamed = "table_renamed",
     /// A subscriber's table lacks published columns.
     ColumnsMissing = "columns_missing",
     /// A subscriber's server has no worker left for a subscription.

@@ -2,14 +2,15 @@
 
 use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 
+use super::consumer::of_triggers;
 use super::halted::{ended, moves};
+use super::lock::of_holder;
 use super::published::{followed, some};
 use super::synchronised::is_fresh;
-use super::{Evidence, Severity, View, all_slots};
+use super::{Evidence, Severity, View, all_slots, server};
 use crate::figures::{median, ratio};
 use crate::link::Link;
 use crate::point::{LinkKind, Stage};
-use crate::replica::Doing;
 use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::tables::Tables;
 use crate::views::{Decoding, Process, Searched, Sender};
@@ -31,7 +32,7 @@ const IDLE_SHARE: f64 = 0.5;
 const DECODING_SHARE: f64 = 0.5;
 
 /// Share of samples from which a walsender that cannot send counts as held up by its consumer.
-const PUSHED_SHARE: f64 = 0.3;
+pub(super) const PUSHED_SHARE: f64 = 0.3;
 
 /// Rows read in each search of a whole table from which an index is missed.
 const MANY_ROWS: f64 = 1_000.0;
@@ -39,7 +40,7 @@ const MANY_ROWS: f64 = 1_000.0;
 /// A transaction is giant if it fills the memory of decoding this many times.
 const GIANT_TIMES: f64 = 8.0;
 
-fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+pub(super) fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     view.links
         .iter()
         .filter(|link| link.kind == LinkKind::Logical)
@@ -51,7 +52,7 @@ fn workers<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
 }
 
 /// Logical links that lag, without those that nothing is missing on.
-fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+pub(super) fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     logical(view).filter(|link| link.is_behind() && !nothing_for(link))
 }
 
@@ -261,17 +262,7 @@ fn of_suspects(mut evidence: Evidence, view: &View<'_>, link: &Link<'_>) -> Evid
     let Some((followed, published)) = followed(view, link) else {
         return evidence;
     };
-    if let Some(first) = followed.triggers.first() {
-        let all = followed.triggers.iter();
-        let all: Vec<String> = all
-            .map(|it| format!("{} on {}", it.name, it.table))
-            .collect();
-        let words = format!("triggers that fire in it: {}", some(&all));
-        evidence = evidence
-            .fact("firing_triggers", all.len() as f64, words)
-            .name("trigger", &first.name)
-            .name("trigger_table", &first.table);
-    }
+    evidence = of_triggers(evidence, &followed.triggers);
     let mut publications = followed.publications.iter();
     let truncates = publications.any(|name| published.truncating.contains(name));
     if let Some(first) = followed.references.first().filter(|_| truncates) {
@@ -307,32 +298,17 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
                 percent(share)
             ),
         );
-        let samples = link
-            .replica
-            .map(|replica| replica.samples.as_slice())
-            .unwrap_or_default();
-        let holder = samples.iter().rev().find_map(|sample| {
-            let holder = link.worker(Some(sample))?.blocked_by.first()?;
-            let mut sessions = sample.clients.oldest.iter();
-            sessions.find(|session| session.pid == *holder)
-        });
-        if let Some(session) = holder {
-            evidence = evidence.session(session);
+        if let Some(replica) = link.replica {
+            evidence = of_holder(evidence, replica, |sample| link.worker(Some(sample)));
         }
-        let prepared = samples.iter().rev().find_map(|sample| {
-            let worker = link.worker(Some(sample))?;
-            worker.prepared.as_deref().filter(|gids| !gids.is_empty())
-        });
-        if let Some(gids) = prepared {
-            evidence = of_prepared(evidence, gids);
-        }
+        evidence = evidence.name("holder_server", server(link));
         found.push(evidence);
     }
     found
 }
 
 /// Adds the prepared transactions that hold a lock. Of several, nobody knows which one is to be ended.
-fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
+pub(super) fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
     let evidence = evidence.fact(
         "prepared_transactions",
         gids.len() as f64,
@@ -346,7 +322,7 @@ fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
 
 /// The shares of samples in which the link's walsender runs, reads or writes, and in which it
 /// cannot send.
-fn sender_shares(link: &Link<'_>) -> (f64, f64) {
+pub(super) fn sender_shares(link: &Link<'_>) -> (f64, f64) {
     let pushed = link.pushed_share();
     let runs =
         link.walsender_share(|process| process.wait.is_none() || process.waits(&WaitType::Io));
@@ -629,143 +605,4 @@ pub(super) fn missing_index(view: &View<'_>) -> Vec<Evidence> {
         found.push(evidence);
     }
     found
-}
-
-pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
-    let mut found = Vec::new();
-    for link in behind(view).filter(|link| !link.is_to_relay()) {
-        let (_, pushed) = sender_shares(link);
-        let idle = link.worker_share(Process::waits_for_changes);
-        let busy = idle.map(|idle| 1.0 - idle);
-        // If the subscriber was not asked, the walsender that cannot send is the evidence, or that
-        // the subscriber does not confirm what it was sent.
-        let unstored = link.stage_share(Stage::Receive) + link.stage_share(Stage::Flush);
-        let told_late = link.replies_freely().then_some(unstored);
-        let unasked = pushed.max(f64::from(u8::from(link.takes_nothing())));
-        let unasked = unasked.max(told_late.unwrap_or(0.0));
-        // A replica of Lockstep reads on while it applies.
-        let unapplied = link
-            .replica_name
-            .as_ref()
-            .map(|_| link.stage_share(Stage::Flush));
-        let unasked = unasked.max(unapplied.unwrap_or(0.0));
-        let share = busy.map_or(unasked, |busy| busy.min(link.stage_share(Stage::Flush)));
-        let stopped = match link.replica_state() {
-            Some(replica) => {
-                replica.doing(true) != Doing::CatchingUp || replica.is_full_by_itself()
-            }
-            None => link.replica.is_some_and(|replica| {
-                let away = |sample: &_| link.subscribed(sample).is_none_or(|row| row.pid.is_none());
-                replica.share(away) > 0.5
-            }),
-        };
-        if share < PUSHED_SHARE || stopped || link.connected_share() < 0.5 {
-            continue;
-        }
-        let others = logical(view)
-            .filter(|other| other.upstream.name == link.upstream.name && other.name != link.name);
-        let (late, all) = others.fold((0, 0), |(late, all), other| {
-            (
-                late + usize::from(other.is_behind() && !nothing_for(other)),
-                all + 1,
-            )
-        });
-        found.push(of_consumer(link, 0.9 * share, pushed, busy, (late, all)));
-    }
-    found
-}
-
-/// The evidence about a slow consumer. `busy` is known if it was asked; `late` of `all` other
-/// slots are behind.
-fn of_consumer(
-    link: &Link<'_>,
-    explains: f64,
-    pushed: f64,
-    busy: Option<f64>,
-    (late, all): (usize, usize),
-) -> Evidence {
-    let words = not_taken(link, pushed, busy);
-    let mut evidence = Evidence::of(link, explains).fact("pushed_share", pushed, words);
-    if all > 0 {
-        evidence = evidence.fact(
-            "other_slots_behind",
-            f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
-            format!("{late} of {all} other slots are behind"),
-        );
-    }
-    if let Some(busy) = busy {
-        evidence = evidence.fact(
-            "busy_share",
-            busy,
-            format!(
-                "its apply worker was busy in {} of the samples{}",
-                percent(busy),
-                worker_waits(link)
-            ),
-        );
-    } else if let Some(replica) = &link.replica_name {
-        let unapplied = link.stage_bytes(Stage::Flush);
-        evidence = evidence
-            .fact(
-                "unapplied_bytes",
-                unapplied,
-                format!("{} received and not applied, on average", bytes(unapplied)),
-            )
-            .name("slow_replica", replica);
-    } else {
-        evidence = evidence.fact(
-            "asked",
-            0.0,
-            "the subscriber was not asked (--subscriber), so this may be the network to it",
-        );
-    }
-    if link.replica_name.is_none() {
-        evidence = evidence.name("subscribed_slot", link.slot.as_deref().unwrap_or_default());
-    }
-    let cpu = link
-        .replica
-        .filter(|_| link.subscription.is_some())
-        .and_then(|replica| replica.cpu(|process| process.backend_type.is_logical_worker()));
-    if let Some(cpu) = cpu {
-        evidence = evidence.fact(
-            "worker_cpu_share",
-            cpu.ran,
-            format!("it used {} of a core", percent(cpu.ran)),
-        );
-    }
-    evidence
-}
-
-/// What a consumer does not take, in words.
-fn not_taken(link: &Link<'_>, pushed: f64, busy: Option<f64>) -> String {
-    match link.is_relayed() {
-        true => format!(
-            "{} had something left to send to it in {} of the samples",
-            link.upstream.name,
-            percent(pushed)
-        ),
-        // What fits into the buffers of the network is sent, however little of it is read.
-        false if pushed == 0.0 && busy.is_none() && link.takes_nothing() => {
-            "it was sent all that there is, and confirms none of it".to_owned()
-        }
-        false if link.replies_freely() => format!(
-            "it was sent all that there is, and when it replies it has stored {} less",
-            bytes(link.bytes())
-        ),
-        false => format!(
-            "its walsender waited for it to take data in {} of the samples",
-            percent(pushed)
-        ),
-    }
-}
-
-/// How much of the time an apply worker waited for storage, in words.
-fn worker_waits(link: &Link<'_>) -> String {
-    let io = link
-        .worker_share(|process| process.waits(&WaitType::Io))
-        .unwrap_or(0.0);
-    match io >= 0.1 {
-        true => format!(", at its storage in {}", percent(io)),
-        false => String::new(),
-    }
 }

@@ -22,10 +22,13 @@ mod all_clear_tests;
 #[cfg(test)]
 mod bound_tests;
 mod cause;
+mod connection;
+mod consumer;
 mod gone;
 mod halted;
 mod horizon;
 mod identifier;
+mod lock;
 mod logical;
 mod machine;
 #[cfg(test)]
@@ -42,6 +45,7 @@ mod relay;
 mod relay_tests;
 #[cfg(test)]
 mod remedy_tests;
+mod renamed;
 mod replay;
 mod replica;
 #[cfg(test)]
@@ -75,7 +79,7 @@ pub(crate) use published::difference_known;
 pub(crate) use setting::shown;
 pub(crate) use standing::is_copied_by;
 pub use synchronised::InitialCopy;
-pub(crate) use synchronised::{Copying, copying, initial_copy, is_fresh};
+pub(crate) use synchronised::{Copying, copying, initial_copy, is_fresh, open_words};
 pub use table::RULES;
 pub(crate) use unfed::timeline;
 

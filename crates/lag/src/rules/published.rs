@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::renamed::{self, Renamed};
 use super::{Evidence, Severity, View, identifier, in_database};
 use crate::link::Link;
 use crate::node::Role;
@@ -22,6 +23,9 @@ const MOSTLY: f64 = 0.5;
 /// are published and that it does not follow.
 pub(super) struct Difference {
     unpublished: Vec<String>,
+    /// Tables that it follows, and that the publisher does not have at all.
+    absent: Vec<String>,
+    pub(super) renamed: Vec<Renamed>,
     pub(super) unfollowed: Vec<String>,
     /// The publisher and its database.
     publisher: String,
@@ -30,7 +34,7 @@ pub(super) struct Difference {
 }
 
 /// The server that publishes for a link, and the database that it does so from.
-fn publisher<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, String)> {
+pub(super) fn publisher<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, String)> {
     let last = link.upstream.last()?;
     match link.upstream_group() {
         Some(group) => {
@@ -51,7 +55,7 @@ fn publisher<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, St
 /// leads to the link's upstream for certain.
 pub(super) fn meant<'a>(view: &View<'a>, link: &Link<'a>) -> Option<(&'a NodeWindow, String)> {
     let meant = connects_to(link)?;
-    let server = view.window.server_at(&meant.address)?;
+    let server = view.window.server_at(link.replica?, &meant.address)?;
     let database = meant.database.clone()?;
     (server.name == link.upstream.name).then_some((link.upstream, database))
 }
@@ -93,9 +97,25 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Differe
         let names = one.difference(other);
         names.map(|name| name.to_string()).collect()
     };
+    let (mut unpublished, mut unfollowed): (Vec<String>, Vec<String>) =
+        (list(&tables, &published), list(&published, &tables));
+    // Without a list of all tables nobody knows which are there.
+    let there = theirs.there.as_ref();
+    let is_absent = |table: &String| there.is_some_and(|there| !there.contains(table));
+    let mut absent: Vec<String> = unpublished
+        .iter()
+        .filter(|it| is_absent(it))
+        .cloned()
+        .collect();
+    unpublished.retain(|table| !is_absent(table));
+    let renamed = renamed::pairs(&absent, &unfollowed, theirs, ours);
+    absent.retain(|table| renamed.iter().all(|it| it.old != *table));
+    unfollowed.retain(|table| renamed.iter().all(|it| it.new != *table));
     Ok(Difference {
-        unpublished: list(&tables, &published),
-        unfollowed: list(&published, &tables),
+        unpublished,
+        absent,
+        renamed,
+        unfollowed,
         publisher: in_database(publisher, &database),
         publication: followed.publications.first().cloned().unwrap_or_default(),
     })
@@ -148,6 +168,7 @@ fn of_tables(
                 .name("publisher", &difference.publisher)
                 .name("publication", &difference.publication)
                 .name("tables", some(tables))
+                .name("left_out", some(tables))
                 .name(number, some(tables)),
         );
     }
@@ -170,7 +191,7 @@ pub(super) fn followed<'v>(view: &View<'v>, link: &Link<'v>) -> Option<(&'v Foll
 }
 
 /// The severity of what stops a subscription's worker once a change comes, by whether it is there.
-fn by_worker(link: &Link<'_>) -> Severity {
+pub(super) fn by_worker(link: &Link<'_>) -> Severity {
     let worker = |sample: &Sample| link.subscribed(sample).is_some_and(|row| row.pid.is_some());
     let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
     let fails = link
@@ -233,6 +254,10 @@ pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
             Some(format!("CREATE TYPE {kind} AS ENUM ({labels});"))
         });
         let add = create.chain(add).collect::<Vec<_>>().join(" ");
+        let renamed = missing
+            .keys()
+            .filter_map(|(table, column)| renamed::column(view, link, table, column));
+        let renamed: Vec<String> = renamed.collect();
         let severity = by_worker(link);
         let mut evidence = Evidence::of(link, 1.0)
             .severity(severity)
@@ -245,6 +270,9 @@ pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
             .name("columns", some(&names));
         if !others.is_empty() {
             evidence = evidence.name("types", others.join(", "));
+        }
+        if !renamed.is_empty() {
+            evidence = evidence.name("rename", renamed.join(" "));
         }
         found.push(evidence);
     }
@@ -428,12 +456,24 @@ fn named(refused: &Refused) -> String {
 
 pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {
     let words = "tables that the subscription follows and its publications do not have";
-    of_tables(
+    let mut found = of_tables(
         view,
         "unpublished_tables",
         |tables| &tables.unpublished,
         words,
-    )
+    );
+    let words = "tables that the subscription follows and its publisher does not have";
+    let absent = of_tables(view, "absent_tables", |tables| &tables.absent, words);
+    found.extend(absent.into_iter().map(|mut evidence| {
+        // Nobody can publish them.
+        let names = ["left_out", "few_tables", "many_tables"];
+        let tables = names
+            .into_iter()
+            .filter_map(|name| evidence.names.remove(name))
+            .next_back();
+        evidence.name("absent_tables", tables.unwrap_or_default())
+    }));
+    found
 }
 
 pub(super) fn unfollowed(view: &View<'_>) -> Vec<Evidence> {

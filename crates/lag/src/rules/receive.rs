@@ -1,12 +1,16 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use std::time::Duration;
+
 use lockstep_service::words::figures::{bytes, percent};
 
 use super::halted::{ended, receiver_halts};
 use super::logical::nothing_for;
 use super::relay::missed_share;
+use super::unfed::of_address;
 use super::{Evidence, View};
-use crate::link::Link;
+use crate::figures::ratio;
+use crate::link::{LAG_MS, Link};
 use crate::point::{LinkKind, Stage};
 use crate::sample::Sample;
 use crate::states::{BackendType, ReceiverStatus, WaitType};
@@ -41,14 +45,15 @@ pub(super) fn receiver(sample: &Sample) -> Option<&Process> {
 
 pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
     let links = not_streaming_links(view).into_iter();
-    links.map(|(_, evidence)| evidence).collect()
+    let told = links.map(|(link, evidence)| of_address(view, link, evidence));
+    told.collect()
 }
 
 /// True if a walreceiver gets WAL at this moment. One calls itself streaming before it has sent a single
 /// request, and ends at once if that is refused. What it asks for begins with a segment, so it gets something
 /// at once if there is any WAL in that one. Otherwise, or if the role may not see that, it is believed if it
 /// stays.
-fn streams(node: &NodeWindow, sample: &Sample) -> bool {
+pub(super) fn streams(node: &NodeWindow, sample: &Sample) -> bool {
     let Some(receiver) = sample.receiver.as_ref() else {
         return false;
     };
@@ -173,7 +178,7 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
                     "receiver_idle_share",
                     idle,
                     format!(
-                        "the {receiver} waited for data in {} of the samples",
+                        "the {receiver} waited for data in {} of the samples in which it was behind",
                         percent(idle)
                     ),
                 )
@@ -197,18 +202,30 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Share of samples in which the receiving end waited for data; None if it was not asked.
+/// Share of the moments in which a link was behind that something holds in. A replica may be late for a part
+/// of the window only, and what its processes do in the rest says nothing about that.
+pub(super) fn late_share(link: &Link<'_>, holds: impl Fn(Duration) -> bool) -> f64 {
+    const LATE: Duration = Duration::from_millis(LAG_MS as u64);
+    let late = link.points.iter().filter(|point| point.age >= LATE);
+    let late: Vec<Duration> = late.map(|point| point.at).collect();
+    let some = late.iter().filter(|at| holds(**at)).count();
+    ratio(some as f64, late.len() as f64)
+}
+
+/// Share of the moments in which the link was behind and the receiving end waited for data; None if it was
+/// not asked.
 fn idle_share(link: &Link<'_>) -> Option<f64> {
-    match link.kind {
+    let node = link.replica?;
+    let is_idle = |sample: &Sample| match link.kind {
         LinkKind::Physical => {
-            let waits = |process: &Process| process.waits_for("WalReceiverMain");
-            Some(
-                link.replica?
-                    .share(|sample| receiver(sample).is_some_and(waits)),
-            )
+            receiver(sample).is_some_and(|process| process.waits_for("WalReceiverMain"))
         }
-        LinkKind::Logical => link.worker_share(Process::waits_for_changes),
-    }
+        LinkKind::Logical => link
+            .worker(Some(sample))
+            .is_some_and(Process::waits_for_changes),
+    };
+    let asked = link.kind == LinkKind::Physical || link.subscription.is_some();
+    asked.then(|| late_share(link, |at| node.sample_at(at).is_some_and(is_idle)))
 }
 
 /// The sender has something to send and cannot, or has sent what does not arrive. A physical
@@ -230,5 +247,5 @@ fn received_rate(link: &Link<'_>) -> f64 {
         return 0.0;
     };
     let time = last.at.saturating_sub(first.at).as_secs_f64();
-    crate::figures::ratio(last.write.bytes_since(first.write) as f64, time)
+    ratio(last.write.bytes_since(first.write) as f64, time)
 }

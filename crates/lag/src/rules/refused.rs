@@ -71,7 +71,7 @@ pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
 }
 
 /// What the subscription of a link follows, as its subscriber says.
-fn follows<'v>(link: &Link<'v>) -> Option<&'v Followed> {
+pub(super) fn follows<'v>(link: &Link<'v>) -> Option<&'v Followed> {
     let last = link.replica?.last()?;
     last.tables.subscriptions.get(link.subscription.as_deref()?)
 }
@@ -222,7 +222,7 @@ pub(super) fn no_walsender(view: &View<'_>) -> Vec<Evidence> {
     physical.chain(logical).filter_map(full).collect()
 }
 
-/// The role of a standby's `primary_conninfo` may not ask for WAL.
+/// The role of a standby's `primary_conninfo`, or of a subscription's connection string, may not ask for WAL.
 pub(super) fn role(view: &View<'_>) -> Vec<Evidence> {
     let roles = view.window.primary().and_then(NodeWindow::last);
     let Some((primary, roles)) = view
@@ -232,21 +232,32 @@ pub(super) fn role(view: &View<'_>) -> Vec<Evidence> {
     else {
         return Vec::new();
     };
-    let refused = |(link, evidence): (&Link<'_>, Evidence)| {
-        let user = source(link.replica?)?.user.as_deref()?;
+    // Whose role it is, and how a role that is not there is called in the remedies.
+    let refused = |evidence: Evidence, user: &str, whose: &str, absent: &'static str| {
         let evidence = evidence
             .name("role", identifier(user))
             .name("primary", &primary.name);
         let (name, value, words) = match roles.get(user) {
-            None => ("no_role", user, "there is no such role".to_owned()),
+            None => (absent, user, "there is no such role".to_owned()),
             Some(None) => return None,
             Some(Some(lacking)) => ("lacking", lacking.as_str(), format!("it lacks {lacking}")),
         };
-        let words = format!("primary_conninfo names role {user}: {words}");
+        let words = format!("{whose} names role {user}: {words}");
         Some(evidence.fact("refused_roles", 1.0, words).name(name, value))
     };
-    let links = not_streaming_links(view).into_iter();
-    links.filter_map(refused).collect()
+    let standbys = not_streaming_links(view).into_iter();
+    let standbys = standbys.filter_map(|(link, evidence)| {
+        let user = source(link.replica?)?.user.as_deref()?;
+        refused(evidence, user, "primary_conninfo", "no_role")
+    });
+    let subscriptions = workless(view).filter_map(|(link, _, _, evidence)| {
+        let user = connects_to(link)?.user.as_deref()?;
+        let (publisher, _) = meant(view, link)?;
+        let is_primary = publisher.name == primary.name;
+        let of = "the subscription's connection string";
+        refused(evidence, user, of, "no_such_role").filter(|_| is_primary)
+    });
+    standbys.chain(subscriptions).collect()
 }
 
 /// The subscription's worker ends before it applies anything, since it counts no error, and nobody uses the

@@ -119,6 +119,7 @@ pub(super) fn connects(scene: &mut Scene, host: &str) {
         let publisher = Publisher {
             address: (host.to_owned(), "5432".to_owned()),
             database: Some("app".to_owned()),
+            user: Some("feeder".to_owned()),
         };
         it.publishers = [("sub_one".to_owned(), publisher)].into();
     });

@@ -583,6 +583,19 @@ fn the_slot_of_a_promoted_replica_is_told_however_little_it_keeps() {
         let found = findings.find(|it| it.cause == Cause::UnusedSlot);
         assert_eq!(found.is_some(), is_found, "{phase}");
         assert!(!diagnosis.has_lag(), "{phase}");
+        let links = diagnosis
+            .links
+            .iter()
+            .filter(|link| link.slot.as_deref() == Some("slot_one"));
+        for link in links {
+            let lag = (
+                link.lag_ms,
+                link.lag_max_ms,
+                link.lag_bytes,
+                link.bound.sign(),
+            );
+            assert_eq!(lag, (0.0, 0.0, 0.0, ""), "{phase}");
+        }
         let Some(found) = found else { continue };
         assert!(!diagnosis.healthy);
         let remedy = found.remedies.first().unwrap();

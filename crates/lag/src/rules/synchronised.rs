@@ -39,6 +39,44 @@ fn is_copied(table: &Unsynced) -> bool {
     )
 }
 
+/// Tables of a link's subscription that are not copied yet; the first of them, if they are many.
+pub(super) fn uncopied(link: &Link<'_>) -> Vec<String> {
+    let row = link.replica.and_then(|node| link.subscribed(node.last()?));
+    let tables = row.into_iter().flat_map(|row| &row.unsynced);
+    let tables = tables.filter(|table| !is_copied(table));
+    tables.map(|table| table.table.clone()).collect()
+}
+
+/// Why it is not known whether a copy gets on: what its workers do.
+pub(crate) fn open_words(link: &Link<'_>) -> String {
+    let last = link.replica.and_then(NodeWindow::last);
+    let works = last.and_then(|last| {
+        let mut tables = link.subscribed(last)?.unsynced.iter();
+        tables.find_map(|table| {
+            let process = last.process_of(table.pid?)?;
+            Some(match (&process.wait_type, &process.wait) {
+                (Some(kind), Some(event)) => format!("its worker waits for {kind} {event}"),
+                _ => "its worker waits for nothing".to_owned(),
+            })
+        })
+    });
+    let triggers = last.and_then(|last| {
+        let name = link.subscription.as_deref()?;
+        let triggers = &last.tables.subscriptions.get(name)?.triggers;
+        let first = triggers.first()?;
+        Some(format!(
+            "; trigger {} on {} fires in it",
+            first.name, first.table
+        ))
+    });
+    format!(
+        "whether the copy of its tables gets on: no row of {} has come in this window, and {}{}",
+        some(&uncopied(link)),
+        works.unwrap_or_else(|| "its worker is not seen".to_owned()),
+        triggers.unwrap_or_default()
+    )
+}
+
 fn rows(row: &Subscription) -> u64 {
     let rows = row.unsynced.iter().filter_map(|table| table.rows);
     rows.fold(0, u64::saturating_add)
@@ -140,8 +178,7 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
         if !last.enabled || last.pid.is_none() {
             continue;
         }
-        let tables = last.unsynced.iter().filter(|table| !is_copied(table));
-        let tables: Vec<String> = tables.map(|table| table.table.clone()).collect();
+        let tables = uncopied(link);
         let (name, words) = match state {
             Copying::Fails => {
                 let words = format!("copying has failed {}", counted(last.sync_errors, "time"));

@@ -1,9 +1,9 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, gone, halted, horizon, logical, machine, paused, primaries, published, receive,
-    refused, relay, replay, replica, server, spool_full, standing, synchronised, synchronous,
-    unconfirmed, unfed,
+    Cause, Rule, connection, consumer, gone, halted, horizon, lock, logical, machine, paused,
+    primaries, published, receive, refused, relay, renamed, replay, replica, server, spool_full,
+    standing, synchronised, synchronous, unconfirmed, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -205,6 +205,8 @@ pub const RULES: &[Rule] = &[
         signal: refused::role,
         remedies: &[
             "on {primary}: ALTER ROLE {role} {lacking}; {node} then streams by itself",
+            "on {server}: ALTER SUBSCRIPTION {subscription} CONNECTION '...' with a role of {primary} that has \
+             LOGIN and REPLICATION; or create role {no_such_role} there, with these and the password that it had",
             "correct user in primary_conninfo of {node}, or create role {no_role} on {primary} with LOGIN and \
              REPLICATION and the password that {node} has",
         ],
@@ -235,8 +237,12 @@ pub const RULES: &[Rule] = &[
         title: "the standby does not stream",
         signal: receive::not_streaming,
         remedies: &[
+            "look at the log of {node} for what {address} answers: that may be {upstream} by another name or \
+             address, or another server",
             "look at the log of {node}: primary_conninfo, its slot, a password, or WAL that the primary has \
              removed already",
+            "on {node}: ALTER SYSTEM SET primary_conninfo = '{right_conninfo}'; SELECT pg_reload_conf(); if \
+             {address} is not {upstream}",
         ],
     },
     Rule {
@@ -284,6 +290,7 @@ pub const RULES: &[Rule] = &[
             "let replicas far away stream from one of them (cascading) rather than each from {upstream}",
         ],
     },
+    connection::RULE,
     Rule {
         cause: Cause::SynchronousStandbyMissing,
         title: "commits wait for replicas that are not connected",
@@ -325,6 +332,7 @@ pub const RULES: &[Rule] = &[
              takes a restart. If workers are free, its log says why none copies",
         ],
     },
+    lock::COPY,
     Rule {
         cause: Cause::SubscriptionSlotMissing,
         title: "slot {slot} of the subscription is not there",
@@ -355,11 +363,13 @@ pub const RULES: &[Rule] = &[
              worker does not get past what was written while its publication was not there",
         ],
     },
+    renamed::RULE,
     Rule {
         cause: Cause::ColumnsMissing,
         title: "published columns are missing at the subscriber",
         signal: published::columns,
         remedies: &[
+            "on {server}: {rename} if that column was renamed on the publisher: its values stay",
             "types that {server} needs before that, if they are not there: {types}",
             "on {server}: {add} the worker then goes on by itself. In rows that are there already they are empty",
         ],
@@ -395,14 +405,14 @@ pub const RULES: &[Rule] = &[
             "on {server}: correct what its log says of subscription {failed_subscription}, which has \
              disabled itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} \
              ENABLE;",
-            "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
-             names: a row that is there already, a table or column that is missing, a connection that is \
-             refused",
             "on {server}: ALTER TABLE {trigger_table} ENABLE TRIGGER {trigger}; if the log names that trigger: it \
              then fires for local changes only",
             "on {server}: ALTER TABLE {referencing} DROP CONSTRAINT {constraint}; if the log names that key: the \
              worker then empties the table that it leads to. Rows that lead to none must go before it can be \
              made again",
+            "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
+             names: a row that is there already, a table or column that is missing, a connection that is \
+             refused",
             "only if that row cannot be corrected: ALTER SUBSCRIPTION {stuck_subscription} SKIP (lsn = ...) \
              with the position from the log: all changes of that transaction are lost there, and the tables \
              differ from then on",
@@ -413,11 +423,13 @@ pub const RULES: &[Rule] = &[
         title: "tables are left out of the publication: their rows differ more and more",
         signal: published::unpublished,
         remedies: &[
+            "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if {absent_tables} were dropped \
+             on the publisher: it then follows them no longer. If they were renamed there, rename them here",
             "on {publisher}: ALTER PUBLICATION {publication} ADD TABLE {few_tables}; what was changed \
              meanwhile stays missing at the subscriber until the table is copied again",
             "on {publisher}: ALTER PUBLICATION ... ADD TABLE for {many_tables}; what was changed meanwhile \
              stays missing at the subscriber until the tables are copied again",
-            "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if they are left out on \
+            "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if {left_out} are left out on \
              purpose: it then follows them no longer, and copies tables that are published and not followed",
         ],
     },
@@ -441,18 +453,7 @@ pub const RULES: &[Rule] = &[
         cause: Cause::ApplyBlocked,
         title: "the apply worker waits for a lock",
         signal: logical::blocked,
-        remedies: &[
-            "on {server}: SELECT pg_terminate_backend({reader_pid}); if that transaction may be ended: it \
-             holds the lock, and has written nothing",
-            "let the program that prepared '{gid}' end it: a transaction manager knows whether it was committed \
-             elsewhere",
-            "let the transaction of process {writer_pid} on {server} end: it holds the lock",
-            "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
-            "on {server}: COMMIT PREPARED '{gid}'; if the other parts of it were committed",
-            "on {server}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote is lost",
-            "on {server}: SELECT pg_terminate_backend({writer_pid}); if that transaction may be ended: \
-             what it wrote is lost",
-        ],
+        remedies: lock::REMEDIES,
     },
     Rule {
         cause: Cause::SlowDecoding,
@@ -498,20 +499,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     unconfirmed::RULE,
-    Rule {
-        cause: Cause::SlowConsumer,
-        title: "the consumer of this slot is slow",
-        signal: logical::consumer,
-        remedies: &[
-            "on {server}: a primary key or another index for every table (REPLICA IDENTITY FULL \
-             searches whole tables)",
-            "on {server}: fewer indexes and triggers on the tables that are applied to",
-            "split the publication of slot {subscribed_slot} into several, each with a subscription and a \
-             worker of its own: a transaction on tables of both then comes in two parts",
-            "let several sessions apply, which commit in the source's order: lockstep replica run \
-             {slow_replica} --writers 4, or writers = 4 in its file",
-        ],
-    },
+    consumer::RULE,
     Rule {
         cause: Cause::RelayHalted,
         title: "{relay} is connected and does nothing",

@@ -419,6 +419,8 @@ fn every_cause_has_one_rule_and_a_case() {
     let elsewhere = elsewhere.chain(super::way_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::unfed_tests::CAUSES);
     let elsewhere = elsewhere.chain([Cause::ReplicaGone, Cause::MemberLeft]);
+    let elsewhere = elsewhere.chain([Cause::InitialSyncBlocked, Cause::TableRenamed]);
+    let elsewhere = elsewhere.chain([Cause::ConnectionLost]);
     let elsewhere = elsewhere.chain(super::refused_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::remedy_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::all_clear_tests::CAUSES);

@@ -83,15 +83,54 @@ fn unfed<'v>(
 }
 
 /// The node that a standby's `primary_conninfo` leads to, as far as that can be told from here.
-fn pointed_at<'v>(view: &'v View<'_>, source: &Source) -> Option<&'v NodeWindow> {
-    view.window.server_at(source.address.as_ref()?)
+fn pointed_at<'v>(
+    view: &'v View<'_>,
+    node: &NodeWindow,
+    source: &Source,
+) -> Option<&'v NodeWindow> {
+    view.window.server_at(node, source.address.as_ref()?)
+}
+
+/// The upstream may be what `primary_conninfo` leads to, by another name or address than those that are known
+/// here.
+fn may_lead_to(upstream: &NodeWindow, (host, port): &(String, String)) -> bool {
+    let facts = &upstream.facts;
+    facts.setting("port") == Some(port.as_str()) && facts.may_listen_at(host)
+}
+
+/// Adds where a standby that does not stream looks for WAL, if nobody here knows that address.
+pub(super) fn of_address(view: &View<'_>, link: &Link<'_>, evidence: Evidence) -> Evidence {
+    let source = link.replica.and_then(|node| Some((node, source(node)?)));
+    let Some((node, source, address)) =
+        source.and_then(|(node, source)| Some((node, source, source.address.as_ref()?)))
+    else {
+        return evidence;
+    };
+    if pointed_at(view, node, source).is_some() || !may_lead_to(link.upstream, address) {
+        return evidence;
+    }
+    let (upstream, (host, port)) = (&link.upstream.name, address);
+    let words = format!(
+        "primary_conninfo leads to {host}:{port}, by which no server is named here; {upstream} has that port, and \
+         may have that address as well"
+    );
+    let evidence = evidence
+        .fact("unknown_address", 1.0, words)
+        .name("address", format!("{host}:{port}"));
+    match corrected(view, node, source) {
+        Some((upstream, conninfo)) => evidence
+            .name("upstream", &upstream.name)
+            .name("right_conninfo", conninfo),
+        None => evidence,
+    }
 }
 
 pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
-    let leads = |(_, node, source, evidence): (_, &NodeWindow, &Source, Evidence)| {
+    let leads = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let (host, port) = source.address.as_ref()?;
         let address = format!("{host}:{port}");
-        let words = match pointed_at(view, source) {
+        let words = match pointed_at(view, node, source) {
+            None if may_lead_to(link.upstream, source.address.as_ref()?) => return None,
             None => "no server that was named here has that address".to_owned(),
             Some(other) if other.name == node.name => "that is its own address".to_owned(),
             Some(other) if !other.is_usable() && other.samples.is_empty() => {
@@ -165,7 +204,7 @@ fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
 pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
     let missing = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let slot = source.slot.as_deref()?;
-        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
         let last = upstream.last().filter(|_| upstream.is_usable())?;
         // A slot of another cluster would not help it.
         let is_missing = last.slot(slot).is_none() && !is_other_cluster(node, upstream);
@@ -201,7 +240,7 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
 /// The upstream has removed WAL that the standby needs next.
 pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
     let removed = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
-        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
         let oldest = upstream.last()?.wal_folder?.oldest?;
         let needed = node.last()?.end()?;
         (needed < oldest && !is_other_cluster(node, upstream)).then(|| {
@@ -233,7 +272,7 @@ pub(super) fn diverged(view: &View<'_>) -> Vec<Evidence> {
         &Source,
         Evidence,
     )| {
-        let upstream = pointed_at(view, source).unwrap_or(link.upstream);
+        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
         if is_other_cluster(node, upstream) {
             return None;
         }

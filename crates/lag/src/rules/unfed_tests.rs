@@ -86,6 +86,49 @@ fn why_a_standby_gets_no_wal_is_told() {
     }
 }
 
+/// A server has more addresses than the one that it is asked at: where it may have that one, the standby may
+/// fail for another reason.
+#[test]
+fn another_address_of_the_upstream_is_not_elsewhere() {
+    let found = |host: &str, port: &str, listens: &str, asked_at: &str| {
+        let mut scene = unfed(&source(|it| {
+            it.address = Some((host.to_owned(), "5432".to_owned()));
+        }));
+        scene.primary.address = format!("{asked_at}:5432/app");
+        scene.primary.facts.hosts = vec![asked_at.to_owned()];
+        scene.standby.facts.hosts = vec!["/run".to_owned()];
+        let says = [
+            ("port", port),
+            ("listen_addresses", listens),
+            ("unix_socket_directories", "/tmp, /run"),
+        ];
+        let says = says.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        scene.primary.facts.settings.extend(says);
+        causes(&scene.diagnose())
+    };
+    let not_known = [Cause::NotStreaming];
+    let elsewhere = [Cause::UpstreamElsewhere];
+    for (host, listens, asked_at, expected) in [
+        ("127.0.0.1", "*", "/run", not_known),
+        ("localhost", "localhost", "/run", not_known),
+        ("/run", "", "127.0.0.1", not_known),
+        // It does not listen there.
+        ("127.0.0.1", "10.0.0.1", "/run", elsewhere),
+        ("/var", "*", "/run", elsewhere),
+        // Another name of it, or another server.
+        ("db1.example.com", "*", "db1", not_known),
+        ("10.0.0.2", "0.0.0.0", "db1", not_known),
+        ("10.0.0.2", "10.0.0.1", "db1", elsewhere),
+    ] {
+        assert_eq!(
+            found(host, "5432", listens, asked_at),
+            expected,
+            "{host} {listens}"
+        );
+        assert_eq!(found(host, "5433", listens, "db1"), elsewhere, "{host}");
+    }
+}
+
 /// What doctor says of a standby that is sent to a server with this system identifier, which answers or not.
 fn sent_to(system: &str, answers: bool) -> Diagnosis {
     let address = Some(("db9".to_owned(), "5432".to_owned()));
@@ -220,7 +263,7 @@ fn a_walreceiver_that_fails_again_and_again_does_not_stream() {
     let mut scene = trying(7);
     let last = scene.standby.samples.last_mut().unwrap();
     last.receiver.as_mut().unwrap().written_lsn = lsn(START);
-    assert_eq!(causes(&scene.diagnose()), []);
+    assert_eq!(causes(&scene.diagnose()), [Cause::ConnectionLost]);
     // So does one that stays: there may be nothing to get.
     assert_eq!(causes(&trying(30).diagnose()), []);
 }

@@ -184,6 +184,7 @@ pub const CHECKS: &[Check] = &[
             Cause::SlowWalFlush,
             Cause::FullPageImages,
             Cause::SlowNetwork,
+            Cause::ConnectionLost,
             Cause::AsynchronousApplyCommit,
             Cause::ApplyBlocked,
             Cause::SlowDecoding,
@@ -233,7 +234,7 @@ pub const CHECKS: &[Check] = &[
         who: MONITOR,
         proves: "every table is copied, or its copy gets on",
         needs: &[Part::Subscriptions],
-        causes: &[Cause::InitialSyncFails],
+        causes: &[Cause::InitialSyncFails, Cause::InitialSyncBlocked],
         holds: super::is_synchronised,
     },
     Check {
@@ -245,6 +246,7 @@ pub const CHECKS: &[Check] = &[
         needs: &[],
         causes: &[
             Cause::PublicationMissing,
+            Cause::TableRenamed,
             Cause::TablesNotPublished,
             Cause::TablesNotFollowed,
         ],
