@@ -5,7 +5,8 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::PATIENCE;
 
 use super::Frozen;
-use super::faults::{Strength, dawdle, write};
+use super::faults::{Strength, write};
+use super::slow::dawdle;
 use super::stage::{Injected, Stage, Which};
 use crate::Result;
 use crate::relay::process::{Relay, RelayOptions};

@@ -10,6 +10,8 @@
 //! | [`stage`] | the servers |
 //! | [`faults`] | the faults |
 //! | `behind` | faults at a relay and behind one |
+//! | `slow` | faults of replicas that are slow, held or full |
+//! | `copies` | faults of copies of tables, and of tables that change on the publisher |
 //! | `missing` | faults of what is missing, refused or used up |
 //! | `consumer` | a consumer that confirms nothing |
 //! | `paused` | replay that pauses by itself |
@@ -22,11 +24,13 @@
 
 mod behind;
 mod consumer;
+mod copies;
 pub mod faults;
 pub mod freeze;
 pub mod hurry;
 mod missing;
 mod paused;
+mod slow;
 pub mod slow_link;
 pub mod stage;
 mod unseen;

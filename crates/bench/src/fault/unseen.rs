@@ -340,3 +340,107 @@ pub(super) fn unused_slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Res
     stage.calm()?;
     Ok(injected)
 }
+
+/// A session of the second subscriber has rows with the keys of those that come, and does not commit.
+pub(super) fn blocked_by_row(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let last = "SELECT last_value::text FROM t_id_seq";
+    let last = stage.primary.query_text(last)?.unwrap_or_default();
+    let insert =
+        format!("BEGIN; INSERT INTO t SELECT {last} + i, 'open' FROM generate_series(1, 5) i");
+    hold(stage, Which::Second, &insert, &mut injected)?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A constraint of the second subscriber refuses the rows that come.
+pub(super) fn check(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let add = "ALTER TABLE t ADD CONSTRAINT short CHECK (length(v) < 500) NOT VALID";
+    stage.second.execute(add)?;
+    let drop = "ALTER TABLE t DROP CONSTRAINT short";
+    injected.undo.push((Which::Second, drop.to_owned()));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A table of the second subscriber has a column that the publisher does not have, and that is never empty.
+pub(super) fn not_null(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.second.execute(
+        "ALTER TABLE t ADD COLUMN own int NOT NULL DEFAULT 0; ALTER TABLE t ALTER COLUMN own DROP DEFAULT",
+    )?;
+    let drop = "ALTER TABLE t DROP COLUMN own";
+    injected.undo.push((Which::Second, drop.to_owned()));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+pub(super) fn unused_logical_slot(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
+    fill(stage, much(strength))?;
+    stage.calm()?;
+    Ok(injected)
+}
+
+/// A query of the standby keeps rows that the primary has deleted.
+pub(super) fn feedback(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Standby, "hot_standby_feedback", "on")?;
+    let rows = strength.choose(150_000, 300_000);
+    stage.primary.execute(&format!(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, {rows}) i"
+    ))?;
+    injected
+        .undo
+        .push((Which::Primary, "TRUNCATE victim".to_owned()));
+    stage.calm()?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t";
+    hold(stage, Which::Standby, begin, &mut injected)?;
+    stage.primary.execute("DELETE FROM victim")?;
+    let old = "SELECT bool_or(now() - xact_start > '31s')::text FROM pg_stat_activity \
+               WHERE application_name = 'lockstep holder'";
+    stage
+        .standby
+        .await_event("have an old transaction", PATIENCE, |standby| {
+            Ok(standby.query_text(old)?.as_deref() == Some("true"))
+        })?;
+    stage.calm()?;
+    Ok(injected)
+}
+
+/// A published table has no key.
+pub(super) fn unidentified(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("CREATE TABLE keyless (v text); CREATE PUBLICATION keyless FOR TABLE keyless")?;
+    for sql in ["DROP PUBLICATION keyless", "DROP TABLE keyless"] {
+        injected.undo.push((Which::Primary, sql.to_owned()));
+    }
+    stage.calm()?;
+    Ok(injected)
+}
+
+/// Transactions are larger than the memory of decoding, and their subscribers keep up.
+pub(super) fn spilled(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "logical_decoding_work_mem", "64kB")?;
+    let rows = strength.choose(150, 300);
+    let insert = format!(
+        "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, {rows})"
+    );
+    write(stage, &mut injected, &insert, 300)?;
+    Ok(injected)
+}

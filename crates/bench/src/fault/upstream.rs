@@ -123,3 +123,21 @@ pub(super) fn removed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }
+
+/// The primary is started anew, and its standby waits for some seconds before it connects again.
+pub(super) fn restarted(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let wait = strength.choose("3s", "5s");
+    injected.set(stage, Which::Standby, "wal_retrieve_retry_interval", wait)?;
+    stage.restart(Which::Primary)?;
+    write(stage, &mut injected, UNPUBLISHED, 20)?;
+    Ok(injected)
+}
+
+/// The primary refuses the standby's connection for an option that it does not know.
+pub(super) fn refused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    reconnect(stage, &mut injected, "user=", "options=-cnonsense=1 user=")?;
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}

@@ -97,6 +97,19 @@ impl Servers {
         assert_eq!(json["healthy"], true, "{}", json["checks"]);
     }
 
+    /// Doctor finds this risk.
+    fn assert_found_risk(&self, cause: &str) -> Value {
+        let (code, json) = self.examine();
+        let first = causes(&json).into_iter().next();
+        assert_eq!(
+            (first.as_deref(), code),
+            (Some(cause), 0),
+            "{}",
+            brief(&json)
+        );
+        json
+    }
+
     /// Doctor finds this cause, with this exit code, and a check is wrong.
     fn assert_found(&self, cause: &str, code: i32, check: &str) -> Value {
         let (found, json) = self.examine();
@@ -130,6 +143,8 @@ fn what_was_called_healthy_is_found_or_not_known() {
     explained(&servers);
     ready(&mut servers);
     copy_that_fails(&servers);
+    copy_that_waits(&servers);
+    renamed(&servers);
     strange_state(&servers);
     identity(&servers);
     filters_and_lists(&servers);
@@ -231,6 +246,99 @@ fn copy_that_fails(servers: &Servers) {
     servers.assert_well();
 }
 
+/// Changes how many workers of the subscriber copy tables.
+fn set_copiers(servers: &Servers, change: &str) {
+    let sql = format!("ALTER SYSTEM {change}");
+    servers.subscriber.run(&sql);
+    servers.subscriber.reload().unwrap();
+}
+
+/// The copy of a table waits for a lock: on the publisher, then at the subscriber for a row with the same key.
+fn copy_that_waits(servers: &Servers) {
+    let (primary, subscriber) = (&servers.primary, &servers.subscriber);
+    primary.run("ALTER PUBLICATION p DROP TABLE u");
+    subscriber.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+    subscriber.run("DELETE FROM u");
+    for (server, hold, name) in [
+        (primary, "BEGIN; LOCK TABLE u", "primary"),
+        (
+            subscriber,
+            "BEGIN; INSERT INTO u VALUES (1, 'not committed')",
+            "subscriber",
+        ),
+    ] {
+        set_copiers(servers, "SET max_sync_workers_per_subscription = 0");
+        primary.run("ALTER PUBLICATION p ADD TABLE u");
+        subscriber.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+        let mut holder = server.connect(SUPERUSER, "holder").unwrap();
+        holder.execute(hold).unwrap();
+        set_copiers(servers, "RESET max_sync_workers_per_subscription");
+        let waits =
+            "SELECT (count(*) > 0)::text FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        until_answer(server, waits, "true");
+        let json = servers.assert_found("initial_sync_blocked", 6, "synchronised");
+        let first = &json["findings"][0];
+        let pid = holder.backend_pid().to_string();
+        assert_eq!(first["names"]["pid"], pid.as_str(), "{}", brief(&json));
+        assert_eq!(first["names"]["holder_node"], name, "{}", brief(&json));
+        // As the remedy says.
+        let end = format!("SELECT pg_terminate_backend({pid})");
+        assert!(
+            first["remedies"].to_string().contains(&end),
+            "{}",
+            first["remedies"]
+        );
+        server.run(&end);
+        servers.await_tables("0");
+        servers.assert_well();
+        primary.run("ALTER PUBLICATION p DROP TABLE u");
+        subscriber.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+        subscriber.run("DELETE FROM u");
+    }
+    primary.run("ALTER PUBLICATION p ADD TABLE u");
+    subscriber.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+    servers.await_tables("0");
+    servers.assert_well();
+}
+
+/// A table gets another name, schema or column on the publisher: what doctor prints helps as it is pasted.
+fn renamed(servers: &Servers) {
+    let (primary, subscriber) = (&servers.primary, &servers.subscriber);
+    for (there, cause, remedy) in [
+        (
+            "ALTER TABLE u RENAME TO \"U 2\"",
+            "table_renamed",
+            "ALTER TABLE public.u RENAME TO \"U 2\"",
+        ),
+        (
+            "CREATE SCHEMA moved; ALTER TABLE \"U 2\" SET SCHEMA moved",
+            "table_renamed",
+            "CREATE SCHEMA IF NOT EXISTS moved; ALTER TABLE public.\"U 2\" SET SCHEMA moved",
+        ),
+        (
+            "ALTER TABLE moved.\"U 2\" RENAME COLUMN v TO w",
+            "columns_missing",
+            "ALTER TABLE moved.\"U 2\" RENAME COLUMN v TO w",
+        ),
+    ] {
+        primary.run(there);
+        let json = servers.assert_found_risk(cause);
+        let first = json["findings"][0]["remedies"][0].as_str().unwrap();
+        assert!(first.contains(remedy), "{first}");
+        for sql in remedy.split("; ") {
+            subscriber.run(sql);
+        }
+        servers.assert_well();
+    }
+    for server in [primary, subscriber] {
+        server.run(
+            "ALTER TABLE moved.\"U 2\" RENAME COLUMN w TO v; ALTER TABLE moved.\"U 2\" SET SCHEMA public; \
+             ALTER TABLE \"U 2\" RENAME TO u; DROP SCHEMA moved",
+        );
+    }
+    servers.assert_well();
+}
+
 /// A relation of the subscription is in a state that no check knows.
 fn strange_state(servers: &Servers) {
     let set = |state: &str| {
@@ -240,16 +348,11 @@ fn strange_state(servers: &Servers) {
         servers.subscriber.run(&sql);
     };
     // A worker that copies would take it for a table to copy.
-    let workers = |change: &str| {
-        let sql = format!("ALTER SYSTEM {change}");
-        servers.subscriber.run(&sql);
-        servers.subscriber.reload().unwrap();
-    };
-    workers("SET max_sync_workers_per_subscription = 0");
+    set_copiers(servers, "SET max_sync_workers_per_subscription = 0");
     set("z");
     let (code, json) = servers.examine();
     set("r");
-    workers("RESET max_sync_workers_per_subscription");
+    set_copiers(servers, "RESET max_sync_workers_per_subscription");
     assert_eq!(
         (code, &json["healthy"]),
         (7, &false.into()),

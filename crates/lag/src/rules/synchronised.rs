@@ -156,6 +156,9 @@ pub(crate) fn is_fresh(link: &Link<'_>) -> bool {
 /// How long a launcher waits between two tries of a worker, unless the server says it.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Most workers that copy tables of one subscription at once.
+const SYNC_WORKERS: &str = "max_sync_workers_per_subscription";
+
 /// Interval at which the launcher of a server tries to start a worker again.
 pub(super) fn retry(node: &NodeWindow) -> Duration {
     let retry = node.facts.number("wal_retrieve_retry_interval");
@@ -184,6 +187,10 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
                 let words = format!("copying has failed {}", counted(last.sync_errors, "time"));
                 ("failing_node", words)
             }
+            _ if replica.facts.number(SYNC_WORKERS) == Some(0.0) => (
+                "idle_node",
+                format!("no worker copies them: {SYNC_WORKERS} is 0"),
+            ),
             _ => ("waiting_node", "no worker copies them".to_owned()),
         };
         let evidence = Evidence::of(link, 1.0)

@@ -327,6 +327,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "look at the log of {failing_node} for the error of the copy of {tables}, and correct what it \
              names: a row that is in the way, a column that is missing; the copy then begins anew by itself",
+            "on {idle_node}: ALTER SYSTEM SET max_sync_workers_per_subscription = 2; SELECT pg_reload_conf(); a \
+             worker then copies {tables}",
             "on {waiting_node}: max_logical_replication_workers (now {max_logical_replication_workers}) and \
              max_worker_processes (now {max_worker_processes}) must leave a worker for {tables}; a change \
              takes a restart. If workers are free, its log says why none copies",

@@ -6,7 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_bench::fault::faults::{BEHIND_RELAY, SUBSCRIBER_NETWORK};
+use lockstep_bench::fault::faults::{
+    BEHIND_RELAY, BLOCKED_BELOW, NO_ROLE, RENAMED_COLUMN, SUBSCRIBER_NETWORK,
+};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
 use lockstep_client::Connection;
@@ -58,7 +60,8 @@ struct Question {
 
 fn question(fault: &Fault) -> Question {
     let cause = fault.cause();
-    of_standby(fault)
+    of_tables(fault)
+        .or_else(|| of_standby(fault))
         .or_else(|| of_subscriber(fault))
         .or_else(|| halted(cause))
         .or_else(|| unseen(cause))
@@ -89,6 +92,36 @@ fn startup(fact: &'static str, kind: Kind, what: &str) -> Question {
     of(fact, kind, Which::Standby, &sql)
 }
 
+/// Copies of tables, and what is missing at one end.
+fn of_tables(fault: &Fault) -> Option<Question> {
+    let once = |fact| of(fact, Kind::Between, Which::Primary, "SELECT 1");
+    Some(match fault.cause() {
+        Cause::InitialSyncBlocked if fault.name == BLOCKED_BELOW => waits(
+            "blocked_share",
+            Which::Second,
+            "pid IN (SELECT pid FROM pg_stat_subscription WHERE relid IS NOT NULL)",
+            "wait_event_type = 'Lock'",
+        ),
+        Cause::InitialSyncBlocked => waits(
+            "blocked_share",
+            Which::Primary,
+            "backend_type = 'walsender' AND application_name LIKE 'pg%sync%'",
+            "wait_event_type = 'Lock'",
+        ),
+        Cause::InitialSyncFails => of(
+            "unsynced_tables",
+            Kind::Between,
+            Which::Second,
+            "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'",
+        ),
+        Cause::TableRenamed => once("renamed_tables"),
+        Cause::NoReplicaIdentity => once("unidentified_tables"),
+        Cause::ColumnsMissing if fault.name == RENAMED_COLUMN => once("missing_columns"),
+        Cause::RoleRefused if fault.name == NO_ROLE => once("refused_roles"),
+        _ => return None,
+    })
+}
+
 /// Receiving and replaying.
 fn of_standby(fault: &Fault) -> Option<Question> {
     Some(match fault.cause() {
@@ -104,7 +137,20 @@ fn of_standby(fault: &Fault) -> Option<Question> {
             Which::Standby,
             "SELECT pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn()",
         ),
-        Cause::WalRemoved => of(
+        Cause::ConnectionLost => of(
+            "upstream_up_ms",
+            Kind::Between,
+            Which::Primary,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())",
+        ),
+        Cause::FeedbackBloat => of(
+            "transaction_age_ms",
+            Kind::Between,
+            Which::Standby,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
+             FROM pg_stat_activity WHERE application_name = 'lockstep holder'",
+        ),
+        Cause::WalRemoved | Cause::NotStreaming => of(
             "not_streaming_share",
             Kind::Share,
             Which::Standby,
@@ -188,7 +234,7 @@ fn of_subscriber(fault: &Fault) -> Option<Question> {
             &sender("first"),
             "coalesce(wait_event_type, 'IO') = 'IO'",
         ),
-        Cause::GiantTransaction => of(
+        Cause::GiantTransaction | Cause::SpillToDisk => of(
             "spilled_bytes",
             Kind::Growth,
             Which::Primary,

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, SUBSCRIPTION_LOST,
+    BEHIND_RELAY, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
+    SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -203,6 +204,12 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::SlotMissing => Some(("slot", "gone")),
         Cause::WalRemoved => Some(("upstream", "primary")),
         Cause::ConfirmsNothing => Some(("slot", "etl")),
+        // Its names take turns.
+        Cause::ColumnsMissing if fault.name == RENAMED_COLUMN => None,
+        Cause::RoleRefused if fault.name == NO_ROLE => Some(("role", "nobody")),
+        Cause::InitialSyncBlocked | Cause::InitialSyncFails => Some(("tables", "public.copied")),
+        Cause::ConnectionLost | Cause::NotStreaming => Some(("node", "standby")),
+        Cause::NoReplicaIdentity => Some(("tables", "public.keyless")),
         Cause::ColumnsMissing => Some(("columns", "w of public.t")),
         Cause::RoleRefused => Some(("role", "streamer")),
         Cause::CollationVersion => Some(("database", "sorted")),

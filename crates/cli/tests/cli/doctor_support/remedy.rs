@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER,
-    SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST,
+    BEHIND_RELAY, BLOCKED_BELOW, NO_ROLE, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY,
+    REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
@@ -63,10 +63,7 @@ const TRIED: &[(&str, Tried)] = &[
     ("slow storage", Tried::Not("faster storage")),
     ("slow walreceiver fsync", Tried::Not("faster storage")),
     ("slow network", Tried::Not("a faster network")),
-    (
-        "one slow slot",
-        Tried::Not("which index or trigger to change is a person's choice"),
-    ),
+    ("one slow slot", Tried::Done("ENABLE TRIGGER", None)),
     ("all slots slow", Tried::Not("a relay has to be installed")),
     (
         "giant transaction spill",
@@ -113,10 +110,7 @@ const TRIED: &[(&str, Tried)] = &[
         "missing index at the subscriber",
         Tried::Not("doctor does not know the key's columns"),
     ),
-    (
-        BEHIND_RELAY,
-        Tried::Not("which index or trigger to change is a person's choice"),
-    ),
+    (BEHIND_RELAY, Tried::Done("ENABLE TRIGGER", None)),
     ("frozen relay", Tried::Not("its process is looked at first")),
     (
         "table that no subscriber follows",
@@ -183,8 +177,8 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::Done("max_logical_replication_workers", None),
     ),
     (
-        "subscription's role not there",
-        Tried::Not("the log says what the publisher answers"),
+        NO_ROLE,
+        Tried::Not("which role it is to be is a person's choice"),
     ),
     (
         "consumer that confirms nothing",
@@ -200,6 +194,72 @@ const TRIED: &[(&str, Tried)] = &[
     (
         "collation of another version",
         Tried::Done("REINDEX DATABASE", None),
+    ),
+    (
+        "initial copy blocked on the publisher",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (BLOCKED_BELOW, Tried::Done("pg_terminate_backend", None)),
+    (
+        "initial copy refused by a row",
+        Tried::Not("which of two rows is right is a person's choice"),
+    ),
+    (
+        "no worker that copies",
+        Tried::Done("max_sync_workers_per_subscription", None),
+    ),
+    (
+        "table renamed on the publisher",
+        Tried::Done("RENAME TO", None),
+    ),
+    (RENAMED_COLUMN, Tried::Done("RENAME COLUMN", None)),
+    (
+        "column of another type at the subscriber",
+        Tried::Not("what becomes of the values is a person's choice"),
+    ),
+    (
+        "subscription's role without replication",
+        Tried::Done("ALTER ROLE", None),
+    ),
+    (
+        "subscription's connection refused",
+        Tried::Not("the log says what the publisher answers"),
+    ),
+    (
+        "primary restarted",
+        Tried::Done("wal_retrieve_retry_interval = '1s'", None),
+    ),
+    (
+        "standby's connection refused",
+        Tried::Not("the log says what the upstream answers"),
+    ),
+    (
+        "apply blocked by a row",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (
+        "CHECK at the subscriber",
+        Tried::Not("whether row or constraint is right is a person's choice"),
+    ),
+    (
+        "NOT NULL column at the subscriber",
+        Tried::Not("which value the column is to have is a person's choice"),
+    ),
+    (
+        "inactive logical slot",
+        Tried::Done("pg_drop_replication_slot", None),
+    ),
+    (
+        "old snapshot of a standby",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (
+        "table without replica identity",
+        Tried::Not("which key the table is to have is a person's choice"),
+    ),
+    (
+        "transactions spilled to disk",
+        Tried::Not("how much memory there is for it is a person's choice"),
     ),
     ("idle primary", Tried::Not("none is needed")),
     ("other database's WAL", Tried::Not("none is needed")),

@@ -1,0 +1,281 @@
+//! Faults of the copy of a table, and of tables that change on the publisher only. Each makes a table of its own.
+
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER};
+
+use super::faults::{PUBLISHED, Strength, hold, write};
+use super::missing::await_true;
+use super::stage::{Injected, Stage, Which};
+use crate::Result;
+
+/// The publication of a table that is copied.
+const EXTRA: &str = "extra";
+
+/// A table is locked on the publisher before it is copied.
+pub(super) fn blocked_above(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = prepare(stage)?;
+    let lock = strength.choose(
+        "BEGIN; LOCK copied",
+        "BEGIN; ALTER TABLE copied ADD COLUMN v text",
+    );
+    hold(stage, Which::Primary, lock, &mut injected)?;
+    begin(stage)?;
+    await_lock(stage, Which::Primary)?;
+    write(stage, &mut injected, PUBLISHED, 100)?;
+    Ok(injected)
+}
+
+/// A session of the subscriber is in the way of the copy: with a lock on the table, or with a row that is not
+/// committed.
+pub(super) fn blocked_below(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = prepare(stage)?;
+    let lock = strength.choose(
+        "BEGIN; LOCK copied IN SHARE MODE",
+        "BEGIN; INSERT INTO copied VALUES (1)",
+    );
+    hold(stage, Which::Second, lock, &mut injected)?;
+    begin(stage)?;
+    await_lock(stage, Which::Second)?;
+    write(stage, &mut injected, PUBLISHED, 100)?;
+    Ok(injected)
+}
+
+/// A row of the subscriber has the key of one that is copied.
+pub(super) fn refused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = prepare(stage)?;
+    stage.second.execute("INSERT INTO copied VALUES (1)")?;
+    begin(stage)?;
+    let failed = "SELECT (sync_error_count > 0)::text FROM pg_stat_subscription_stats \
+                  WHERE subname = 'extra'";
+    let second = stage.server_mut(Which::Second);
+    second.await_event("fail to copy a table", PATIENCE, |second| {
+        Ok(second.query_text(failed)?.as_deref() == Some("true"))
+    })?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// The second subscriber may have no worker that copies.
+pub(super) fn no_copier(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = prepare(stage)?;
+    injected.set(
+        stage,
+        Which::Second,
+        "max_sync_workers_per_subscription",
+        "0",
+    )?;
+    begin(stage)?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    // One that was just made may still get a worker.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    Ok(injected)
+}
+
+/// Makes a table and a subscription of the second subscriber that is to copy it, and is disabled.
+fn prepare(stage: &mut Stage) -> Result<Injected> {
+    let mut injected = Injected::default();
+    for server in [&stage.primary, &stage.second] {
+        server.execute("CREATE TABLE copied (id int PRIMARY KEY)")?;
+    }
+    stage.primary.execute(
+        "INSERT INTO copied SELECT generate_series(1, 1000); CREATE PUBLICATION extra FOR TABLE copied",
+    )?;
+    let subscribe = format!(
+        "CREATE SUBSCRIPTION {EXTRA} CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
+         PUBLICATION {EXTRA} WITH (enabled = false)",
+        stage.primary.sockets().display(),
+        stage.primary.port()
+    );
+    stage.second.execute(&subscribe)?;
+    for (which, sql) in [
+        (Which::Second, "DROP SUBSCRIPTION extra"),
+        (Which::Second, "DROP TABLE copied"),
+        (Which::Primary, "DROP PUBLICATION extra"),
+        (Which::Primary, "DROP TABLE copied"),
+    ] {
+        injected.undo.push((which, sql.to_owned()));
+    }
+    Ok(injected)
+}
+
+fn begin(stage: &Stage) -> Result<()> {
+    Ok(stage.second.execute("ALTER SUBSCRIPTION extra ENABLE")?)
+}
+
+fn await_lock(stage: &mut Stage, which: Which) -> Result<()> {
+    let sql = "SELECT (count(*) > 0)::text FROM pg_stat_activity \
+               WHERE wait_event_type = 'Lock' AND backend_type <> 'client backend'";
+    let server = stage.server_mut(which);
+    Ok(
+        server.await_event("have a copy wait for a lock", PATIENCE, |server| {
+            Ok(server.query_text(sql)?.as_deref() == Some("true"))
+        })?,
+    )
+}
+
+/// Both names of a table, and of a column, which take turns.
+const NAMES: [&str; 2] = ["named", "renamed"];
+
+/// Writes rows into a table, whatever it and its column are called.
+const INSERT: &str = "INSERT INTO view_of_named DEFAULT VALUES";
+
+/// A table that all follow gets another name on the publisher.
+pub(super) fn table_renamed(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let other = other(&name, &NAMES);
+    stage
+        .primary
+        .execute(&format!("ALTER TABLE {name} RENAME TO {other}"))?;
+    // What is on its way needs the new name.
+    for which in [Which::First, Which::Second] {
+        let rename = format!("ALTER TABLE IF EXISTS {name} RENAME TO {other}");
+        injected.undo.insert(0, (which, rename));
+    }
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {other}");
+    injected.undo.insert(2, (Which::Primary, drop));
+    write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// A column of such a table gets another name on the publisher.
+pub(super) fn column_renamed(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let (column, other) = match stage.primary.query_text(&format!(
+        "SELECT attname FROM pg_attribute WHERE attrelid = '{name}'::regclass AND attname = 'v'"
+    ))? {
+        Some(_) => ("v", "w"),
+        None => ("w", "v"),
+    };
+    let rename = format!("ALTER TABLE {name} RENAME COLUMN {column} TO {other}");
+    stage.primary.execute(&rename)?;
+    let if_there =
+        format!("DO $$ BEGIN {rename}; EXCEPTION WHEN undefined_column THEN NULL; END $$");
+    for which in [Which::First, Which::Second] {
+        injected.undo.insert(0, (which, if_there.clone()));
+    }
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
+    injected.undo.insert(2, (Which::Primary, drop));
+    write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// A column of such a table has another type at the second subscriber.
+pub(super) fn other_type(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let column = stage.primary.query_text(&format!(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = '{name}'::regclass AND attname IN ('v', 'w')"
+    ))?;
+    let column = column.unwrap_or_default();
+    let alter =
+        |kind: &str| format!("ALTER TABLE {name} ALTER COLUMN {column} TYPE {kind} USING NULL");
+    stage.second.execute(&alter("int"))?;
+    injected.undo.insert(0, (Which::Second, alter("text")));
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
+    injected.undo.insert(1, (Which::Primary, drop));
+    write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+fn other<'n>(name: &str, names: &'n [&str; 2]) -> &'n str {
+    let [one, two] = names;
+    if name == *one { two } else { one }
+}
+
+/// Publishes a table of its own, which both subscribers follow once it is copied; its name. After the fault its
+/// table stays, and is published no longer.
+fn own_table(stage: &mut Stage) -> Result<(Injected, String)> {
+    let mut injected = Injected::default();
+    let [one, two] = NAMES;
+    let sql = format!(
+        "SELECT relname::text FROM pg_class WHERE relname IN ('{one}', '{two}') AND relkind = 'r'"
+    );
+    let name = match stage.primary.query_text(&sql)? {
+        Some(name) => name,
+        None => {
+            let create =
+                format!("CREATE TABLE {one} (id bigserial PRIMARY KEY, v text DEFAULT 'x')");
+            stage.primary.execute(&format!(
+                "{create}; CREATE VIEW view_of_named AS SELECT * FROM {one}"
+            ))?;
+            for server in [&stage.first, &stage.second] {
+                server.execute(&create)?;
+            }
+            one.to_owned()
+        }
+    };
+    for server in [&stage.first, &stage.second] {
+        server.execute(&format!("TRUNCATE {name}"))?;
+    }
+    stage
+        .primary
+        .execute(&format!("ALTER PUBLICATION p ADD TABLE {name}"))?;
+    for (which, subscription) in [(Which::First, "first"), (Which::Second, "second")] {
+        let refresh = format!("ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION");
+        stage.server(which).execute(&refresh)?;
+        stage.await_copies(which)?;
+        injected.undo.push((which, refresh));
+    }
+    stage.calm()?;
+    Ok((injected, name))
+}
+
+/// Waits for the walsender of a subscription to be gone.
+fn await_away(stage: &mut Stage, role: &str) -> Result<()> {
+    let sql =
+        format!("SELECT (count(*) = 0)::text FROM pg_stat_replication WHERE usename = '{role}'");
+    await_true(stage, "lose a subscriber", &sql)
+}
+
+/// The connection string of the second subscription, with this part.
+fn connect_second(stage: &Stage, user: &str, rest: &str) -> String {
+    format!(
+        "ALTER SUBSCRIPTION second CONNECTION 'host={} port={} user={user} dbname={DATABASE}{rest}'",
+        stage.primary.sockets().display(),
+        stage.primary.port()
+    )
+}
+
+/// The second subscription connects as a role that loses its right to stream.
+pub(super) fn role_without_replication(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("DROP ROLE IF EXISTS streamer; CREATE ROLE streamer LOGIN REPLICATION")?;
+    stage
+        .second
+        .execute(&connect_second(stage, "streamer", ""))?;
+    let back = connect_second(stage, SUPERUSER, "");
+    injected.undo.push((Which::Second, back));
+    let is_there =
+        "SELECT (count(*) = 1)::text FROM pg_stat_replication WHERE usename = 'streamer'";
+    await_true(stage, "have its subscriber back", is_there)?;
+    stage.primary.execute(
+        "ALTER ROLE streamer NOREPLICATION; \
+         SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE usename = 'streamer'",
+    )?;
+    await_away(stage, "streamer")?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// The publisher refuses the second subscription's connection for an option that it does not know.
+pub(super) fn connection_refused(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .second
+        .execute("SELECT pg_stat_reset_subscription_stats(NULL)")?;
+    let refused = connect_second(stage, SUPERUSER, " options=-cnonsense=1");
+    stage.second.execute(&refused)?;
+    let back = connect_second(stage, SUPERUSER, "");
+    injected.undo.push((Which::Second, back));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
