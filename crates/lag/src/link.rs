@@ -132,8 +132,8 @@ impl<'a> Link<'a> {
         matches!(doing, Some(Doing::Copying | Doing::Promoted))
     }
 
-    /// True if positions say nothing about how old the replica's data is: it is not a copy yet, or follows its
-    /// source no longer.
+    /// True if positions say nothing about how old the replica's data is: it is not a copy yet, or follows
+    /// its source no longer.
     pub fn has_no_lag(&self) -> bool {
         self.is_not_followed() || self.is_first_copy()
     }

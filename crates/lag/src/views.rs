@@ -120,7 +120,7 @@ pub struct Receiver {
 #[serde(default)]
 pub struct Subscription {
     pub name: String,
-    /// Its number on the subscriber, which the names of workers that copy its tables begin with.
+    /// The subscription's number (OID), with which the names of workers that copy its tables begin.
     pub id: u32,
     pub enabled: bool,
     /// An error of its worker disables it.

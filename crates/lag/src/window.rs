@@ -94,8 +94,8 @@ impl Window {
         self.usable().find(|node| node.role == Role::Primary)
     }
 
-    /// The server that `asker` reaches at this host or address and port, as far as that can be told from here:
-    /// one that is asked there, or one on the same machine that says that it listens there.
+    /// The server that `asker` reaches at this host or address and port, as far as that can be told from
+    /// here: one that is asked there, or one on the same machine that says that it listens there.
     pub(crate) fn server_at(
         &self,
         asker: &NodeWindow,

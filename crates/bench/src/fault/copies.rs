@@ -1,4 +1,5 @@
-//! Faults of the copy of a table, and of tables that change on the publisher only. Each makes a table of its own.
+//! Faults of the copy of a table, and of tables that change on the publisher only. Each makes a table of its
+//! own.
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER};
@@ -166,8 +167,12 @@ pub(super) fn other_type(_: &Lab, stage: &mut Stage, strength: Strength) -> Resu
         "SELECT attname::text FROM pg_attribute WHERE attrelid = '{name}'::regclass AND attname IN ('v', 'w')"
     ))?;
     let column = column.unwrap_or_default();
-    let alter =
-        |kind: &str| format!("ALTER TABLE {name} ALTER COLUMN {column} TYPE {kind} USING NULL");
+    let alter = |kind: &str| {
+        format!(
+            "ALTER TABLE {name} ALTER COLUMN {column} DROP DEFAULT, \
+             ALTER COLUMN {column} TYPE {kind} USING NULL"
+        )
+    };
     stage.second.execute(&alter("int"))?;
     injected.undo.insert(0, (Which::Second, alter("text")));
     let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
@@ -181,8 +186,8 @@ fn other<'n>(name: &str, names: &'n [&str; 2]) -> &'n str {
     if name == *one { two } else { one }
 }
 
-/// Publishes a table of its own, which both subscribers follow once it is copied; its name. After the fault its
-/// table stays, and is published no longer.
+/// Publishes a table of its own, which both subscribers follow once it is copied; its name. After the fault
+/// its table stays, and is published no longer.
 fn own_table(stage: &mut Stage) -> Result<(Injected, String)> {
     let mut injected = Injected::default();
     let [one, two] = NAMES;

@@ -253,7 +253,8 @@ fn set_copiers(servers: &Servers, change: &str) {
     servers.subscriber.reload().unwrap();
 }
 
-/// The copy of a table waits for a lock: on the publisher, then at the subscriber for a row with the same key.
+/// The copy of a table waits for a lock: on the publisher, then at the subscriber for a row with the same
+/// key.
 fn copy_that_waits(servers: &Servers) {
     let (primary, subscriber) = (&servers.primary, &servers.subscriber);
     primary.run("ALTER PUBLICATION p DROP TABLE u");

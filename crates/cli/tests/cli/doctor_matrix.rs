@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use crate::doctor_support::healthy::SITUATIONS;
 use crate::doctor_support::true_lag::Probing;
-use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, examine_with, trial};
+use crate::doctor_support::{
+    SPACE_MB, brief, causes, examine, examine_at, examine_with, trial, without_copies,
+};
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::machine;
@@ -295,15 +297,6 @@ fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) ->
         "lags": lags,
         "wrong": wrong,
     })
-}
-
-/// What doctor says without the subscription whose table is being copied for the first time: where its apply
-/// worker is meanwhile is no lag.
-fn without_copies(json: &Value) -> Value {
-    let mut json = json.clone();
-    let links = json["links"].as_array_mut().unwrap();
-    links.retain(|link| link["replica"] != "second (extra)" || link["behind"] == true);
-    json
 }
 
 /// A role without rights, or a node that does not answer: never healthy.

@@ -1,4 +1,5 @@
-//! Who holds the lock that a worker of a subscription waits for: one that applies, or one that copies a table.
+//! Who holds the lock that a worker of a subscription waits for: one that applies, or one that copies a
+//! table.
 
 use lockstep_service::words::figures::percent;
 

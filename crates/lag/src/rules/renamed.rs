@@ -1,5 +1,5 @@
-//! The signal of tables that were renamed on the publisher: their publication has them under the new name, and
-//! the subscription follows the old one.
+//! The signal of tables that were renamed on the publisher: their publication has them under the new name,
+//! and the subscription follows the old one.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,8 @@ fn parts(table: &str) -> Option<(&str, &str)> {
 }
 
 /// Tables that the publisher has no longer, each with the one that took its place: the only one that is
-/// published, not followed, and has the same columns; of several, the one with the same name in another schema.
+/// published, not followed, and has the same columns; of several, the one with the same name in another
+/// schema.
 pub(super) fn pairs(
     absent: &[String],
     unfollowed: &[String],
@@ -115,8 +116,8 @@ fn renamed(view: &View<'_>) -> Vec<Evidence> {
     found.collect()
 }
 
-/// A column of the subscriber that may have got another name on the publisher: the only one of a table that is
-/// not published, where one that is published is missing.
+/// A column of the subscriber that may have got another name on the publisher: the only one of a table that
+/// is not published, where one that is published is missing.
 pub(super) fn column(
     view: &View<'_>,
     link: &Link<'_>,
