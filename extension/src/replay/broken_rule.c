@@ -32,6 +32,7 @@ static const struct config_enum_entry broken_rule_names[] = {
 	{"delay", LS_BREAK_DELAY, false},
 	{"failure", LS_BREAK_FAILURE, false},
 	{"page_check", LS_BREAK_PAGE_CHECK, false},
+	{"stretch_end", LS_BREAK_STRETCH_END, false},
 	{NULL, 0, false}
 };
 

@@ -109,6 +109,7 @@ static void helper_leave(int code, Datum arg);
 static void helper_work(void);
 static bool helper_shall_end(void);
 static bool helper_has_work(void);
+static bool helper_shall_read(void);
 static bool helper_is_used(void);
 static void helper_publish_depth(void);
 static void helper_wait_for_work(void);
@@ -185,6 +186,7 @@ helper_begin(int id)
 	ls_hints.memory = ls_decode_buffer;
 	ls_hints.memory_size = ls_decode_buffer_size();
 	ls_execute_init();
+	ls_wal_reader_init();
 	ls_helper_skip_waits();
 
 	/*
@@ -202,6 +204,7 @@ helper_begin(int id)
 static void
 helper_leave(int code, Datum arg)
 {
+	ls_stretch_leave();
 	pg_atomic_write_u32(&helper_me->queue_depth, 0);
 	pg_atomic_write_u32(&helper_me->procno, PG_UINT32_MAX);
 	pg_atomic_write_u32(&helper_me->pid, 0);
@@ -214,6 +217,9 @@ helper_work(void)
 
 	while (!helper_shall_end())
 	{
+		/* first, since all others wait for what is read */
+		if (helper_shall_read())
+			(void) ls_stretch_read();
 		if (ls_hints.tail - ls_hints.current <= LS_TAKE && helper_has_work())
 			helper_take_more();
 		helper_publish_depth();
@@ -242,6 +248,13 @@ helper_has_work(void)
 		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
+/* Is somebody to read WAL? */
+static bool
+helper_shall_read(void)
+{
+	return ls_stretch_is_asked() && helper_is_used();
+}
+
 /* May this process take records, or are there enough others? (helper_count.c) */
 static bool
 helper_is_used(void)
@@ -262,14 +275,14 @@ helper_wait_for_work(void)
 {
 	for (int i = 0; i < LS_SPINS; i++)
 	{
-		if (helper_has_work() || helper_shall_end() ||
+		if (helper_has_work() || helper_shall_end() || helper_shall_read() ||
 			(helper_nagain > 0 && helper_others_went_on() && helper_try_again()))
 			return;
 		SPIN_DELAY();
 	}
 	pg_atomic_write_u32(&helper_me->sleeps, 1);
 	pg_memory_barrier();
-	if (!helper_has_work() && !helper_shall_end())
+	if (!helper_has_work() && !helper_shall_end() && !helper_shall_read())
 	{
 		/* rule 10: what is dropped meanwhile gives its space back */
 		if (!LS_BREAKS(FILES))

@@ -109,6 +109,13 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	return in.elapsed_us > 0 && helper_count_state.crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
 }
 
+/* A helper has read a record: that is of use as well. */
+void
+ls_helper_count_read(void)
+{
+	helper_count_done++;
+}
+
 /*
  * Adds what happened since the last call, or since ls_helper_skip_waits(): this process has
  * slept for nothing but records since.

@@ -8,6 +8,7 @@
 
 extern int	ls_helper_count_begin(void);
 extern void ls_helper_count_limit(int started);
+extern void ls_helper_count_read(void);
 extern LsPipelineState ls_helper_count_record(bool by_helper, int *wanted);
 extern void ls_helper_note_waits(LsHelper *helper);
 extern void ls_helper_skip_waits(void);

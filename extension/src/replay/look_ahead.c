@@ -41,6 +41,7 @@
 
 #include "replay/look_ahead.h"
 #include "replay/memory_hints.h"
+#include "replay/wal_stretch.h"
 #include "state/settings.h"
 
 /* Blocks after which it is decided whether PostgreSQL's prefetcher is needed. */
@@ -81,7 +82,6 @@ static void look_ahead_set_prefetcher(int value);
 static int look_ahead_configured_prefetch(void);
 static void look_ahead_choose_prefetcher(void);
 static void look_ahead_fill_ring(XLogReaderState *reader);
-static inline bool look_ahead_may_change_timeline(const DecodedXLogRecord *record);
 static DecodedXLogRecord *look_ahead_decode_one(XLogReaderState *reader);
 static int look_ahead_read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, int length,
 												XLogRecPtr record, char *buffer);
@@ -131,23 +131,40 @@ ls_look_ahead(XLogReaderState *reader)
 		look_ahead_publish();
 }
 
-/* The record after the last one, decoded if need and rules allow it, or NULL. */
+/* The record after the last one, read if need and rules allow it, or NULL. A helper may read it (wal_stretch.c). */
 DecodedXLogRecord *
 ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last, bool *ours)
 {
+	DecodedXLogRecord *record;
+
 	*ours = false;
 	if (last->next != NULL)
 		return last->next;
 	if (recovery_prefetch != RECOVERY_PREFETCH_OFF || look_ahead_wants_prefetcher ||
 		reader->ReadRecPtr <= look_ahead_barrier || reader->ReadRecPtr <= look_ahead_exhausted)
 		return NULL;
-	if (look_ahead_may_change_timeline(last))
+	if (ls_may_change_timeline(last))
 	{
 		look_ahead_barrier = last->lsn;
 		return NULL;
 	}
+	if (ls_stretch_next(reader, last, &record))
+	{
+		*ours = record != NULL;
+		return record;
+	}
 	*ours = true;
 	return look_ahead_decode_one(reader);
+}
+
+/* Rule 2: may the record after this one be of another timeline? */
+bool
+ls_may_change_timeline(const DecodedXLogRecord *record)
+{
+	uint8		info = record->header.xl_info & ~XLR_INFO_MASK;
+
+	return record->header.xl_rmid == RM_XLOG_ID &&
+		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY);
 }
 
 /* Can this page of the segment that is open be read whole, by the same rule? */
@@ -324,15 +341,6 @@ look_ahead_fill_ring(XLogReaderState *reader)
 		ahead->lsn = last->lsn;
 		ahead->ours = ours;
 	}
-}
-
-static inline bool
-look_ahead_may_change_timeline(const DecodedXLogRecord *record)
-{
-	uint8		info = record->header.xl_info & ~XLR_INFO_MASK;
-
-	return record->header.xl_rmid == RM_XLOG_ID &&
-		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY);
 }
 
 static DecodedXLogRecord *

@@ -29,6 +29,7 @@ extern void ls_look_ahead_begin(void);
 extern void ls_look_ahead(XLogReaderState *reader);
 extern DecodedXLogRecord *ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last,
 										  bool *ours);
+extern bool ls_may_change_timeline(const DecodedXLogRecord *record);
 extern bool ls_can_read_page(XLogReaderState *reader, XLogRecPtr page);
 extern void ls_look_ahead_pause(void);
 extern void ls_look_ahead_stay_paused(void);

@@ -128,6 +128,7 @@ typedef struct Pipeline
 	uint64		retired;		/* in this recovery */
 	uint64		retired_before; /* as helpers were last started */
 	uint64		by_helpers_before;	/* so, of those in shared memory */
+	uint64		read_before;	/* so, of records that helpers have read */
 } Pipeline;
 
 static Pipeline pipeline = {
@@ -236,6 +237,7 @@ ls_pipeline_end(void)
 {
 	if (pipeline.phase == PHASE_OFF)
 		return;
+	ls_stretch_allow(false);
 	pipeline_stop_helpers(LS_NO_ENDED);
 	if (pipeline.phase == PHASE_RUNNING)
 		ls_look_ahead_resume();
@@ -318,6 +320,7 @@ pipeline_start(XLogReaderState *reader)
 	/* rule 10: what was replayed without us may have dropped files */
 	ls_begin_generation();
 	ls_read_ahead_begin();
+	ls_stretch_allow(true);
 	pipeline.passed = 0;
 	pipeline_say_why(LS_PARALLEL);
 	pipeline.phase = PHASE_RUNNING;
@@ -351,6 +354,7 @@ pipeline_start_helpers(void)
 	if (ls_helpers_started() == 0)
 		return false;
 	pipeline.retired_before = pipeline.retired;
+	pipeline.read_before = ls_stretch_records();
 	pipeline.by_helpers_before = pg_atomic_read_u64(&ls_queue->by_helpers);
 	ereport(LOG,
 			(errmsg("parallel replay begins after %X/%X, %s, with replay helpers: %d",
@@ -371,9 +375,10 @@ pipeline_stop_helpers(LsPipelineState why)
 			(errmsg("parallel replay ends after %X/%X: %s", LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL)),
 					strchr(ls_pipeline_state_words(why), ':') + 2),
 			 errdetail("Since it began " UINT64_FORMAT " records were replayed, " UINT64_FORMAT
-					   " of them by replay helpers before their turn.",
+					   " of them by replay helpers before their turn. They read " UINT64_FORMAT ".",
 					   pipeline.retired - pipeline.retired_before,
-					   pg_atomic_read_u64(&ls_queue->by_helpers) - pipeline.by_helpers_before)));
+					   pg_atomic_read_u64(&ls_queue->by_helpers) - pipeline.by_helpers_before,
+					   ls_stretch_records() - pipeline.read_before)));
 }
 
 static void
@@ -405,6 +410,10 @@ pipeline_run(XLogReaderState *reader)
 		pipeline_run_dry(reader);
 	else
 		pipeline.passed = 0;
+	if (pipeline.phase != PHASE_RUNNING)
+		ls_stretch_allow(false);
+	else if (reader->record == reader->decode_queue_tail)
+		ls_stretch_settle(reader, reader->record);
 }
 
 /* Decides what comes next when all that was dispatched has retired. */

@@ -15,6 +15,7 @@
 #include "storage/s_lock.h"
 
 #include "replay/memory_hints.h"
+#include "replay/wal_stretch.h"
 #include "state/settings.h"
 
 #define LS_QUEUE_LENGTH 1024	/* a power of two */
@@ -169,6 +170,9 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 asked_for; /* blocks: read_ahead.c */
 	pg_atomic_uint32 state;		/* LsPipelineState */
 	pg_atomic_uint32 used_why;	/* LsHelperWhy */
+
+	LsStretch	stretch;		/* wal_stretch.h says who writes it */
+	char		pad6[LS_CACHE_LINE];
 
 	/* written by who resets the view */
 	pg_atomic_uint64 retired_before;	/* the part of retired_records that is not shown any more */

@@ -34,6 +34,7 @@ int			ls_replay_workers = LS_WORKERS_AUTO;
 int			ls_replay_queue_size = 4096;
 int			ls_replay_hot_standby = LS_HOT_AUTO;
 int			ls_replay_min_backlog = 1024;
+bool		ls_replay_read_helpers = false;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
@@ -216,6 +217,11 @@ settings_define_replay(void)
 							NULL,
 							&ls_replay_min_backlog, 1024, 0, 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.replay_read_helpers",
+							 "Lets lockstep.replay_workers also read WAL for the startup process.",
+							 "A helper checks and decodes the next records of the WAL segment that is replayed.",
+							 &ls_replay_read_helpers, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_queue_size",
 							"Shared memory for records that lockstep.replay_workers work on.",
 							"At most a quarter of the memory that the server may use; none without replay helpers.",

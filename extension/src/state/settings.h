@@ -58,6 +58,7 @@ extern int	ls_replay_workers;
 extern int	ls_replay_queue_size;
 extern int	ls_replay_hot_standby;
 extern int	ls_replay_min_backlog;
+extern bool ls_replay_read_helpers;
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
 extern char *ls_replay_token;
