@@ -58,6 +58,7 @@
 #include "replay/look_ahead.h"
 #include "replay/raise_rule.h"
 #include "replay/recovery_point.h"
+#include "replay/wal_stretch.h"
 #include "state/clock.h"
 #include "state/settings.h"
 
@@ -322,6 +323,7 @@ point_end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr fro
 static XLogRecPtr
 point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record)
 {
+	ls_stretch_read_here(LS_AHEAD_MAX);
 	for (int i = 0; i < LS_AHEAD_MAX; i++)
 	{
 		bool		ours;
@@ -331,6 +333,7 @@ point_end_of_decoded(XLogReaderState *reader, DecodedXLogRecord *record)
 			break;
 		record = next;
 	}
+	ls_stretch_read_here(0);
 	return record->next_lsn;
 }
 

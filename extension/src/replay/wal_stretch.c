@@ -71,6 +71,13 @@ ls_stretch_allow(bool allowed)
 	wal_stretch.limit_is_known = false;
 }
 
+/* That many more records are not asked for: the caller needs them now. 0: records are asked for again. */
+void
+ls_stretch_read_here(uint32 records)
+{
+	wal_stretch.own = records;
+}
+
 /* Records that helpers have read, in this process's life. */
 uint64
 ls_stretch_records(void)
@@ -100,20 +107,23 @@ ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRec
 				}
 				return wal_stretch_ask(reader);
 			case LS_STRETCH_ASKED:
-				if (last != reader->record)
+				if (last != reader->record && wal_stretch.own == 0)
 					return true;
 				/* nothing is left to do meanwhile */
 				wal_stretch_end();
-				wal_stretch.own = LS_OWN_RECORDS;
+				wal_stretch.own = Max(wal_stretch.own, LS_OWN_RECORDS);
 				break;
 			case LS_STRETCH_READING:
-				(void) wal_stretch_link(reader, record);
-				return true;
+				if (wal_stretch_link(reader, record) || wal_stretch.own == 0)
+					return true;
+				wal_stretch_wait();
+				break;
 			case LS_STRETCH_ENDED:
 				if (wal_stretch_link(reader, record))
 					return true;
 				/* the helper could not read on, unless it has read all that it may */
-				wal_stretch.own = wal_stretch.linked < LS_STRETCH_RECORDS ? 1 : 0;
+				if (wal_stretch.own == 0 && wal_stretch.linked < LS_STRETCH_RECORDS)
+					wal_stretch.own = 1;
 				wal_stretch_end();
 				break;
 		}

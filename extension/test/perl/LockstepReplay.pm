@@ -35,7 +35,7 @@ our @EXPORT = qw(
 );
 
 # Without a backlog that is asked for helpers never rest, on busy machines neither.
-our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\n";
+our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\nlockstep.replay_read_helpers = on\n";
 
 # Records run ahead in hot standby.
 our $HOT = "${WORKERS}lockstep.replay_hot_standby = on\n"
