@@ -35,8 +35,11 @@
 /* Longest part of the buffer for a stretch: a fraction of it, so that there is room for the next one. */
 #define LS_BUFFER_SHARE 4
 
-/* Records that the startup process decodes itself after no helper has come. */
-#define LS_OWN_RECORDS 16
+/* Times that the next record is wanted before it is read without a helper, if none has come. */
+#define LS_PATIENCE 16
+
+/* Records that the startup process decodes itself then: the queue must not run empty. */
+#define LS_OWN_RECORDS LS_AHEAD_MAX
 
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
@@ -45,6 +48,7 @@ static struct
 {
 	bool		allowed;		/* the pipeline runs */
 	uint32		linked;			/* records of the stretch */
+	uint32		wanted;			/* times that it was asked for a record of it, before a helper had come */
 	uint32		own;			/* records to decode before a stretch is asked for */
 	bool		limit_is_known;
 	XLogRecPtr	limit;			/* as far as PostgreSQL can read from the open segment */
@@ -107,9 +111,8 @@ ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRec
 				}
 				return wal_stretch_ask(reader);
 			case LS_STRETCH_ASKED:
-				if (last != reader->record && wal_stretch.own == 0)
+				if (last != reader->record && wal_stretch.own == 0 && ++wal_stretch.wanted < LS_PATIENCE)
 					return true;
-				/* nothing is left to do meanwhile */
 				wal_stretch_end();
 				wal_stretch.own = Max(wal_stretch.own, LS_OWN_RECORDS);
 				break;
@@ -274,7 +277,7 @@ wal_stretch_write(XLogReaderState *reader, Size begin, Size size)
 	stretch->memory_size = size;
 	pg_atomic_write_u32(&stretch->read, 0);
 	pg_atomic_write_u32(&stretch->stop, 0);
-	wal_stretch.linked = 0;
+	wal_stretch.linked = wal_stretch.wanted = 0;
 	pg_write_barrier();
 	pg_atomic_write_u32(&stretch->state, LS_STRETCH_ASKED);
 }
