@@ -10,7 +10,7 @@
  * What it changes: PostgreSQL's own recovery_prefetch in this process, see below,
  * and what memory_hints.c names.
  *
- * Rules, each tested in test/t/018_look_ahead.pl:
+ * Rules, each tested in test/t/018_look_ahead.pl, the last one in t/037_reading_helpers.pl:
  *  1. It never waits. Records are read only from the WAL segment that is open:
  *     another one may have to come from the archive or the walreceiver, and the
  *     current record would stand still meanwhile, neither replayed nor paused. And
@@ -22,6 +22,9 @@
  *  4. Each eighth use of a remembered buffer is left to the mapping of buffers:
  *     the way through prefetch_buffer does not raise the usage count, and a
  *     block in constant use would be evicted (memory_hints.c).
+ *  5. It reads no page of another timeline than the page before: PostgreSQL compares the timeline of the
+ *     page that was read last with those it may replay, for each record. It would refuse records
+ *     that come before that page.
  *
  * PostgreSQL's prefetcher: it looks up each block, which is only worth its price
  * where blocks are read from files. While nearly all blocks are found in buffers
@@ -360,7 +363,7 @@ look_ahead_decode_one(XLogReaderState *reader)
 }
 
 /*
- * In place of the reader's own function while we decode, for rule 1. The segment
+ * In place of the reader's own function while we decode, for rules 1 and 5. The segment
  * that is open is the one from which the last page came.
  */
 static int
@@ -368,11 +371,18 @@ look_ahead_read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, i
 									 XLogRecPtr record, char *buffer)
 {
 	uint64		size = reader->segcxt.ws_segsize;
+	int			read;
 
 	if (page / size != reader->latestPagePtr / size)
 	{
 		look_ahead_would_wait = true;
 		return XLREAD_WOULDBLOCK;
 	}
-	return look_ahead_stock_page_read(reader, page, length, record, buffer);
+	read = look_ahead_stock_page_read(reader, page, length, record, buffer);
+	if (read >= (int) SizeOfXLogShortPHD && ((XLogPageHeader) buffer)->xlp_tli != reader->latestPageTLI)
+	{
+		look_ahead_would_wait = true;
+		return XLREAD_WOULDBLOCK;
+	}
+	return read;
 }

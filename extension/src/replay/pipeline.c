@@ -375,7 +375,7 @@ pipeline_stop_helpers(LsPipelineState why)
 			(errmsg("parallel replay ends after %X/%X: %s", LSN_FORMAT_ARGS(GetXLogReplayRecPtr(NULL)),
 					strchr(ls_pipeline_state_words(why), ':') + 2),
 			 errdetail("Since it began " UINT64_FORMAT " records were replayed, " UINT64_FORMAT
-					   " of them by replay helpers before their turn. They read " UINT64_FORMAT ".",
+					   " of them by replay helpers before their turn. Records that they read: " UINT64_FORMAT ".",
 					   pipeline.retired - pipeline.retired_before,
 					   pg_atomic_read_u64(&ls_queue->by_helpers) - pipeline.by_helpers_before,
 					   ls_stretch_records() - pipeline.read_before)));
@@ -397,7 +397,10 @@ pipeline_run(XLogReaderState *reader)
 	ls_look_ahead_count(pipeline.current <= ls_dispatched.tail);
 	/* decoded by PostgreSQL, since nothing was ahead */
 	if (pipeline.current > ls_dispatched.tail)
+	{
+		ls_stretch_forget_limit();
 		ls_dispatch(reader->record, false);
+	}
 	if (ls_entry(pipeline.current)->record != reader->record)
 		elog(PANIC, "replay helpers and the startup process are at different records");
 	if (ls_dispatched.tail - pipeline.current < LS_AHEAD_MAX - LS_REFILL && pipeline_may_dispatch())

@@ -7,8 +7,8 @@
  * startup process puts another one in its place, when it asks for WAL, and then no stretch is left.
  *
  * The stretch ends before a record that cannot be read so (damage, the end of the WAL, the next segment, too
- * little memory), that replaces a broken one (XLP_FIRST_IS_OVERWRITE_CONTRECORD), or that is on a page of another
- * timeline. It ends after a record that may change the timeline. Nothing is said about the reason: the startup
+ * little memory), that replaces a broken one (XLP_FIRST_IS_OVERWRITE_CONTRECORD), that is on a page of another
+ * timeline, or that another extension replays. It ends after a record that may change the timeline. Nothing is said about the reason: the startup
  * process comes to the same record.
  *
  * Runs in replay helpers. Shared state: LsStretch, which is the helper's own from its claim to
@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "access/rmgr.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "miscadmin.h"
@@ -30,7 +31,6 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "replay/broken_rule.h"
 #include "replay/look_ahead.h"
 #include "replay/queue.h"
 
@@ -158,7 +158,8 @@ wal_reader_next(const LsStretch *stretch)
 
 	/* the startup process links records, and may have released this one by the next call */
 	wal_reader->decode_queue_head = wal_reader->decode_queue_tail = NULL;
-	if (record == NULL || !XLogRecPtrIsInvalid(wal_reader->overwrittenRecPtr) ||
+	if (record == NULL || record->header.xl_rmid > RM_MAX_BUILTIN_ID ||
+		!XLogRecPtrIsInvalid(wal_reader->overwrittenRecPtr) ||
 		wal_reader->latestPageTLI != stretch->page_timeline)
 		return NULL;
 	return record;

@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/rmgr.h"
 #include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "miscadmin.h"
@@ -75,6 +76,13 @@ ls_stretch_allow(bool allowed)
 	wal_stretch.limit_is_known = false;
 }
 
+/* PostgreSQL has read: it may have opened another file, and may know of more WAL. */
+void
+ls_stretch_forget_limit(void)
+{
+	wal_stretch.limit_is_known = false;
+}
+
 /* That many more records are not asked for: the caller needs them now. 0: records are asked for again. */
 void
 ls_stretch_read_here(uint32 records)
@@ -97,7 +105,8 @@ bool
 ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRecord **record)
 {
 	*record = NULL;
-	if (!wal_stretch.allowed)
+	/* PostgreSQL does not call us for a record of another extension, and reads after it */
+	if (!wal_stretch.allowed || last->header.xl_rmid > RM_MAX_BUILTIN_ID)
 		return false;
 	for (;;)
 	{
@@ -142,6 +151,8 @@ ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last)
 {
 	DecodedXLogRecord *record;
 
+	if (LS_BREAKS(STRETCH_END))
+		return;
 	if (wal_stretch.allowed && ls_enabled && !ls_may_change_timeline(last))
 	{
 		while (pg_atomic_read_u32(&ls_queue->stretch.state) == LS_STRETCH_READING &&
@@ -152,9 +163,7 @@ ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last)
 	}
 	if (pg_atomic_read_u32(&ls_queue->stretch.state) == LS_STRETCH_ASKED)
 		wal_stretch.own = LS_OWN_RECORDS;
-	if (!LS_BREAKS(STRETCH_END))
-		wal_stretch_end();
-	wal_stretch.limit_is_known = false;
+	wal_stretch_end();
 }
 
 /* ---- What was read --------------------------------------------------------- */
@@ -284,7 +293,7 @@ wal_stretch_write(XLogReaderState *reader, Size begin, Size size)
 
 /*
  * The end of the last page of the open segment that PostgreSQL can read without asking for more WAL. That stays so
- * until it reads itself (ls_stretch_settle()).
+ * until it reads itself.
  */
 static XLogRecPtr
 wal_stretch_limit(XLogReaderState *reader)

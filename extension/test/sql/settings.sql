@@ -24,6 +24,7 @@ SHOW lockstep.replay_workers;
 SHOW lockstep.replay_queue_size;
 SHOW lockstep.replay_hot_standby;
 SHOW lockstep.replay_min_backlog;
+SHOW lockstep.replay_read_helpers;
 SHOW lockstep.wal_segments_ahead;
 SHOW lockstep.wait_for_lsn;
 SHOW lockstep.report_token;

@@ -60,7 +60,7 @@ is($primary->safe_psql('postgres', q{SELECT current_setting('lockstep.broken_rul
 	'', 'nor shows one');
 $primary->safe_psql('template1', 'CREATE EXTENSION lockstep');
 
-# ---- Rules 1, 6, 8 and 10: files differ, or recovery fails ----
+# ---- Rules 1, 6, 8, 10 and 14: files differ, or recovery fails ----
 
 my @but = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT oid FROM pg_database WHERE datname = 'template1'});
@@ -124,7 +124,7 @@ sub differs
 }
 
 ok(!differs('none', 'kept'), 'with all rules kept, files are those of stock');
-for my $rule (qw(order extension size barrier files))
+for my $rule (qw(order extension size barrier files stretch_end))
 {
 	bites($rule, sub { differs($rule, 'kept') }, 'recovery fails or files differ');
 }
