@@ -134,7 +134,7 @@ ls_look_ahead(XLogReaderState *reader)
 		look_ahead_publish();
 }
 
-/* The record after the last one, read if need and rules allow it, or NULL. A helper may read it (wal_stretch.c). */
+/* The record after the last one, read here or by a helper if need and rules allow it, or NULL. */
 DecodedXLogRecord *
 ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last, bool *ours)
 {

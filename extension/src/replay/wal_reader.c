@@ -6,10 +6,10 @@
  * far as that one could read without asking for more. The file is opened anew for each stretch: only the
  * startup process puts another one in its place, when it asks for WAL, and then no stretch is left.
  *
- * The stretch ends before a record that cannot be read so (damage, the end of the WAL, the next segment, too
- * little memory), that replaces a broken one (XLP_FIRST_IS_OVERWRITE_CONTRECORD), that is on a page of another
- * timeline, or that another extension replays. It ends after a record that may change the timeline. Nothing is said about the reason: the startup
- * process comes to the same record.
+ * The stretch ends before a record that cannot be read so (damage, the end of the WAL, the next segment,
+ * too little memory), that replaces a broken one (XLP_FIRST_IS_OVERWRITE_CONTRECORD), that is on a page of
+ * another timeline, or that another extension replays. It ends after a record that may change the timeline.
+ * Nothing is said about the reason: the startup process comes to the same record.
  *
  * Runs in replay helpers. Shared state: LsStretch, which is the helper's own from its claim to
  * its end; the helper ends it also if it fails or exits.

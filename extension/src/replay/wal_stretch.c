@@ -143,8 +143,8 @@ ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRec
 }
 
 /*
- * All that was decoded has been replayed, last as the last one, and PostgreSQL is about to read. It does not if
- * another record is linked. Otherwise no stretch may be left: PostgreSQL begins its buffer anew.
+ * All that was decoded has been replayed, last as the last one, and PostgreSQL is about to read. It does
+ * not if another record is linked. Otherwise no stretch may be left: PostgreSQL begins its buffer anew.
  */
 void
 ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last)
@@ -179,6 +179,8 @@ wal_stretch_link(XLogReaderState *reader, DecodedXLogRecord **linked)
 		return false;
 	pg_read_barrier();
 	record = read->record;
+	if (record->header.xl_prev != reader->DecodeRecPtr)
+		elog(PANIC, "a replay helper has read WAL at another place than the startup process");
 	reader->decode_queue_tail->next = record;
 	reader->decode_queue_tail = record;
 	reader->decode_buffer_tail = (char *) record + record->size;
@@ -249,7 +251,7 @@ wal_stretch_end(void)
 
 /* ---- What is to be read ---------------------------------------------------- */
 
-/* Asks for a stretch. True: it was, or it is better to wait. False: the startup process reads the next record. */
+/* Asks for a stretch. True: it was, or it is better to wait. False: the startup process reads on itself. */
 static bool
 wal_stretch_ask(XLogReaderState *reader)
 {
@@ -292,8 +294,8 @@ wal_stretch_write(XLogReaderState *reader, Size begin, Size size)
 }
 
 /*
- * The end of the last page of the open segment that PostgreSQL can read without asking for more WAL. That stays so
- * until it reads itself.
+ * The end of the last page of the open segment that PostgreSQL can read without asking for more WAL. That
+ * stays so until it reads itself.
  */
 static XLogRecPtr
 wal_stretch_limit(XLogReaderState *reader)

@@ -131,7 +131,8 @@ sub damage
 	return;
 }
 
-# A server that has recovered up to the damage. PostgreSQL's prefetcher is off: by what it has read it may end earlier.
+# A server that has recovered up to the damage. PostgreSQL's prefetcher is off, or it might end earlier, for
+# the timeline of a page that was read ahead.
 sub damaged
 {
 	my ($conf, @how) = @_;
