@@ -25,6 +25,7 @@
 //! | [`copying`] | ways to copy a database from one server to another, timed |
 //! | [`commit_levels`], [`committing`] | servers on which commits are timed |
 //! | [`fleet`] | many replicas, and what watching them costs |
+//! | [`pool`] | a pool of read nodes behind HAProxy, and its clients |
 //! | [`benchmarks`] | the list of all benchmarks, and a file for each |
 //! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
@@ -56,6 +57,7 @@ pub mod host;
 pub mod lookups;
 pub mod measurements;
 pub mod plot;
+pub mod pool;
 pub mod relay;
 pub mod replay;
 pub mod replay_lag;

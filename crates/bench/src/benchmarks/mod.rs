@@ -8,6 +8,7 @@ pub mod copy;
 pub mod decode;
 pub mod load_curve;
 pub mod overhead;
+pub mod pool;
 pub mod priority;
 pub mod relay_catchup;
 mod relay_cost;
@@ -88,6 +89,7 @@ benchmarks! {
     Tables(tables::TablesArgs),
     WalPlayer(wal_player::WalPlayerArgs),
     Watching(watching::WatchingArgs),
+    Pool(pool::PoolArgs),
 }
 
 /// A benchmark with these options.
