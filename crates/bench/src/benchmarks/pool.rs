@@ -256,15 +256,23 @@ impl Benchmark for PoolArgs {
         let mut words = Vec::new();
         if let (Some(reads), Some(stale)) = (figures.reads, figures.stale_reads) {
             let share = figures.standby_share.map_or_else(String::new, percent);
-            words.push(format!("{stale} of {reads} reads stale, {share} by standbys"));
+            words.push(format!(
+                "{stale} of {reads} reads stale, {share} by standbys"
+            ));
         }
         words.extend(figures.oldest_ms.map(|it| format!("oldest {}", ms(it))));
         words.extend(figures.primary_tps.map(|it| format!("{} tps", count(it))));
-        words.extend(figures.reads_per_s.map(|it| format!("{} reads/s", count(it))));
+        words.extend(
+            figures
+                .reads_per_s
+                .map(|it| format!("{} reads/s", count(it))),
+        );
         if let (Some(agents), Some(primary)) =
             (figures.agents_cpu_percent, figures.primary_cpu_percent)
         {
-            words.push(format!("agents {agents:.2} % of a core, the primary {primary:.2} %"));
+            words.push(format!(
+                "agents {agents:.2} % of a core, the primary {primary:.2} %"
+            ));
         }
         words.join(", ")
     }
@@ -318,9 +326,8 @@ impl Benchmark for PoolArgs {
                 100.0 * (1.0 - with / without)
             )
         });
-        let reads = |nodes: u32| {
-            results.median(&format!("scale-{nodes}"), LOCKSTEP, |row| row.reads_per_s)
-        };
+        let reads =
+            |nodes: u32| results.median(&format!("scale-{nodes}"), LOCKSTEP, |row| row.reads_per_s);
         let scaled = reads(1).zip(reads(4)).map(|(one, four)| {
             format!("four nodes serve {:.2} times the reads of one", four / one)
         });

@@ -90,9 +90,7 @@ pub fn run(
             }
         }
         Deciding::PgsqlCheck => Checks::Pgsql,
-        Deciding::Formula(most) => {
-            Checks::Formula(formula.insert(Formula::start(&nodes, most)?))
-        }
+        Deciding::Formula(most) => Checks::Formula(formula.insert(Formula::start(&nodes, most)?)),
     };
     let mut proxy = Proxy::start(lab, &nodes, checks, CHECK_MS)?;
     proxy.await_readers(STANDBYS)?;
@@ -100,18 +98,25 @@ pub fn run(
     let reads = Reads::default();
     let plans = plan(seed, STANDBYS, length);
     let troubles = plans.iter().map(Vec::len).sum();
-    load(&mut nodes, &ledger, &reads, proxy.reads, clients, |links, standbys, began| {
-        thread::scope(|scope| {
-            let each = standbys.iter_mut().zip(links).zip(&plans);
-            let suffering: Vec<_> = each
-                .map(|((standby, link), plan)| {
-                    scope.spawn(move || suffer(standby, link, plan, began))
-                })
-                .collect();
-            sleep_until(began + length);
-            suffering.into_iter().try_for_each(joined)
-        })
-    })?;
+    load(
+        &mut nodes,
+        &ledger,
+        &reads,
+        proxy.reads,
+        clients,
+        |links, standbys, began| {
+            thread::scope(|scope| {
+                let each = standbys.iter_mut().zip(links).zip(&plans);
+                let suffering: Vec<_> = each
+                    .map(|((standby, link), plan)| {
+                        scope.spawn(move || suffer(standby, link, plan, began))
+                    })
+                    .collect();
+                sleep_until(began + length);
+                suffering.into_iter().try_for_each(joined)
+            })
+        },
+    )?;
     proxy.check()?;
     nodes.check_agents()?;
     drop((proxy, formula));

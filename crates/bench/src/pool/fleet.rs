@@ -38,7 +38,10 @@ pub struct Costs {
 /// Measures a primary with this many standbys.
 pub fn run(lab: &Lab, product: &Path, standbys: usize, length: Duration) -> Result<Costs> {
     let mut settings = small(standbys);
-    settings.extend(settings_of([("shared_buffers", "16MB"), ("max_connections", "60")]));
+    settings.extend(settings_of([
+        ("shared_buffers", "16MB"),
+        ("max_connections", "60"),
+    ]));
     let mut nodes = Nodes::start(lab, standbys, &settings, 1, false)?;
     lab.load_data(nodes.primary()?, 1)?;
     let rules = AgentRules {
@@ -64,7 +67,13 @@ pub fn run(lab: &Lab, product: &Path, standbys: usize, length: Duration) -> Resu
     let own: Vec<_> = (nodes.servers.iter())
         .map(|server| sessions(server, APPLICATION_NAME))
         .collect::<Result<_>>()?;
-    let cpu = |nodes: &Nodes| nodes.servers.iter().map(Cpu::of).collect::<Result<Vec<_>>>();
+    let cpu = |nodes: &Nodes| {
+        nodes
+            .servers
+            .iter()
+            .map(Cpu::of)
+            .collect::<Result<Vec<_>>>()
+    };
     let (before, began) = (cpu(&nodes)?, Instant::now());
     let (agents, haproxy) = (nodes.agents_cpu_s(), proxy.cpu_s());
     thread::sleep(length);

@@ -68,7 +68,9 @@ impl Ledger {
 
     fn of<T>(&self, writer: usize, look: impl FnOnce(&mut Vec<Duration>) -> T) -> Option<T> {
         let times = self.acknowledged.get(writer)?;
-        Some(look(&mut times.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(look(
+            &mut times.lock().unwrap_or_else(PoisonError::into_inner),
+        ))
     }
 
     /// All commits of all writers.

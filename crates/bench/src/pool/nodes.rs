@@ -171,7 +171,11 @@ impl Nodes {
 
     /// Starts an agent beside each server.
     pub fn start_agents(&mut self, lab: &Lab, product: &Path, rules: &AgentRules) -> Result<()> {
-        let all: Vec<String> = self.servers.iter().map(|it| it.port().to_string()).collect();
+        let all: Vec<String> = self
+            .servers
+            .iter()
+            .map(|it| it.port().to_string())
+            .collect();
         let sockets = lab.folder().display().to_string();
         for seat in &mut self.seats {
             let ports = match self.among_all {

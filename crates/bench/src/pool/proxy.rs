@@ -75,7 +75,9 @@ impl Proxy {
                 command.args(["--writes-port", &writes.to_string()]);
                 command.args(["--reads-port", &reads.to_string()]);
                 let statistics = format!("127.0.0.1:{}", port::free(folder)?);
-                command.args(["--statistics", &statistics, "--socket"]).arg(&socket);
+                command
+                    .args(["--statistics", &statistics, "--socket"])
+                    .arg(&socket);
                 command.args(["--check-every", &format!("{check_ms}ms")]);
                 command.args(["--when-all-late", when_all_late]);
                 lab.launcher().output(command)?

@@ -143,7 +143,11 @@ fn reply(mut stream: TcpStream, is_usable: bool) -> std::io::Result<()> {
             break;
         }
     }
-    let status = if is_usable { "200 OK" } else { "503 Service Unavailable" };
+    let status = if is_usable {
+        "200 OK"
+    } else {
+        "503 Service Unavailable"
+    };
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes())
 }

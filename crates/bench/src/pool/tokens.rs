@@ -204,12 +204,7 @@ fn client(
 }
 
 /// Commits, and returns the token of it.
-fn write(
-    kept: &mut Option<Connection>,
-    port: u16,
-    client: usize,
-    number: u64,
-) -> Option<String> {
+fn write(kept: &mut Option<Connection>, port: u16, client: usize, number: u64) -> Option<String> {
     if kept.is_none() {
         *kept = session(port).ok();
     }
@@ -233,9 +228,8 @@ fn look(port: u16, client: usize, token: Option<&str>) -> Option<Looked> {
         let wait = format!("SET lockstep.wait_for_lsn = '{token}'");
         session.execute(&wait).ok()?;
     }
-    let sql = format!(
-        "SELECT n::text, pg_is_in_recovery()::text FROM ledger WHERE writer = {client}"
-    );
+    let sql =
+        format!("SELECT n::text, pg_is_in_recovery()::text FROM ledger WHERE writer = {client}");
     let mut row = session.query(&sql).ok()?.into_iter().next()?.into_iter();
     let (number, is_standby) = (row.next()??, row.next()??);
     Some(Looked {

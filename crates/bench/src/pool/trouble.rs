@@ -51,9 +51,8 @@ const ILL_S: [f64; 2] = [1.0, 5.0];
 /// The troubles of each of these standbys. The last ones end before `length`.
 pub fn plan(seed: u64, standbys: usize, length: Duration) -> Vec<Vec<Trouble>> {
     let mut random = Rng::with_seed(seed);
-    let mut between = |[least, most]: [f64; 2]| {
-        Duration::from_secs_f64(least + (most - least) * random.f64())
-    };
+    let mut between =
+        |[least, most]: [f64; 2]| Duration::from_secs_f64(least + (most - least) * random.f64());
     // Times first, so that a longer run begins as a shorter one does.
     let mut plans: Vec<Vec<Trouble>> = Vec::new();
     for standby in 0..standbys {

@@ -428,3 +428,39 @@ fn watching_counts_the_monitors_own_session() {
         Some("3")
     );
 }
+
+#[test]
+#[ignore = "long: make test-bed"]
+fn pool_counts_stale_reads_and_reads_what_was_written() {
+    if !std::path::Path::new("/usr/sbin/haproxy").exists() {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+        return;
+    }
+    let small =
+        "--rounds 1 --seconds 24 --cases bounded-100ms,tokens --commits 40 --reads 20 --pairs 20";
+    let (json, _) = bench("pool", &small.split(' ').collect::<Vec<_>>());
+    let rows = rows(&json);
+    let names: Vec<_> = (rows.iter())
+        .map(|row| row["variant"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "pgsql-check",
+            "patroni-formula",
+            "lockstep",
+            "stock",
+            "lockstep"
+        ]
+    );
+    for row in rows {
+        positive(row, &["seconds", "reads", "standby_share", "troubles"]);
+    }
+    let with_tokens = &rows[4];
+    assert_eq!(with_tokens["case"], "tokens");
+    assert_eq!(with_tokens["stale_reads"], 0);
+    // Nothing tells these checks of a replay that is paused or delayed.
+    let stale = |row: usize| rows[row]["stale_reads"].as_u64().unwrap();
+    assert!(stale(0) > stale(2), "{rows:?}");
+    assert!(json["headline"]["stock"].is_f64());
+}
