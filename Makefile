@@ -37,7 +37,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
+.PHONY: help demo demo-pool build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
 	setup build-extension build-release build-lab check-pg
 
 help: ## this list
@@ -48,6 +48,13 @@ help: ## this list
 demo: build-extension ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
 	@scripts/cargo build --locked --package lockstep-lab-cli --bin lockstep-lab
 	@$(LAB_QUICK) demo $(ARGS)
+
+demo-pool: SETUP := pool
+demo-pool: build-extension ## a pool of read nodes behind HAProxy: nodes fall behind, are killed and added (ARGS="--seconds 5")
+	@scripts/cargo build --locked --package lockstep-lab-cli --bin lockstep-lab --package lockstep-cli --bin lockstep
+	@$(LAB_QUICK) demo-pool $(ARGS)
+
+bench-pool: SETUP := pool
 
 build: build-extension build-release build-lab ## the extension and the programs lockstep and lockstep-lab
 

@@ -28,6 +28,7 @@
 //! | [`pool`] | a pool of read nodes behind HAProxy, and its clients |
 //! | [`benchmarks`] | the list of all benchmarks, and a file for each |
 //! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
+//! | [`demo_pool`] | a pool of read nodes while nodes fall behind, are killed and added |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
     test,
@@ -49,6 +50,7 @@ pub mod contents;
 pub mod copying;
 pub mod decode;
 pub mod demo;
+pub mod demo_pool;
 mod endpoint;
 mod error;
 pub mod fault;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, Subcommand};
 use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
+use lockstep_bench::demo_pool::PoolDemoArgs;
 use lockstep_service::program::{Program, Shell};
 
 use crate::name::NAME;
@@ -51,6 +52,14 @@ pub enum Command {
     /// the replay lag of both while it runs, and writes a report. Touches nothing else on this
     /// machine, and leaves nothing behind unless --keep is given. Takes about three minutes.
     Demo(DemoArgs),
+    /// Show a pool of read nodes behind HAProxy while a node falls behind, one is killed and one is added
+    ///
+    /// Starts a private primary, three standbys with an agent each, and Debian's HAProxy in a temporary
+    /// folder, lets clients write and read, and shows what they see; the fourth node is made by
+    /// `lockstep pool add`. Writes a report. Touches nothing else on this machine, and leaves nothing
+    /// behind. Takes about two minutes. Runs the program lockstep: the one beside this program, unless
+    /// LOCKSTEP_PROGRAM names another.
+    DemoPool(PoolDemoArgs),
     /// Measure Lockstep against stock PostgreSQL
     ///
     /// Benchmarks of the relay and of replicas run the program lockstep: the one beside this program,

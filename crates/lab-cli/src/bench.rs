@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
+use lockstep_bench::demo_pool::{self, PoolDemoArgs};
 use lockstep_bench::host::Host;
 use lockstep_bench::measurements;
 use lockstep_service::words::output::{self, Output};
@@ -36,6 +37,16 @@ pub fn run(benchmark: &Bench) -> Result<()> {
 pub fn run_demo(args: &DemoArgs) -> Result<()> {
     leave_libpq_variables()?;
     Ok(demo::run(args, &host()?, &mut Terminal::new(args.output))?)
+}
+
+/// Runs the demo of a pool.
+pub fn run_demo_pool(args: &PoolDemoArgs) -> Result<()> {
+    leave_libpq_variables()?;
+    Ok(demo_pool::run(
+        args,
+        &host()?,
+        &mut Terminal::new(Output::Text),
+    )?)
 }
 
 /// The user's libpq variables are for the user's servers: `PGHOSTADDR`, `PGSERVICE` or `PGTZ`

@@ -10,7 +10,7 @@
 //! | `tpcc` | `lockstep-lab tpcc` |
 //! | `wal` | `lockstep-lab wal` |
 //! | `args` | the command line |
-//! | `bench` | `lockstep-lab demo` and `lockstep-lab bench` |
+//! | `bench` | `lockstep-lab demo`, `lockstep-lab demo-pool` and `lockstep-lab bench` |
 #![cfg_attr(
     test,
     allow(
@@ -60,6 +60,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Demo(args) => bench::run_demo(args),
+        Command::DemoPool(args) => bench::run_demo_pool(args),
         Command::Bench { benchmark } => bench::run(benchmark),
         Command::Tpcc { command } => tpcc::run(command),
         Command::Wal { command } => wal::run(command),

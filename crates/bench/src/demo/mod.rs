@@ -2,7 +2,7 @@
 //! after the other, on the same cores, each from fresh data. With `--stock-twice` both are stock, so
 //! that the two differ by chance alone.
 
-mod report;
+pub(crate) mod report;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -249,7 +249,7 @@ pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<
 }
 
 /// Makes the report's folder; an earlier report stays until there is a new one.
-fn check_report_path(path: &Path) -> Result<()> {
+pub(crate) fn check_report_path(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Err(BenchError::Unusable(format!(
             "cannot write the report to {}: it is a folder; name a file",

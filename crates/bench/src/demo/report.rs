@@ -4,7 +4,8 @@ use super::{Findings, statistics_lines, table};
 use crate::plot::escape;
 use crate::plot::lines::{self, Panel};
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#111827;background:#fff;\
+/// Style of the demos' reports.
+pub const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#111827;background:#fff;\
 max-width:900px;margin:2rem auto;padding:0 1rem}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}\
 table{border-collapse:collapse}th,td{padding:.35rem .9rem;border-bottom:1px solid #e5e7eb;text-align:right}\
 th:first-child,td:first-child{text-align:left}td.text{text-align:left;font-size:13px}\
@@ -19,7 +20,7 @@ pub fn html(findings: &Findings, panels: &[Panel]) -> String {
          <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<p>{}</p>\n{}\n{}\n\
          {}\n<footer>{}</footer>\n</body></html>\n",
         escape(&introduction(findings)),
-        result_table(findings),
+        html_table(&table(findings)),
         lines::svg(
             &format!("Standbys one after the other: {}", findings.order),
             panels
@@ -48,8 +49,9 @@ fn introduction(findings: &Findings) -> String {
     )
 }
 
-fn result_table(findings: &Findings) -> String {
-    let rows: Vec<String> = table(findings)
+/// A table; the first row is its head.
+pub fn html_table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<String> = rows
         .iter()
         .enumerate()
         .map(|(index, cells)| {

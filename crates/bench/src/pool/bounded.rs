@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::workload::APP_ROLE;
 
-use super::clients::{Pace, Reads, read, write};
+use super::clients::{Pace, Reads, joined, read, write};
 use super::ledger::{Ledger, Read};
 use super::nodes::{AgentRules, Nodes, small};
 use super::proxy::{Checks, Proxy};
 use super::stock::Formula;
 use super::trouble::{plan, sleep_until, suffer};
-use crate::{BenchError, Result};
+use crate::Result;
 
 /// The bound, and the time between two checks of HAProxy.
 const BOUND: &str = "100ms";
@@ -124,9 +124,9 @@ pub fn run(
     Ok(Seen {
         seconds: ledger.now().as_secs_f64(),
         commits: ledger.total(),
-        failed: reads.failed.load(Ordering::Relaxed),
+        failed: reads.failures().len() as u64,
         troubles,
-        ..judge(&reads.take(), &ledger)
+        ..judge(&reads.all(), &ledger)
     })
 }
 
@@ -165,12 +165,6 @@ fn load(
     });
     nodes.links = links;
     done
-}
-
-/// What a thread returned.
-pub fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    let died = |_| BenchError::Unusable("a thread of the benchmark died".to_owned());
-    thread.join().map_err(died)?
 }
 
 /// How old all reads were.

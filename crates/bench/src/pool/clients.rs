@@ -1,8 +1,8 @@
 //! Clients of a pool: writers, and readers with a new session for each read.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::ClientError;
@@ -60,21 +60,36 @@ pub fn write(
 #[derive(Debug, Default)]
 pub struct Reads {
     all: Mutex<Vec<Read>>,
-    /// Reads that failed: no session, or no answer.
-    pub failed: AtomicU64,
+    /// When reads began that failed: no session, or no answer.
+    failed: Mutex<Vec<Duration>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reads {
-    pub fn push(&self, read: Read) {
-        self.all
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(read);
+    pub fn all(&self) -> Vec<Read> {
+        self.since(Duration::ZERO)
     }
 
-    pub fn take(&self) -> Vec<Read> {
-        std::mem::take(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Reads whose session was asked for at this moment or later.
+    pub fn since(&self, from: Duration) -> Vec<Read> {
+        let reads = locked(&self.all);
+        let new = reads.iter().filter(|read| read.begun >= from);
+        new.cloned().collect()
     }
+
+    /// When reads began that failed.
+    pub fn failures(&self) -> Vec<Duration> {
+        locked(&self.failed).clone()
+    }
+}
+
+/// What a thread returned.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let died = |_| BenchError::Unusable("a thread of the benchmark died".to_owned());
+    thread.join().map_err(died)?
 }
 
 /// A reader, until the end: each read has a new session through HAProxy.
@@ -84,27 +99,26 @@ pub fn read(ledger: &Ledger, reads: &Reads, port: u16, mut pace: Pace, stop: &At
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        match read_once(ledger, port) {
-            Some(read) => reads.push(read),
-            None => {
-                reads.failed.fetch_add(1, Ordering::Relaxed);
-            }
+        let begun = ledger.now();
+        match read_once(ledger, port, begun) {
+            Some(read) => locked(&reads.all).push(read),
+            None => locked(&reads.failed).push(begun),
         }
     }
 }
 
-fn read_once(ledger: &Ledger, port: u16) -> Option<Read> {
-    let begun = ledger.now();
+fn read_once(ledger: &Ledger, port: u16, begun: Duration) -> Option<Read> {
     let mut session = session(port).ok()?;
     let asked = ledger.now();
     let rows = session.query(LOOK).ok()?;
     let mut row = rows.into_iter().next()?.into_iter();
-    let (seen, is_standby) = (row.next()??, row.next()??);
+    let (seen, is_standby, port) = (row.next()??, row.next()??, row.next()??);
     let seen = seen.split(' ').map(str::parse).collect::<Result<_, _>>();
     Some(Read {
         begun,
         asked,
         seen: seen.ok()?,
         is_standby: is_standby == "true",
+        port: port.parse().ok()?,
     })
 }

@@ -31,6 +31,8 @@ pub struct Read {
     pub seen: Vec<u64>,
     /// A standby answered.
     pub is_standby: bool,
+    /// The server's port.
+    pub port: u16,
 }
 
 impl Ledger {
@@ -104,9 +106,9 @@ pub fn commit(writer: usize, number: u64) -> String {
     )
 }
 
-/// The numbers of all writers in order, and whether a standby answers.
-pub const LOOK: &str =
-    "SELECT string_agg(n::text, ' ' ORDER BY writer), pg_is_in_recovery()::text FROM ledger";
+/// The numbers of all writers in order, whether a standby answers, and its port.
+pub const LOOK: &str = "SELECT string_agg(n::text, ' ' ORDER BY writer), pg_is_in_recovery()::text, \
+     current_setting('port') FROM ledger";
 
 #[cfg(test)]
 mod tests {

@@ -85,6 +85,18 @@ pub struct Seat {
     pub agent: Option<Running>,
 }
 
+impl Seat {
+    /// Address of its agent.
+    pub fn agent_place(&self) -> String {
+        format!("127.0.0.1:{}", self.agent_port)
+    }
+
+    /// Address of the agent-check.
+    pub fn check_place(&self) -> String {
+        format!("127.0.0.1:{}", self.check_port)
+    }
+}
+
 /// The servers of a pool.
 #[derive(Debug)]
 pub struct Nodes {
@@ -171,31 +183,69 @@ impl Nodes {
 
     /// Starts an agent beside each server.
     pub fn start_agents(&mut self, lab: &Lab, product: &Path, rules: &AgentRules) -> Result<()> {
-        let all: Vec<String> = self
-            .servers
-            .iter()
-            .map(|it| it.port().to_string())
+        let names: Vec<_> = self.seats.iter().map(|seat| seat.name.clone()).collect();
+        let mut names = names.iter();
+        names.try_for_each(|name| self.start_agent(lab, product, rules, name))
+    }
+
+    /// Starts the agent of a node.
+    pub fn start_agent(
+        &mut self,
+        lab: &Lab,
+        product: &Path,
+        rules: &AgentRules,
+        name: &str,
+    ) -> Result<()> {
+        let all: Vec<String> = (self.servers.iter())
+            .map(|server| server.port().to_string())
             .collect();
+        let among_all = self.among_all;
+        let seat = (self.seats.iter_mut()).find(|seat| seat.name == name);
+        let seat = seat.ok_or_else(|| no_seat(name))?;
+        let ports = match among_all {
+            true => all,
+            false => vec![seat.primary_port.to_string()],
+        };
         let sockets = lab.folder().display().to_string();
-        for seat in &mut self.seats {
-            let ports = match self.among_all {
-                true => all.clone(),
-                false => vec![seat.primary_port.to_string()],
-            };
-            let hosts = vec![sockets.as_str(); ports.len()].join(",");
-            let primary = format!(
-                "host={hosts} port={} user={SUPERUSER} dbname=postgres",
-                ports.join(",")
-            );
-            let mut command = lab.launcher().command_as_ourselves(product);
-            command.args(["pool", "agent", "--node", &seat.conninfo]);
-            command.args(["--primary", &primary, "--bound", rules.bound]);
-            command.args(["--settle", rules.settle, "--rise", rules.rise]);
-            command.args(["--listen", &format!("127.0.0.1:{}", seat.agent_port)]);
-            command.args(["--agent-check", &format!("127.0.0.1:{}", seat.check_port)]);
-            seat.agent = Some(Running::start(lab, command, "agent", &seat.name)?);
-        }
+        let hosts = vec![sockets.as_str(); ports.len()].join(",");
+        let primary = format!(
+            "host={hosts} port={} user={SUPERUSER} dbname=postgres",
+            ports.join(",")
+        );
+        let mut command = lab.launcher().command_as_ourselves(product);
+        command.args(["pool", "agent", "--node", &seat.conninfo]);
+        command.args(["--primary", &primary, "--bound", rules.bound]);
+        command.args(["--settle", rules.settle, "--rise", rules.rise]);
+        command.args(["--listen", &seat.agent_place()]);
+        command.args(["--agent-check", &seat.check_place()]);
+        seat.agent = Some(Running::start(lab, command, "agent", &seat.name)?);
         Ok(())
+    }
+
+    /// A place for a node whose server is made later. Returns the server's port.
+    pub fn seat(&mut self, lab: &Lab, name: &str) -> Result<u16> {
+        let (folder, primary_port) = (lab.folder(), self.primary()?.port());
+        let port = port::free(folder)?;
+        self.seats.push(Seat {
+            name: name.to_owned(),
+            conninfo: format!(
+                "host={} port={port} user={SUPERUSER} dbname=postgres",
+                folder.display()
+            ),
+            socket: folder.join(format!(".s.PGSQL.{port}")),
+            primary_port,
+            agent_port: port::free(folder)?,
+            check_port: port::free(folder)?,
+            agent: None,
+        });
+        Ok(port)
+    }
+
+    pub fn seat_of(&self, name: &str) -> Result<&Seat> {
+        let mut seats = self.seats.iter();
+        seats
+            .find(|seat| seat.name == name)
+            .ok_or_else(|| no_seat(name))
     }
 
     /// An error if an agent has ended.
@@ -226,8 +276,11 @@ impl Nodes {
             let role = if number == 0 { "primary" } else { "standby" };
             text.push_str(&format!(
                 "[[node]]\nname = \"{}\"\nrole = \"{role}\"\nconninfo = \"{}\"\n\
-                 agent = \"127.0.0.1:{}\"\nagent_check = \"127.0.0.1:{}\"\n\n",
-                seat.name, seat.conninfo, seat.agent_port, seat.check_port
+                 agent = \"{}\"\nagent_check = \"{}\"\n\n",
+                seat.name,
+                seat.conninfo,
+                seat.agent_place(),
+                seat.check_place()
             ));
         }
         Ok(lab.write_file("nodes.toml", &text)?)
@@ -246,6 +299,10 @@ pub fn follow(server: &Server, sockets: &Path, port: u16, keep_slot: bool) -> Re
         server.execute("ALTER SYSTEM RESET primary_slot_name")?;
     }
     Ok(server.reload()?)
+}
+
+fn no_seat(name: &str) -> BenchError {
+    BenchError::Unusable(format!("the pool has no node {name}"))
 }
 
 fn no_primary() -> BenchError {

@@ -10,7 +10,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_lab::usage;
 
-use super::bounded::joined;
+use super::clients::joined;
 use super::nodes::{AgentRules, Nodes, small};
 use super::proxy::{Checks, Proxy, session};
 use crate::{BenchError, Result};

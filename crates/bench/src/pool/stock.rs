@@ -1,9 +1,9 @@
 //! The checks that pools have without Lockstep, for HAProxy: its own `pgsql-check`, and Patroni's formula.
 //!
-//! Patroni calls a standby usable if the leader's position minus what the standby has replayed is no more than
-//! `lag` bytes. Patroni knows the leader's position from its last loop, every 10 s by default. Here it is
-//! asked for far more often, so the formula is at its best. A node that cannot reach the leader keeps
-//! the position that it knew, as Patroni does.
+//! Patroni calls a standby usable if the leader's position minus what the standby has replayed is no more
+//! than `lag` bytes. Patroni knows the leader's position from its last loop, every 10 s by default. Here
+//! that is asked for far more often, so the formula is at its best. A node that cannot reach the leader
+//! keeps the position that it knew, as Patroni does.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,8 +1,8 @@
 //! Reads of what was just written, through HAProxy, while standbys are paused and restarted and the primary
 //! changes.
 //!
-//! A client writes, and reads it in a new session. With tokens the session waits on its node until that has the
-//! write; where it cannot, the client reads from the primary.
+//! A client writes, and reads it in a new session. With tokens the session waits on its node until that
+//! has the write; where it cannot, the client reads from the primary.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +17,7 @@ use lockstep_lab::progress::Micros;
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 
-use super::bounded::joined;
-use super::clients::Pace;
+use super::clients::{Pace, joined};
 use super::ledger::commit;
 use super::nodes::{AgentRules, Nodes, follow, small};
 use super::proxy::{Checks, Proxy, session};

@@ -12,7 +12,7 @@ use crate::fault::{Frozen, SlowLink};
 
 /// What a standby suffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TroubleKind {
     /// Replay waits until commits are two seconds old.
     Delayed,
     /// All its processes are stopped.
@@ -21,11 +21,11 @@ pub enum Kind {
     Paused,
     /// Nothing of the primary reaches it, or its agent.
     CutOff,
-    /// It is restarted.
+    /// A restart.
     Restarted,
 }
 
-impl Kind {
+impl TroubleKind {
     const ALL: [Self; 5] = [
         Self::Delayed,
         Self::Stopped,
@@ -38,7 +38,7 @@ impl Kind {
 /// One trouble of one standby.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trouble {
-    pub kind: Kind,
+    pub kind: TroubleKind,
     /// When it begins, since the start.
     pub at: Duration,
     pub lasts: Duration,
@@ -63,7 +63,9 @@ pub fn plan(seed: u64, standbys: usize, length: Duration) -> Vec<Vec<Trouble>> {
             if at + lasts > length {
                 break;
             }
-            let kind = kinds.choice(Kind::ALL).unwrap_or(Kind::Paused);
+            let kind = kinds
+                .choice(TroubleKind::ALL)
+                .unwrap_or(TroubleKind::Paused);
             troubles.push(Trouble { kind, at, lasts });
             at += lasts + between(WELL_S);
         }
@@ -83,28 +85,28 @@ pub fn suffer(
         sleep_until(began + trouble.at);
         let end = began + trouble.at + trouble.lasts;
         match trouble.kind {
-            Kind::Delayed => {
+            TroubleKind::Delayed => {
                 standby.execute("ALTER SYSTEM SET recovery_min_apply_delay = '2s'")?;
                 standby.reload()?;
                 sleep_until(end);
                 standby.execute("ALTER SYSTEM RESET recovery_min_apply_delay")?;
                 standby.reload()?;
             }
-            Kind::Stopped => {
+            TroubleKind::Stopped => {
                 let _frozen = freeze(standby)?;
                 sleep_until(end);
             }
-            Kind::Paused => {
+            TroubleKind::Paused => {
                 standby.execute("SELECT pg_wal_replay_pause()")?;
                 sleep_until(end);
                 standby.execute("SELECT pg_wal_replay_resume()")?;
             }
-            Kind::CutOff => {
+            TroubleKind::CutOff => {
                 link.limit(Some(1));
                 sleep_until(end);
                 link.limit(None);
             }
-            Kind::Restarted => standby.restart()?,
+            TroubleKind::Restarted => standby.restart()?,
         }
     }
     Ok(())
@@ -146,7 +148,7 @@ mod tests {
                 free_from = trouble.at + trouble.lasts;
             }
             assert!(free_from <= length);
-            for kind in Kind::ALL {
+            for kind in TroubleKind::ALL {
                 let has = |trouble: &Trouble| trouble.kind == kind;
                 assert!(troubles.iter().any(has), "{number} {kind:?}");
             }

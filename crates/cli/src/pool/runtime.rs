@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_client::{Connection, Purpose};
+use lockstep_lag::Role;
 use lockstep_pool::haproxy::name_of;
+use lockstep_pool::newcomer::settings::slot_of;
 use lockstep_pool::runtime::{Present, Runtime, RuntimeError, Statistics};
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
 use lockstep_service::words::{figures, output, quoted, span};
 
 use super::members::MembersArgs;
+use crate::name::complain;
 
 /// Time between two looks at HAProxy.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -237,5 +241,33 @@ pub fn remove(args: &RemoveArgs) -> Result<()> {
         runtime.retire(server)
     })?;
     output::print(&format!("{}: removed", args.node));
+    tell_of_slot(members, &args.node)
+}
+
+/// Tells of the slot of a removed node. Its server may still use it, so it stays.
+fn tell_of_slot(members: &MembersArgs, node: &str) -> Result<()> {
+    let listed = members.listed()?;
+    let mut servers = listed.iter().map(|(server, _)| server);
+    let Some(primary) = servers.find(|server| server.role == Role::Primary) else {
+        return Ok(());
+    };
+    let slot = slot_of(node);
+    // The name has letters, digits and underscores.
+    let sql = format!(
+        "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND slot_name = '{slot}'"
+    );
+    let session = Connection::connect(&primary.conninfo, Purpose::Sql, "lockstep pool");
+    match session.and_then(|mut session| session.query(&sql)) {
+        Ok(rows) if rows.is_empty() => {}
+        Ok(_) => output::print(&format!(
+            "{node}: slot {slot} stays on {0}, and keeps WAL there: once the server of {node} is stopped, run \
+             SELECT pg_drop_replication_slot('{slot}') on {0}",
+            primary.name
+        )),
+        Err(error) => complain(&format!(
+            "cannot ask {} whether slot {slot} is left, which would keep WAL there: {error}",
+            primary.name
+        )),
+    }
     Ok(())
 }

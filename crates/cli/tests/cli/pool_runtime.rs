@@ -68,7 +68,11 @@ fn nodes_come_and_go_without_a_reload() {
     let listed = fs::read_to_string(&file).unwrap();
     let mut remove = vec!["remove", "second", "--nodes", nodes];
     remove.extend(socket);
-    pool(&remove, 0);
+    let said = pool(&remove, 0);
+    assert!(
+        text(&said).contains("SELECT pg_drop_replication_slot('second') on primary"),
+        "{said:?}"
+    );
     assert!(!fs::read_to_string(&file).unwrap().contains("second"));
     await_servers(proxy.reads, &[&first]);
     remove[1] = "primary";

@@ -123,6 +123,38 @@ fn demo_measures_both_standbys_and_leaves_only_its_report() {
 
 #[test]
 #[ignore = "long: make test-bed"]
+fn the_pools_demo_plays_every_act_and_leaves_only_its_report() {
+    if !std::path::Path::new("/usr/sbin/haproxy").exists() {
+        println!("SKIP: there is no HAProxy (Debian's haproxy)");
+        return;
+    }
+    let place = Place::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-lab"));
+    command.args(["demo-pool", "--seconds", "2", "--pg", &major()]);
+    command
+        .arg("--extension-stage")
+        .arg(for_tests::stage().unwrap());
+    command.arg("--report").arg(place.report());
+    let output = command.env("TMPDIR", place.temporary()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let troubles = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{troubles}");
+    for act in [
+        "1/4 all is well",
+        "2/4 node1 falls behind",
+        "3/4 node2 is killed",
+        "4/4 node4 is added",
+    ] {
+        assert!(said.contains(act), "{said}");
+    }
+    assert_eq!(said.matches("readers reach it after").count(), 3, "{said}");
+    let report = fs::read_to_string(place.report()).unwrap();
+    assert!(report.contains("<svg") && report.contains("node4"));
+    place.assert_nothing_left();
+}
+
+#[test]
+#[ignore = "long: make test-bed"]
 fn demo_measures_stock_twice_when_asked() {
     let place = Place::new();
     let output = place
