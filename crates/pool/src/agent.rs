@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,8 @@ struct Known {
 pub struct Agent {
     rules: Rules,
     known: Mutex<Known>,
+    /// Wakes those that ask a server which is not the primary, once another ruling may concern it.
+    ruled: Condvar,
     stops: AtomicBool,
 }
 
@@ -98,6 +100,7 @@ impl Agent {
                 detail: Detail::default(),
                 state: None,
             }),
+            ruled: Condvar::new(),
             stops: AtomicBool::new(false),
         });
         for (index, candidate) in servers.candidates.into_iter().enumerate() {
@@ -114,6 +117,7 @@ impl Agent {
     /// Lets the threads end.
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
+        self.ruled.notify_all();
     }
 
     pub fn rules(&self) -> &Rules {
@@ -141,6 +145,17 @@ impl Agent {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes what was learnt. It may change who is the primary.
+    fn learns<T>(&self, take: impl FnOnce(&mut Known) -> T) -> T {
+        let mut known = self.known();
+        let before = known.judge.ruling();
+        let taken = take(&mut known);
+        if known.judge.ruling() != before {
+            self.ruled.notify_all();
+        }
+        taken
+    }
+
     fn runs(&self) -> bool {
         !self.stops.load(Ordering::Relaxed)
     }
@@ -157,7 +172,7 @@ impl Agent {
             let Err(trouble) = self.server_session(server) else {
                 return;
             };
-            self.known().server_fails(server, &trouble);
+            self.learns(|known| known.server_fails(server, &trouble));
             thread::sleep(AGAIN);
         }
     }
@@ -176,7 +191,7 @@ impl Agent {
                 answer.history = self.history(&mut histories, answer.flushed.timeline);
             }
             let is_standby = answer.is_none();
-            let needs_oldest = self.known().server_answered(candidate, asked, answer);
+            let needs_oldest = self.learns(|known| known.server_answered(candidate, asked, answer));
             if needs_oldest && oldest_at.is_none_or(|at| at.elapsed() >= OLDEST_EVERY) {
                 oldest_at = Some(Instant::now());
                 let rows = server.query(questions::OLDEST).map_err(words)?;
@@ -187,14 +202,23 @@ impl Agent {
                 true => self.rests(began, AGAIN),
                 false => self.rests(began, self.rules.interval),
             }
-            while self.runs()
-                && began.elapsed() < LOOK_EVERY
-                && !self.known().judge.is_awaited(facts.instance)
-            {
-                thread::sleep(self.rules.interval);
-            }
+            self.waits_for_its_turn(began, &facts);
         }
         Ok(())
+    }
+
+    /// Waits while another server is the primary, for LOOK_EVERY at most. There may be many servers, so
+    /// nothing is looked at meanwhile.
+    fn waits_for_its_turn(&self, began: Instant, facts: &SessionFacts) {
+        let mut known = self.known();
+        while self.runs() && !known.judge.is_awaited(facts.instance) {
+            let left = LOOK_EVERY.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.ruled.wait_timeout(known, left);
+            known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     // ---- Histories ----
@@ -251,7 +275,7 @@ impl Agent {
             let Err(trouble) = self.node_session(conninfo) else {
                 return;
             };
-            self.known().node_fails(&trouble);
+            self.learns(|known| known.node_fails(&trouble));
             thread::sleep(AGAIN);
         }
     }
@@ -281,7 +305,7 @@ impl Agent {
             let mut answer = questions::read_node(&rows, &facts).map_err(words)?;
             let timeline = answer.timeline;
             answer.history = timeline.and_then(|it| self.history(&mut histories, it));
-            self.known().node_answered(asked, answer);
+            self.learns(|known| known.node_answered(asked, answer));
             self.rests(began, self.rules.interval);
         }
         Ok(())

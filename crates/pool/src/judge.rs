@@ -317,9 +317,14 @@ impl Judge {
         self.contest.ruling() == Ruling::Primary(instance)
     }
 
+    /// Which server is the primary.
+    pub fn ruling(&self) -> Ruling {
+        self.contest.ruling()
+    }
+
     /// Whether a server is the primary, or might be it since none is known.
     pub fn is_awaited(&self, instance: Instance) -> bool {
-        self.is_primary(instance) || !matches!(self.contest.ruling(), Ruling::Primary(_))
+        self.is_primary(instance) || !matches!(self.ruling(), Ruling::Primary(_))
     }
 
     /// A new session to the node was accepted, or was not.
