@@ -9,6 +9,7 @@ mod promote;
 mod run;
 mod start;
 mod status;
+mod switchover;
 mod verify;
 
 use clap::{Args, Subcommand};
@@ -77,6 +78,16 @@ pub enum ReplicaCommand {
     /// was killed can be repeated: it ends what was begun, and brings nothing more to the target. If the
     /// source is gone for good, --with-data-loss promotes with what the target and the replica's spool have.
     Promote(promote::PromoteArgs),
+    /// Move all writing to the target, in a pause of about a second, with a way back
+    ///
+    /// Looks first for what would make it fail. Then it makes the slot for the way back, lets PgBouncer's
+    /// clients wait (--pgbouncer), keeps everybody from writing on the source, waits until the target has all
+    /// of it, sets sequences, opens the target, and leads clients there (--on-switch). The process that applies
+    /// changes (lockstep replica run) must be there, and ends by itself. What takes longer than --max-pause is
+    /// taken back and tried again until --timeout. A command that was killed can be repeated: it goes on, or
+    /// begins again. The source takes no writes afterwards, and is not removed. To go back, let lockstep
+    /// replica run NAME_back follow the target, and switch that replica over.
+    Switchover(Box<switchover::SwitchoverArgs>),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///
     /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it. If the source
@@ -127,6 +138,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Alter(args) => cycles::alter(args),
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Promote(args) => promote::run(args),
+        ReplicaCommand::Switchover(args) => switchover::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

@@ -44,6 +44,7 @@ fn help_is_as_recorded() {
         &["replica", "alter"],
         &["replica", "verify"],
         &["replica", "promote"],
+        &["replica", "switchover"],
         &["replica", "drop"],
         &["plan"],
         &["wal"],

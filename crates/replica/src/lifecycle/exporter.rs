@@ -27,7 +27,7 @@ use crate::state::APPLICATION;
 use lockstep_apply::sessions;
 
 /// The plugin that every server has.
-const PLUGIN: &str = "pgoutput";
+pub const PLUGIN: &str = "pgoutput";
 
 /// Longest time to create a slot, which waits for the end of all open transactions.
 const SLOT_PATIENCE: Duration = Duration::from_secs(3600);

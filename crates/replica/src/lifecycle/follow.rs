@@ -30,7 +30,7 @@ use lockstep_apply::{
     Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats, Writers,
 };
 
-/// Interval of looks at the state, usually and while `verify` holds the replica: changes wait meanwhile.
+/// Interval of looks at the state, usually and while a hold of the replica is wanted: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
@@ -487,9 +487,9 @@ fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Co
             return;
         }
         ended = match control.wants_hold() {
-            // It is written at once that the replica is held.
+            // It is written at once that the replica is held, and read soon that it is to be held elsewhere.
             Some(lsn) if !control.is_held(lsn) => {
-                control.wait_held(lsn, LOOK_EVERY);
+                control.wait_held(lsn, LOOK_HELD_EVERY);
                 control.stats().phase == lockstep_apply::Phase::Stopped
             }
             Some(_) => rest(control, LOOK_HELD_EVERY),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_service::words::figures::{counted, verb};
+use lockstep_service::words::span;
 use lockstep_wire::Lsn;
 
 use crate::copy::workers::target_session;
@@ -19,7 +20,7 @@ use crate::error::{ReplicaError, Result};
 use crate::lifecycle::promotion::{Drained, Next, Process, Seen, SourceSays, Wish, next};
 use crate::lifecycle::raise::raise;
 use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, remove_origins};
-use crate::lifecycle::{session, setval};
+use crate::lifecycle::{fence, session, setval};
 use crate::state::failpoint;
 use crate::state::{
     APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, Unmade,
@@ -100,35 +101,20 @@ pub fn promote(what: &Promote, told: &mut dyn FnMut(&str)) -> Result<Promoted> {
         let seen = run.see()?;
         match next(what.wish, &run.replica, &seen) {
             Next::Refuse(words) => return Err(ReplicaError::State(words)),
-            Next::Drain(to) => {
-                told(&format!(
-                    "waiting until the target has everything before {to}"
-                ));
-                run.drained = run.drain(to)?;
-            }
-            Next::Begin { to, loses } => run.begin(to, loses)?,
-            Next::Fence => {
-                told("waiting until nothing is applied any more");
-                run.fence()?;
-            }
-            Next::SetSequences => run.set_sequences()?,
-            Next::RaiseSequences => run.raise_sequences()?,
-            Next::Open => run.open_database()?,
-            Next::Clean => run.clean()?,
-            Next::End => run.state.end_promotion(&what.name)?,
             Next::Done => return run.done(is_again),
+            step => run.take(step, told)?,
         }
-        run.refresh()?;
     }
 }
 
-struct Run<'a> {
+/// A promotion that goes on.
+pub(super) struct Run<'a> {
     what: &'a Promote,
-    state: ReplicaState,
-    replica: Replica,
-    source: Conninfo,
-    says: SourceSays,
-    drained: Drained,
+    pub(super) state: ReplicaState,
+    pub(super) replica: Replica,
+    pub(super) source: Conninfo,
+    pub(super) says: SourceSays,
+    pub(super) drained: Drained,
     is_fenced: bool,
     is_open: bool,
     is_cleaned: bool,
@@ -136,12 +122,12 @@ struct Run<'a> {
     has_more: bool,
     read_only: Option<String>,
     source_end: Option<Lsn>,
-    lacks: Vec<String>,
-    notes: Vec<String>,
+    pub(super) lacks: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 impl<'a> Run<'a> {
-    fn open(what: &'a Promote) -> Result<Self> {
+    pub(super) fn open(what: &'a Promote) -> Result<Self> {
         let unknown =
             || ReplicaError::Usage(format!("the target has no replica \"{}\"", what.name));
         let mut state = ReplicaState::find(&what.target)?.ok_or_else(unknown)?;
@@ -172,7 +158,31 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    fn refresh(&mut self) -> Result<()> {
+    /// Does what comes next, unless that is an end.
+    pub(super) fn take(&mut self, step: Next, told: &mut dyn FnMut(&str)) -> Result<()> {
+        match step {
+            Next::Drain(to) => {
+                told(&format!(
+                    "waiting until the target has everything before {to}"
+                ));
+                self.drained = self.drain(to, self.what.patience)?;
+            }
+            Next::Begin { to, loses } => self.begin(to, loses)?,
+            Next::Fence => {
+                told("waiting until nothing is applied any more");
+                self.fence()?;
+            }
+            Next::SetSequences => self.set_sequences()?,
+            Next::RaiseSequences => self.raise_sequences()?,
+            Next::Open => self.open_database()?,
+            Next::Clean => self.clean()?,
+            Next::End => self.state.end_promotion(&self.what.name)?,
+            Next::Refuse(_) | Next::Done => {}
+        }
+        self.refresh()
+    }
+
+    pub(super) fn refresh(&mut self) -> Result<()> {
         let name = &self.what.name;
         let gone = || ReplicaError::State(format!("replica \"{name}\" was dropped meanwhile"));
         self.replica = self.state.replica(name)?.ok_or_else(gone)?;
@@ -261,7 +271,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn see(&mut self) -> Result<Seen> {
+    pub(super) fn see(&mut self) -> Result<Seen> {
         let name = &self.what.name;
         let (holder, applied) = self
             .state
@@ -315,8 +325,8 @@ impl<'a> Run<'a> {
     }
 
     /// Lets apply come to a position, and stand there until the state says that the promotion has begun.
-    fn drain(&mut self, to: Lsn) -> Result<Drained> {
-        let (name, patience) = (&self.what.name, self.what.patience);
+    pub(super) fn drain(&mut self, to: Lsn, patience: Duration) -> Result<Drained> {
+        let name = &self.what.name;
         if !self.state.begin_hold(name, to, patience + HOLDS_ON)? {
             return Err(ReplicaError::State(self.state.hold_words(name)?));
         }
@@ -337,7 +347,7 @@ impl<'a> Run<'a> {
                 }
                 Standing::Apply("blocked") => error,
                 _ if Instant::now() >= deadline => Some(error.unwrap_or_else(|| {
-                    format!("it was not there within {} s (--wait)", patience.as_secs())
+                    format!("it was not there within {}", span::show(patience))
                 })),
                 Standing::Apply(_) => {
                     there = Instant::now();
@@ -418,8 +428,11 @@ impl<'a> Run<'a> {
         self.state.keep_sequences_set(name)
     }
 
-    /// Takes back a setting of the database that lets sessions begin read-only. Others are told of.
+    /// Takes back a fence that a switchover has left, and a setting of the database that lets sessions begin
+    /// read-only. Others are told of.
     fn open_database(&mut self) -> Result<()> {
+        let left = fence::lower(self.state.connection()).map_err(ReplicaError::Target)?;
+        self.notes.extend(fence_left(&left));
         self.is_open = true;
         self.read_only = open_database(self.state.connection(), &self.what.target)
             .map_err(ReplicaError::Target)?;
@@ -472,7 +485,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    fn done(mut self, is_again: bool) -> Result<Promoted> {
+    pub(super) fn done(mut self, is_again: bool) -> Result<Promoted> {
         let name = &self.what.name;
         let gone = || ReplicaError::State(format!("replica \"{name}\" was dropped meanwhile"));
         let promotion = self.state.promotion(name)?.ok_or_else(gone)?;
@@ -510,6 +523,16 @@ fn mark(source: &Conninfo) -> Result<(Lsn, u64), ClientError> {
     session.execute(MARK)?;
     let end = field(&session.query_one(END)?, 0)?;
     Ok((end, field(&session.query_one(OPEN)?, 0)?))
+}
+
+/// Words for triggers of a fence that stay.
+pub(super) fn fence_left(tables: &[String]) -> Option<String> {
+    (!tables.is_empty()).then(|| {
+        format!(
+            "triggers lockstep_fence, which let everything pass now, stay on tables that are in use: {}",
+            tables.join(", ")
+        )
+    })
 }
 
 /// Why sessions of the target still begin read-only; None if they do not.

@@ -58,6 +58,21 @@ failpoints! {
     /// The source has nothing of the replica any more, and the state does not say so.
     PROMOTE_CLEANED = "promote-cleaned";
 
+    /// The slot of the way back is made; nobody waits yet.
+    SWITCH_PREPARED = "switch-prepared";
+    /// The state says that a switchover has begun.
+    SWITCH_BEGUN = "switch-begun";
+    /// Nobody can write on the source any more; the target follows it.
+    SWITCH_FENCED = "switch-fenced";
+    /// The target has all that the source had at the fence.
+    SWITCH_DRAINED = "switch-drained";
+    /// The way back begins at the end of the target's WAL, which is not open yet.
+    SWITCH_REVERSED = "switch-reversed";
+    /// Clients are led to the target, which is open.
+    SWITCH_REDIRECTED = "switch-redirected";
+    /// Everything is done, and the state does not say so.
+    SWITCH_CLEANED = "switch-cleaned";
+
     /// The replica's slot is dropped, its publication is not.
     DROP_SLOT = "drop-slot";
     /// The source has nothing of the replica any more.

@@ -125,6 +125,11 @@ impl ReplicaState {
         ended.map(drop).map_err(ReplicaError::Target)
     }
 
+    /// Lets other sessions hold the replica that this one has held.
+    pub fn let_hold_go(&mut self, name: &str) -> Result<()> {
+        self.unlock(Lock::Hold, name)
+    }
+
     /// What apply is asked to hold at, by somebody who still waits for it.
     pub fn wanted_hold(&mut self, name: &str) -> Result<Option<Lsn>> {
         let mut wanted = || -> Result<Option<Lsn>, ClientError> {

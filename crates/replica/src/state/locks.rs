@@ -93,7 +93,7 @@ impl ReplicaState {
     }
 
     /// When apply has written its state last.
-    fn written(&mut self, name: &str) -> Result<Option<String>> {
+    pub(super) fn written(&mut self, name: &str) -> Result<Option<String>> {
         let sql = "SELECT applied_at FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let written = rows.and_then(|rows| rows.first().map(|row| field(row, 0)).transpose());
@@ -115,6 +115,16 @@ impl ReplicaState {
             }
         };
         lock().map_err(ReplicaError::Target)
+    }
+
+    /// Gives up a lock, however often this session has taken it.
+    pub(super) fn unlock(&mut self, what: Lock, name: &str) -> Result<()> {
+        let mut unlock = || -> Result<(), ClientError> {
+            let sql = format!("SELECT pg_advisory_unlock({})", lock_key(what, name)?);
+            while field(&self.connection.query_one(&sql)?, 0)? {}
+            Ok(())
+        };
+        unlock().map_err(ReplicaError::Target)
     }
 
     /// Takes the replica's lock, or says who has it.

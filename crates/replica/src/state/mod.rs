@@ -2,7 +2,7 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…`; `promote…`, see `state/promotion.rs` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…`; `promote…`, see `state/promotion.rs`; `switchover`, see `state/switchover.rs` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
@@ -39,6 +39,7 @@ mod open;
 mod promotion;
 mod published;
 mod subsets;
+mod switchover;
 mod tables;
 mod trust;
 mod unmade;
@@ -57,6 +58,7 @@ pub use locks::Holder;
 pub(crate) use locks::LOCKED;
 use locks::{Lock, lock_holders};
 pub use promotion::Promotion;
+pub use switchover::SwitchStage;
 pub use tables::{Doubt, TableCopy, TableState, copied_sql, copying_sql};
 pub use unmade::{ANALYZE, SEQUENCE, Unmade, VIEW, words as unmade_words};
 

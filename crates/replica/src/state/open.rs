@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 16] = [
+const VERSIONS: [&str; 17] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -182,6 +182,9 @@ ALTER TABLE lockstep.table_copy ADD doubt text;
 ALTER TABLE lockstep.replica ADD applied_commit timestamptz, ADD promote_lsn pg_lsn,
     ADD promote_loses boolean, ADD promote_sequences boolean, ADD promote_left boolean,
     ADD promoted_lsn pg_lsn, ADD promoted_at timestamptz;
+",
+    "
+ALTER TABLE lockstep.replica ADD switchover text;
 ",
 ];
 

@@ -24,7 +24,13 @@ fn replica(phase: Phase) -> Replica {
     }
 }
 
-fn seen() -> Seen {
+/// A replica that follows its source.
+pub(in crate::lifecycle) fn ready() -> Replica {
+    replica(Phase::Ready)
+}
+
+/// What is seen before a promotion.
+pub(in crate::lifecycle) fn seen() -> Seen {
     Seen {
         source: SourceSays::Ends(20.into()),
         process: Process::Applies,

@@ -1,0 +1,273 @@
+//! `lockstep replica switchover`
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use lockstep_replica::error::Finding;
+use lockstep_replica::lifecycle::switchover::{
+    Compare, Rehearsed, SwitchWatcher, Switched, Switchover, rehearse, switchover,
+};
+use lockstep_service::exit::Failure;
+use lockstep_service::sanitize::sanitize;
+use lockstep_service::words::{output, span};
+
+use super::promote::words;
+use super::{ReplicaArgs, conninfo, failed, replica_name};
+
+/// `lockstep replica switchover`
+#[derive(Debug, Args)]
+pub struct SwitchoverArgs {
+    #[command(flatten)]
+    replica: ReplicaArgs,
+    /// Say what would be done, and how long the pause would be; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Compare both sides while nobody can write
+    #[arg(long, value_name = "HOW", value_enum, default_value = "none")]
+    verify: How,
+    /// How to connect to PgBouncer's admin console, so that its clients wait meanwhile
+    #[arg(long, value_name = "CONNINFO", requires = "on_switch")]
+    pgbouncer: Option<String>,
+    /// What the database is called in PgBouncer, if not as on the source
+    #[arg(long, value_name = "DATABASE", requires = "pgbouncer")]
+    pgbouncer_database: Option<String>,
+    /// A shell's command that leads clients to the target; PgBouncer reads its configuration after it
+    ///
+    /// It is run again if the command was killed. LOCKSTEP_HOST, LOCKSTEP_PORT and LOCKSTEP_DATABASE name the
+    /// target, LOCKSTEP_REPLICA the replica.
+    #[arg(long, value_name = "COMMAND")]
+    on_switch: Option<String>,
+    /// The replica for the way back, from the target to the source [default: NAME_back]
+    #[arg(long, value_name = "NAME", value_parser = replica_name, conflicts_with = "no_reverse")]
+    reverse: Option<String>,
+    /// Go without a way back
+    #[arg(long)]
+    no_reverse: bool,
+    /// Longest time for which clients wait before it is taken back and tried again
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
+    max_pause: Duration,
+    /// Time after which no attempt begins
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = span::parse)]
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// Not at all: lockstep replica verify compares before, while writing goes on
+    None,
+    /// The number of rows of each table
+    Counts,
+    /// All rows
+    Full,
+}
+
+/// Prints what happens.
+struct Says;
+
+impl SwitchWatcher for Says {
+    fn found(&mut self, findings: &[Finding]) {
+        for one in findings {
+            let words = format!(
+                "{:<8} {} {}; {}",
+                one.severity.to_string(),
+                one.subject,
+                one.says,
+                one.todo
+            );
+            output::print(&sanitize(&words));
+        }
+    }
+
+    fn says(&mut self, words: &str) {
+        output::print(&sanitize(words));
+    }
+}
+
+/// The name of the way back, if none is given: going back there leads to the first name again.
+fn back(name: &str) -> String {
+    match name.strip_suffix("_back") {
+        Some(first) if !first.is_empty() => first.to_owned(),
+        _ => format!("{name}_back"),
+    }
+}
+
+fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
+    let (target, source) = args.replica.ends()?;
+    let name = args.replica.name.clone();
+    let way_back = match (args.no_reverse, &args.reverse) {
+        (true, _) => None,
+        (false, Some(name)) => Some(name.clone()),
+        (false, None) => Some(back(&name)),
+    };
+    if let Some(way_back) = &way_back {
+        replica_name(way_back).map_err(|words| Failure::Usage(format!("--reverse: {words}")))?;
+    }
+    if way_back.as_ref() == Some(&name) {
+        let words = "--reverse: the way back needs another name than the replica";
+        return Err(Failure::Usage(words.to_owned()).into());
+    }
+    if args.max_pause.is_zero() {
+        return Err(Failure::Usage("--max-pause must be more than 0".to_owned()).into());
+    }
+    let pooler = match &args.pgbouncer {
+        None => None,
+        Some(console) => {
+            let console = conninfo("--pgbouncer", console)?;
+            Some((console, args.pgbouncer_database.clone()))
+        }
+    };
+    Ok(Switchover {
+        name,
+        target,
+        source,
+        compare: match args.verify {
+            How::None => Compare::None,
+            How::Counts => Compare::Counts,
+            How::Full => Compare::Full,
+        },
+        pooler,
+        on_switch: args.on_switch.clone(),
+        way_back,
+        max_pause: args.max_pause,
+        timeout: args.timeout,
+    })
+}
+
+pub fn run(args: &SwitchoverArgs) -> Result<()> {
+    let what = wanted(args)?;
+    let say = |line: &str| output::print(&sanitize(line));
+    if args.dry_run {
+        let rehearsed = rehearse(&what, &mut Says).map_err(failed)?;
+        rehearsal(&what, &rehearsed)
+            .iter()
+            .for_each(|line| say(line));
+        return Ok(());
+    }
+    let switched = switchover(&what, &mut Says).map_err(failed)?;
+    lines(&what, &switched).iter().for_each(|line| say(line));
+    let lacks: Vec<_> = (switched.promoted.lacks.into_iter())
+        .chain(switched.promoted.read_only)
+        .collect();
+    match lacks.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::DataMismatch(format!(
+            "the switchover of replica {} is done, and not everything is as it should be: {}",
+            what.name,
+            lacks.join("; ")
+        ))
+        .into()),
+    }
+}
+
+fn ms(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}
+
+/// What is to be known of a switchover that is done.
+fn lines(what: &Switchover, switched: &Switched) -> Vec<String> {
+    let name = &what.name;
+    let mut lines = vec![match switched.is_again {
+        true => format!("the switchover of replica {name} was done before"),
+        false => format!(
+            "the switchover of replica {name} is done: {}",
+            words(&switched.promoted.promotion)
+        ),
+    }];
+    if let Some(pause) = switched.pause {
+        let steps = switched.steps.iter();
+        let steps: Vec<_> = steps
+            .map(|(step, took)| format!("{step} {}", ms(*took)))
+            .collect();
+        lines.push(format!(
+            "nobody could write for {} ({})",
+            ms(pause),
+            steps.join(", ")
+        ));
+    }
+    lines.extend(switched.promoted.notes.clone());
+    if !switched.is_again {
+        lines.push(
+            "the source takes no writes any more; keep it until you are sure of the target"
+                .to_owned(),
+        );
+    }
+    if let Some(way_back) = &switched.way_back {
+        lines.push(format!(
+            "the target keeps all changes for the way back: let lockstep replica run {0} apply them to the old \
+             server (--target there), or drop replica {0} there",
+            way_back.name
+        ));
+    }
+    lines
+}
+
+/// What a switchover would do.
+fn rehearsal(what: &Switchover, rehearsed: &Rehearsed) -> Vec<String> {
+    let mut lines = vec![format!(
+        "a switchover of replica {} would gather statistics on the target{}, {}fence {} on the source, let the \
+         target come to the end of the source's WAL{}, set the sequences, open the target{}, and remove the \
+         replica's slot from the source",
+        what.name,
+        match &what.way_back {
+            Some(name) => format!(", make replica {name} for the way back"),
+            None => String::new(),
+        },
+        if what.pooler.is_some() {
+            "let PgBouncer's clients wait, "
+        } else {
+            ""
+        },
+        lockstep_service::words::figures::counted(rehearsed.tables as u64, "table"),
+        match what.compare {
+            Compare::None => "",
+            Compare::Counts => ", compare the numbers of rows",
+            Compare::Full => ", compare all rows",
+        },
+        if what.on_switch.is_some() {
+            ", lead clients there"
+        } else {
+            ""
+        },
+    )];
+    if let Some(words) = &rehearsed.waits {
+        lines.push(format!("it would wait first: {words}"));
+    }
+    let mut all = Duration::ZERO;
+    for (part, took, is_measured) in &rehearsed.parts {
+        all += *took;
+        let how = if *is_measured {
+            "measured now"
+        } else {
+            "estimated"
+        };
+        lines.push(format!("{part}: {} ({how})", ms(*took)));
+    }
+    let without = match what.compare {
+        Compare::Full => {
+            " and the comparison of all rows, for which see how long lockstep replica verify takes"
+        }
+        _ => "",
+    };
+    lines.push(format!("the pause would be about {}{without}", ms(all)));
+    if all > what.max_pause {
+        lines.push(format!(
+            "that is longer than --max-pause {}: it would be taken back",
+            span::show(what.max_pause)
+        ));
+    }
+    lines.push("nothing is changed".to_owned());
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_back_of_a_way_back_has_the_first_name() {
+        assert_eq!(back("app"), "app_back");
+        assert_eq!(back(&back("app")), "app");
+        assert_eq!(back("_back"), "_back_back");
+    }
+}

@@ -1,0 +1,110 @@
+//! PgBouncer's admin console, as far as a switchover needs it: a pause of one database in which clients wait
+//! without an error, while the server behind it changes.
+
+use std::time::Duration;
+
+use lockstep_client::quote::identifier;
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+
+use crate::error::{ReplicaError, Result};
+use crate::state::APPLICATION;
+
+/// A database of a PgBouncer.
+#[derive(Debug, Clone)]
+pub struct Pooled {
+    /// The admin console.
+    pub console: Conninfo,
+    /// What clients call the database there.
+    pub database: String,
+}
+
+/// Where PgBouncer leads to, and whether clients wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Led {
+    /// Host, port and database.
+    pub to: String,
+    pub is_paused: bool,
+}
+
+fn failed(error: &ClientError) -> ReplicaError {
+    ReplicaError::State(format!("PgBouncer's console: {}", error.words()))
+}
+
+impl Pooled {
+    fn connect(&self) -> Result<Connection> {
+        Connection::connect(&self.console, Purpose::Sql, APPLICATION).map_err(|it| failed(&it))
+    }
+
+    fn command(&self, verb: &str) -> Result<()> {
+        let database = identifier("database", &self.database).map_err(|it| failed(&it))?;
+        let done = self.connect()?.query(&format!("{verb} {database}"));
+        done.map(drop).map_err(|it| failed(&it))
+    }
+
+    /// What the console says of the database. An error with those that it has if it has none of this name.
+    pub(super) fn look(&self) -> Result<Led> {
+        let tables = self.connect()?.tables("SHOW DATABASES");
+        let table = tables.map_err(|it| failed(&it))?.into_iter().next();
+        let table = table.unwrap_or_default();
+        let place = |name: &str| table.columns.iter().position(|column| column == name);
+        let value = |row: &[Option<String>], name: &str| -> String {
+            let value = place(name).and_then(|place| row.get(place)).cloned();
+            value.flatten().unwrap_or_default()
+        };
+        let mut rows = table.rows.iter();
+        if let Some(row) = rows.find(|row| value(row, "name") == self.database) {
+            let (host, port, database) = (
+                value(row, "host"),
+                value(row, "port"),
+                value(row, "database"),
+            );
+            return Ok(Led {
+                to: format!("host={host} port={port} dbname={database}"),
+                is_paused: value(row, "paused") == "1",
+            });
+        }
+        let names: Vec<_> = table.rows.iter().map(|row| value(row, "name")).collect();
+        Err(ReplicaError::Usage(format!(
+            "PgBouncer has no database \"{}\" (--pgbouncer-database); it has {}",
+            self.database,
+            names.join(", ")
+        )))
+    }
+
+    /// Lets clients wait from now on, and returns once none has a transaction open. If that takes longer than
+    /// `patience`, nobody waits any more, and it is an error.
+    pub(super) fn pause(&self, patience: Duration) -> Result<()> {
+        if self.look()?.is_paused {
+            return Ok(());
+        }
+        let database = identifier("database", &self.database).map_err(|it| failed(&it))?;
+        let mut console = self.connect()?;
+        console.set_patience(patience);
+        match console.query(&format!("PAUSE {database}")) {
+            Ok(_) => Ok(()),
+            Err(ClientError::TimedOut { .. }) => {
+                drop(console);
+                self.resume()?;
+                Err(ReplicaError::State(format!(
+                    "transactions of PgBouncer's clients did not end within {} ms",
+                    patience.as_millis()
+                )))
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// Ends the wait, if there is one.
+    pub(super) fn resume(&self) -> Result<()> {
+        match self.look()?.is_paused {
+            true => self.command("RESUME"),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets PgBouncer read its configuration again.
+    pub(super) fn reload(&self) -> Result<()> {
+        let done = self.connect()?.query("RELOAD");
+        done.map(drop).map_err(|it| failed(&it))
+    }
+}

@@ -1,0 +1,502 @@
+//! What would make a switchover fail, or its pause long: looked for before anything is changed.
+
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_service::words::span;
+
+use crate::error::{Finding, Severity};
+use crate::lifecycle::fence::{self, FenceFacts};
+use crate::names::with_namespaces;
+use crate::state::Replica;
+use lockstep_apply::sessions;
+use std::time::Duration;
+
+/// Most objects that a finding names.
+const MOST_NAMED: usize = 10;
+
+/// What both servers say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SwitchFacts {
+    pub fence: FenceFacts,
+    pub source_in_recovery: bool,
+    /// Transactions of the source's database that are prepared and not ended.
+    pub prepared: Vec<String>,
+    /// Subscriptions of the source's database, which write there.
+    pub subscriptions: Vec<String>,
+    /// Unlogged tables of the source that have rows.
+    pub unlogged: Vec<String>,
+    pub large_objects: u64,
+    /// What is not replicated, in words.
+    pub lacks: Vec<String>,
+    /// None if no way back is wanted.
+    pub back: Option<BackFacts>,
+}
+
+/// Whether the source could follow the target.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BackFacts {
+    pub wal_level: String,
+    pub slots_free: i64,
+    pub walsenders_free: i64,
+    /// The role may make slots on the target.
+    pub replicates: bool,
+    /// The role may change the source's tables as apply does.
+    pub sets_replication_role: bool,
+    pub makes_origins: bool,
+    pub makes_schemas: bool,
+    pub origins_free: i64,
+    /// Tables of the source that belong to others.
+    pub foreign_tables: Vec<String>,
+}
+
+const SOURCE: &str = "
+SELECT pg_is_in_recovery(),
+    (SELECT coalesce(json_agg(gid), '[]') FROM pg_prepared_xacts WHERE database = current_database())::text,
+    (SELECT coalesce(json_agg(s.subname), '[]') FROM pg_subscription s
+        JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+        WHERE s.subenabled)::text,
+    (SELECT count(*) FROM pg_largeobject_metadata)";
+
+/// An unlogged table without blocks has no rows.
+const UNLOGGED: &str = "
+SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relpersistence = 'u' AND pg_relation_size(c.oid) > 0 AND {namespaces}
+ORDER BY 1";
+
+const TARGET: &str = "
+SELECT current_setting('wal_level'),
+    current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
+    current_setting('max_wal_senders')::int8 - (SELECT count(*) FROM pg_stat_replication),
+    (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)";
+
+const RIGHTS: &str = "
+SELECT has_parameter_privilege('session_replication_role', 'SET'),
+    has_function_privilege('pg_replication_origin_create(text)', 'EXECUTE'),
+    has_database_privilege(current_database(), 'CREATE'),
+    coalesce((SELECT setting::int8 FROM pg_settings WHERE name = 'max_active_replication_origins'),
+        current_setting('max_replication_slots')::int8) - (SELECT count(*) FROM pg_replication_origin)";
+
+const FOREIGN: &str = "
+SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND {namespaces}
+    AND NOT pg_has_role(c.relowner, 'USAGE')
+ORDER BY 1";
+
+/// Sessions of others with a transaction that is older than `$1` seconds.
+const LONG: &str = "
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+    AND pid <> pg_backend_pid() AND application_name NOT IN ('lockstep replica', 'lockstep verify')
+    AND xact_start < clock_timestamp() - $1::float8 * interval '1 second'
+ORDER BY xact_start";
+
+fn names(session: &mut Connection, sql: &str) -> Result<Vec<String>, ClientError> {
+    let rows = session.query(&with_namespaces(sql))?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+fn listed(text: &str) -> Result<Vec<String>, ClientError> {
+    serde_json::from_str(text)
+        .map_err(|error| ClientError::Protocol(format!("\"{text}\": {error}")))
+}
+
+/// Asks the source.
+pub(super) fn of_source(source: &mut Connection) -> Result<SwitchFacts, ClientError> {
+    let row = source.query_one(SOURCE)?;
+    Ok(SwitchFacts {
+        fence: fence::look(source)?,
+        source_in_recovery: field(&row, 0)?,
+        prepared: listed(&field::<String>(&row, 1)?)?,
+        subscriptions: listed(&field::<String>(&row, 2)?)?,
+        large_objects: field(&row, 3)?,
+        unlogged: names(source, UNLOGGED)?,
+        ..SwitchFacts::default()
+    })
+}
+
+/// Asks the target what the way back needs there.
+pub(super) fn back_of_target(target: &mut Connection) -> Result<BackFacts, ClientError> {
+    let row = target.query_one(TARGET)?;
+    Ok(BackFacts {
+        wal_level: field(&row, 0)?,
+        slots_free: field(&row, 1)?,
+        walsenders_free: field(&row, 2)?,
+        replicates: field(&row, 3)?,
+        ..BackFacts::default()
+    })
+}
+
+/// Asks the source what the way back needs there.
+pub(super) fn back_of_source(
+    source: &mut Connection,
+    facts: BackFacts,
+) -> Result<BackFacts, ClientError> {
+    let row = source.query_one(RIGHTS)?;
+    Ok(BackFacts {
+        sets_replication_role: field(&row, 0)?,
+        makes_origins: field(&row, 1)?,
+        makes_schemas: field(&row, 2)?,
+        origins_free: field(&row, 3)?,
+        foreign_tables: names(source, FOREIGN)?,
+        ..facts
+    })
+}
+
+/// Whose transactions have been open on the source for longer than `patience`, in words.
+pub(super) fn long_transactions(
+    source: &mut Connection,
+    patience: Duration,
+) -> Result<Option<String>, ClientError> {
+    let rows = source.query_with(LONG, &[&patience.as_secs_f64()])?;
+    let pids: Result<Vec<u32>, _> = rows.iter().map(|row| field(row, 0)).collect();
+    let pids = pids?;
+    if pids.is_empty() {
+        return Ok(None);
+    }
+    let who = sessions::words(source, &pids)?;
+    Ok(Some(format!(
+        "transactions are open on the source for longer than {}: {who}",
+        span::show(patience)
+    )))
+}
+
+fn named(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let more = match names.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+/// What is found. No I/O.
+pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut add = |is_wrong: bool, severity, subject: &str, says: String, todo: &str| {
+        if is_wrong {
+            found.push(Finding {
+                severity,
+                subject: subject.to_owned(),
+                says,
+                todo: todo.to_owned(),
+            });
+        }
+    };
+    let error = Severity::Error;
+    let name = &replica.name;
+    let of_replica = format!("replica \"{name}\"");
+    add(
+        replica.paused,
+        error,
+        &of_replica,
+        "it is paused".to_owned(),
+        "end the pause with lockstep replica resume",
+    );
+    add(
+        !replica.frequency.is_zero(),
+        error,
+        &of_replica,
+        format!("it has a cycle every {}", span::show(replica.frequency)),
+        "let it apply changes as they come: lockstep replica alter --frequency 0",
+    );
+    let is_part = !replica.subsets.is_empty()
+        || !replica.exclude_schemas.is_empty()
+        || !replica.exclude_tables.is_empty();
+    add(
+        is_part,
+        error,
+        &of_replica,
+        "it leaves out a part of the database, which would be missing after a switchover"
+            .to_owned(),
+        "end all writing yourself, and use lockstep replica promote",
+    );
+    for words in &facts.lacks {
+        add(
+            true,
+            error,
+            "target",
+            words.clone(),
+            "see lockstep replica status",
+        );
+    }
+    source(facts, &mut add);
+    fence_rules(&facts.fence, &mut add);
+    if let Some(back) = &facts.back {
+        way_back(back, &mut add);
+    }
+    found
+}
+
+type Add<'a> = &'a mut dyn FnMut(bool, Severity, &str, String, &str);
+
+fn source(facts: &SwitchFacts, add: Add<'_>) {
+    let error = Severity::Error;
+    add(
+        facts.source_in_recovery,
+        error,
+        "source",
+        "it is a standby, on which nobody can be kept from writing to its primary".to_owned(),
+        "name the primary with --source",
+    );
+    add(
+        !facts.prepared.is_empty(),
+        error,
+        "source",
+        format!("it has prepared transactions: {}", named(&facts.prepared)),
+        "end each with COMMIT PREPARED or ROLLBACK PREPARED",
+    );
+    add(
+        !facts.subscriptions.is_empty(),
+        error,
+        "source",
+        format!(
+            "subscriptions write into it: {}",
+            named(&facts.subscriptions)
+        ),
+        "disable them, and create them on the target",
+    );
+    add(
+        !facts.unlogged.is_empty(),
+        error,
+        "source",
+        format!(
+            "unlogged tables have rows, which are not replicated: {}",
+            named(&facts.unlogged)
+        ),
+        "copy or truncate them, or make them logged (ALTER TABLE ... SET LOGGED) and create the replica anew",
+    );
+    add(
+        facts.large_objects > 0,
+        Severity::Warning,
+        "source",
+        "it has large objects, which are not replicated".to_owned(),
+        "copy them yourself",
+    );
+}
+
+fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
+    let error = Severity::Error;
+    add(
+        !fence.owns_database,
+        error,
+        "source",
+        "this role may not set default_transaction_read_only for the database".to_owned(),
+        "connect as its owner or as a superuser",
+    );
+    add(
+        !fence.untriggered.is_empty(),
+        error,
+        "source",
+        format!(
+            "this role may not fence tables: {}",
+            named(&fence.untriggered)
+        ),
+        "GRANT TRIGGER on them, or connect as their owner or as a superuser",
+    );
+    add(
+        !fence.unended.is_empty(),
+        error,
+        "source",
+        format!(
+            "this role may not end sessions of others: {}",
+            named(&fence.unended)
+        ),
+        "GRANT pg_signal_backend; a superuser's sessions can only be ended by a superuser",
+    );
+    add(
+        fence.foreign_schema.is_some(),
+        error,
+        "source",
+        format!(
+            "schema lockstep belongs to role \"{}\"",
+            fence.foreign_schema.clone().unwrap_or_default()
+        ),
+        "connect as that role, or have the schema dropped if it is of no use",
+    );
+    add(
+        !fence.has_plpgsql,
+        error,
+        "source",
+        "it lacks PL/pgSQL, in which the fence is written".to_owned(),
+        "CREATE EXTENSION plpgsql",
+    );
+    add(
+        fence.is_read_only,
+        error,
+        "source",
+        "its database is read-only by default: somebody may be moving away from it".to_owned(),
+        "ALTER DATABASE ... RESET default_transaction_read_only, or use lockstep replica promote",
+    );
+}
+
+/// What would let the way back end some of these errors.
+fn way_back(back: &BackFacts, add: Add<'_>) {
+    let mut missing = |is_wrong: bool, subject: &str, says: String, todo: &str| {
+        let todo = format!("{todo}; or go without a way back (--no-reverse)");
+        add(is_wrong, Severity::Error, subject, says, &todo);
+    };
+    missing(
+        back.wal_level != "logical",
+        "target",
+        format!("its wal_level is {}", back.wal_level),
+        "set wal_level = logical there and restart it",
+    );
+    missing(
+        back.slots_free < 1,
+        "target",
+        "it has no free replication slot".to_owned(),
+        "raise max_replication_slots there",
+    );
+    missing(
+        back.walsenders_free < 1,
+        "target",
+        "it has no free WAL sender".to_owned(),
+        "raise max_wal_senders there",
+    );
+    missing(
+        !back.replicates,
+        "target",
+        "this role may not make slots".to_owned(),
+        "ALTER ROLE ... REPLICATION",
+    );
+    missing(
+        !back.sets_replication_role,
+        "source",
+        "this role may not set session_replication_role".to_owned(),
+        "GRANT SET ON PARAMETER session_replication_role",
+    );
+    missing(
+        !back.makes_origins,
+        "source",
+        "this role may not call the functions of replication origins".to_owned(),
+        "GRANT EXECUTE on pg_replication_origin_create, _drop, _session_setup, _xact_setup and the others",
+    );
+    missing(
+        !back.makes_schemas,
+        "source",
+        "this role may not create a schema in the database".to_owned(),
+        "GRANT CREATE ON DATABASE",
+    );
+    missing(
+        back.origins_free < 1,
+        "source",
+        "it has no free replication origin".to_owned(),
+        "raise max_replication_slots there (max_active_replication_origins from 18 on)",
+    );
+    missing(
+        !back.foreign_tables.is_empty(),
+        "source",
+        format!(
+            "tables belong to other roles: {}",
+            named(&back.foreign_tables)
+        ),
+        "make this role a member of their owners",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::promotion::tests_replica;
+
+    fn ready() -> SwitchFacts {
+        SwitchFacts {
+            fence: FenceFacts {
+                owns_database: true,
+                has_plpgsql: true,
+                ..FenceFacts::default()
+            },
+            back: Some(BackFacts {
+                wal_level: "logical".to_owned(),
+                slots_free: 1,
+                walsenders_free: 1,
+                replicates: true,
+                sets_replication_role: true,
+                makes_origins: true,
+                makes_schemas: true,
+                origins_free: 1,
+                foreign_tables: Vec::new(),
+            }),
+            ..SwitchFacts::default()
+        }
+    }
+
+    fn one() -> Vec<String> {
+        vec!["s.t".to_owned()]
+    }
+
+    #[test]
+    fn each_hindrance_is_an_error_of_its_own_with_what_to_do() {
+        let replica = tests_replica();
+        assert_eq!(findings(&replica, &ready()), []);
+        type Change = fn(&mut SwitchFacts);
+        let changes: [(&str, Change); 13] = [
+            ("standby", |it| it.source_in_recovery = true),
+            ("prepared transactions: s.t", |it| it.prepared = one()),
+            ("subscriptions", |it| it.subscriptions = one()),
+            ("unlogged tables have rows", |it| it.unlogged = one()),
+            ("were not", |it| it.lacks = vec!["they were not".to_owned()]),
+            ("default_transaction_read_only", |it| {
+                it.fence.owns_database = false
+            }),
+            ("fence tables: s.t", |it| it.fence.untriggered = one()),
+            ("sessions of others", |it| it.fence.unended = one()),
+            ("PL/pgSQL", |it| it.fence.has_plpgsql = false),
+            ("read-only by default", |it| it.fence.is_read_only = true),
+            ("wal_level is replica", |it| {
+                it.back.as_mut().unwrap().wal_level = "replica".to_owned();
+            }),
+            ("no free replication slot", |it| {
+                it.back.as_mut().unwrap().slots_free = 0
+            }),
+            ("no free replication origin", |it| {
+                it.back.as_mut().unwrap().origins_free = 0
+            }),
+        ];
+        for (words, change) in changes {
+            let mut facts = ready();
+            change(&mut facts);
+            let found = findings(&replica, &facts);
+            assert_eq!(found.len(), 1, "{words} {found:?}");
+            assert!(
+                found[0].is_error() && !found[0].todo.is_empty(),
+                "{found:?}"
+            );
+            assert!(found[0].says.contains(words), "{words} {found:?}");
+            facts.back = None;
+            let is_of_way_back = found[0].todo.contains("--no-reverse");
+            assert_eq!(
+                findings(&replica, &facts).is_empty(),
+                is_of_way_back,
+                "{words}"
+            );
+        }
+        for (words, changed) in [
+            (
+                "paused",
+                Replica {
+                    paused: true,
+                    ..replica.clone()
+                },
+            ),
+            (
+                "every 1 s",
+                Replica {
+                    frequency: Duration::from_secs(1),
+                    ..replica.clone()
+                },
+            ),
+            (
+                "a part",
+                Replica {
+                    exclude_tables: one(),
+                    ..replica.clone()
+                },
+            ),
+        ] {
+            let found = findings(&changed, &ready());
+            assert!(
+                found.len() == 1 && found[0].says.contains(words),
+                "{found:?}"
+            );
+        }
+    }
+}

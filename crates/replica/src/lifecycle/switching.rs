@@ -1,0 +1,217 @@
+//! What a switchover does next. No I/O, no clock.
+//!
+//! [`next`] is asked again and again, with what is seen then; whoever asks does what it says. What must outlive
+//! a crash is in the target's state and on the source, so another call goes on where one was killed:
+//!
+//! | stage, phase | what comes next | what is true afterwards |
+//! |---|---|---|
+//! | none, ready | [`Step::Analyze`], [`Step::Prepare`], [`Step::Arm`] | statistics; the slot of the way back; apply listens |
+//! | none, ready | [`Step::Wait`] | nothing that would make the pause long is seen any more |
+//! | none, ready | [`Step::Begin`] | the state says that a switchover has begun |
+//! | begun, ready | [`Step::Pause`] | the pooler's clients wait, and none has a transaction open |
+//! | begun, ready | [`Step::Fence`] | nothing is written on the source any more |
+//! | begun, ready | [`Step::Drain`], [`Step::Compare`] | the target has all of it, and is equal |
+//! | begun, ready | [`Step::Promotion`] | the state says *promoting*: from here on there is only forward |
+//! | begun, promoting | [`Step::Promotion`] | nothing is applied any more; sequences are set |
+//! | begun, promoting | [`Step::Reverse`] | the way back keeps everything from here on |
+//! | begun, promoting | [`Step::Promotion`] | the target is open |
+//! | begun, promoting | [`Step::Redirect`], [`Step::Resume`] | clients write on the target |
+//! | begun, promoting | [`Step::Promotion`] | the source has neither slot nor publication; *promoted* |
+//! | begun, promoted | [`Step::Finish`] | the state says that the switchover is done |
+//!
+//! Up to *promoting* a failure, a pause that takes too long, or a crash leads back: [`Step::Unfence`],
+//! [`Step::Resume`], [`Step::Forget`]. Then it is tried again until the time is up. So **at no time do both
+//! servers take writes**: the source is fenced before the target opens, and its fence is taken away only in
+//! phase ready, in which the target never opens.
+
+use crate::lifecycle::promotion::{self, Drained, Next};
+use crate::state::{Phase, Replica, SwitchStage};
+
+/// Whose clients can be made to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// There is no pooler.
+    Direct,
+    Flow,
+    Wait,
+}
+
+/// The replica for the way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WayBack {
+    NotWanted,
+    /// It is not made, or not whole.
+    Missing,
+    /// It has its slot, which begins too early.
+    Prepared,
+    /// It begins where the target opened.
+    Ready,
+}
+
+/// What came of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compared {
+    NotWanted,
+    NotYet,
+    Equal,
+}
+
+/// What is seen of a switchover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchSeen {
+    pub stage: SwitchStage,
+    /// What keeps it from being tried at all.
+    pub refusal: Option<String>,
+    /// What would make the pause long now, and passes by itself.
+    pub waits: Option<String>,
+    /// Why this attempt has failed.
+    pub failure: Option<String>,
+    /// No attempt is to begin any more.
+    pub is_overdue: bool,
+    /// This attempt's pause has taken as long as it may.
+    pub is_late: bool,
+    pub is_analyzed: bool,
+    pub is_armed: bool,
+    pub clients: Clients,
+    pub way_back: WayBack,
+    /// The source has a fence, whole or not.
+    pub is_fenced: bool,
+    /// This attempt has fenced it.
+    pub fence: Option<lockstep_wire::Lsn>,
+    pub compared: Compared,
+    /// Clients are led to the target, or nothing is to be run for that.
+    pub is_redirected: bool,
+    pub promotion: promotion::Seen,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: it cannot be done, in words, and nothing is left of it.
+    Refuse(String),
+    /// Gather the target's statistics.
+    Analyze,
+    /// Make the replica of the way back, with a slot on the target.
+    Prepare,
+    /// Remove it.
+    Unprepare,
+    /// Let apply look for wishes often.
+    Arm,
+    /// Look again later.
+    Wait(String),
+    /// Keep in the state that a switchover has begun.
+    Begin,
+    /// Let the pooler's clients wait.
+    Pause,
+    /// Let nobody write on the source any more.
+    Fence,
+    /// Let apply come to this position, and stand there.
+    Drain(lockstep_wire::Lsn),
+    /// Compare both sides.
+    Compare,
+    /// Let the way back begin here.
+    Reverse,
+    /// Lead clients to the target.
+    Redirect,
+    /// Let the pooler's clients go on.
+    Resume,
+    /// Let the source take writes again.
+    Unfence,
+    /// Keep in the state that no switchover has begun.
+    Forget,
+    Promotion(Next),
+    /// Keep in the state that the switchover is done.
+    Finish,
+    /// Nothing: it is done.
+    Done,
+}
+
+/// What to do next.
+pub fn next(replica: &Replica, seen: &SwitchSeen) -> Step {
+    let name = &replica.name;
+    match (seen.stage, replica.phase) {
+        (SwitchStage::Done, _) => Step::Done,
+        (SwitchStage::None, Phase::Ready) => begin(seen),
+        (SwitchStage::Begun, Phase::Ready) => attempt(seen),
+        (SwitchStage::Begun, Phase::Promoting | Phase::Promoted) => forward(replica, seen),
+        (SwitchStage::None, Phase::Promoting | Phase::Promoted) => Step::Refuse(format!(
+            "replica \"{name}\" is promoted, or about to be, without a switchover: it follows no source any more"
+        )),
+        _ => Step::Refuse(format!(
+            "replica \"{name}\" has no finished copy: run lockstep replica create again, which goes on"
+        )),
+    }
+}
+
+/// What comes before clients notice anything.
+fn begin(seen: &SwitchSeen) -> Step {
+    let refused = |words: &String| match seen.way_back {
+        WayBack::Prepared => Step::Unprepare,
+        _ => Step::Refuse(words.clone()),
+    };
+    let why = seen.failure.as_ref().or(seen.waits.as_ref());
+    let overdue = why.filter(|_| seen.is_overdue);
+    if let Some(words) = seen.refusal.as_ref().or(overdue) {
+        return refused(words);
+    }
+    if !seen.is_analyzed {
+        return Step::Analyze;
+    }
+    if seen.way_back == WayBack::Missing {
+        return Step::Prepare;
+    }
+    if !seen.is_armed {
+        return Step::Arm;
+    }
+    match why {
+        Some(words) => Step::Wait(words.clone()),
+        None => Step::Begin,
+    }
+}
+
+/// What happens while clients wait, and can be taken back.
+fn attempt(seen: &SwitchSeen) -> Step {
+    if seen.failure.is_some() || seen.is_late {
+        return back(seen);
+    }
+    if seen.clients == Clients::Flow {
+        return Step::Pause;
+    }
+    let Some(end) = seen.fence else {
+        return Step::Fence;
+    };
+    match (&seen.promotion.drained, &seen.compared) {
+        (Drained::To(to), Compared::NotYet) if *to == end => Step::Compare,
+        (Drained::To(to), _) if *to == end => Step::Promotion(Next::Begin {
+            to: Some(end),
+            loses: false,
+        }),
+        (Drained::Not(_), _) => back(seen),
+        _ => Step::Drain(end),
+    }
+}
+
+fn back(seen: &SwitchSeen) -> Step {
+    match (seen.is_fenced, seen.clients) {
+        (true, _) => Step::Unfence,
+        (false, Clients::Wait) => Step::Resume,
+        (false, _) => Step::Forget,
+    }
+}
+
+/// What is left once there is no way back.
+fn forward(replica: &Replica, seen: &SwitchSeen) -> Step {
+    let next = promotion::next(promotion::Wish::default(), replica, &seen.promotion);
+    let is_wanted = !matches!(seen.way_back, WayBack::NotWanted | WayBack::Ready);
+    match next {
+        Next::Refuse(words) => Step::Refuse(words),
+        Next::Open if is_wanted => Step::Reverse,
+        Next::Clean | Next::End | Next::Done if !seen.is_redirected => Step::Redirect,
+        Next::Clean | Next::End | Next::Done if seen.clients == Clients::Wait => Step::Resume,
+        Next::Done => Step::Finish,
+        next => Step::Promotion(next),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! Switchovers in a world in memory, killed and failing at every step. Clients write whenever somebody takes
+//! their writes; at no time may two servers take them, and no write may be lost.
+
+use super::*;
+use crate::lifecycle::promotion::{SourceSays, tests_replica, tests_seen};
+
+/// What outlives a call, and what it is made of.
+#[derive(Debug, Clone)]
+struct World {
+    phase: Phase,
+    stage: SwitchStage,
+    /// Writes that each server has; the source's WAL ends after as many as it has.
+    source: u64,
+    target: u64,
+    applies: bool,
+    has_slot: bool,
+    has_sequences: bool,
+    is_left: bool,
+    is_fenced: bool,
+    is_open: bool,
+    clients: Clients,
+    is_redirected: bool,
+    /// Where the way back begins: None if it is not made, 0 if it is only prepared.
+    way_back: Option<u64>,
+    wants_way_back: bool,
+    /// Writes that were acknowledged.
+    written: u64,
+    /// Calls and attempts so far that fail at a step, by its number.
+    fails_at: Option<u32>,
+    steps: u32,
+    begun: u32,
+}
+
+#[derive(Debug, PartialEq)]
+enum Call {
+    Done,
+    Refused,
+    Killed,
+}
+
+impl World {
+    fn new(has_pooler: bool, wants_way_back: bool, fails_at: Option<u32>) -> Self {
+        Self {
+            phase: Phase::Ready,
+            stage: SwitchStage::None,
+            source: 20,
+            target: 10,
+            applies: true,
+            has_slot: true,
+            has_sequences: false,
+            is_left: true,
+            is_fenced: false,
+            is_open: false,
+            clients: if has_pooler {
+                Clients::Flow
+            } else {
+                Clients::Direct
+            },
+            is_redirected: false,
+            way_back: None,
+            wants_way_back,
+            written: 20,
+            fails_at,
+            steps: 0,
+            begun: 0,
+        }
+    }
+
+    /// Clients write, and apply goes on.
+    fn pass(&mut self) {
+        self.steps += 1;
+        assert!(
+            !self.is_open || self.is_fenced,
+            "both servers take writes: {self:?}"
+        );
+        if self.clients != Clients::Wait {
+            if self.is_open && (self.is_redirected || self.clients == Clients::Direct) {
+                self.target += 1;
+                self.written += 1;
+            } else if !self.is_fenced {
+                self.source += 1;
+                self.written += 1;
+            }
+        }
+        if self.applies && self.phase == Phase::Ready {
+            self.target = (self.target + 1).min(self.source);
+        }
+    }
+
+    fn way(&self) -> WayBack {
+        match (self.wants_way_back, self.way_back) {
+            (false, _) => WayBack::NotWanted,
+            (true, None) => WayBack::Missing,
+            (true, Some(0)) => WayBack::Prepared,
+            (true, Some(_)) => WayBack::Ready,
+        }
+    }
+
+    fn call(&mut self, kill_at: Option<u32>, is_late_at: Option<u32>, patience: u32) -> Call {
+        let mut promotion = promotion::Seen {
+            drained: Drained::NotYet,
+            ..tests_seen()
+        };
+        let (mut is_analyzed, mut is_armed, mut fence) = (false, false, None);
+        let mut failure = match (self.phase, self.stage) {
+            (Phase::Ready, SwitchStage::Begun) => Some("killed".to_owned()),
+            _ => None,
+        };
+        let mut is_late = false;
+        let mut compared = Compared::NotYet;
+        for step in 0..60 {
+            if kill_at == Some(step) {
+                return Call::Killed;
+            }
+            is_late |= is_late_at == Some(step);
+            promotion.stands = self.target.into();
+            promotion.has_sequences = self.has_sequences;
+            promotion.is_left = self.is_left;
+            promotion.source = SourceSays::Ends(self.source.into());
+            let seen = SwitchSeen {
+                stage: self.stage,
+                refusal: None,
+                waits: (self.target + 3 < self.source && is_armed).then(|| "behind".to_owned()),
+                failure: failure.clone(),
+                is_overdue: step >= patience,
+                is_late,
+                is_analyzed,
+                is_armed,
+                clients: self.clients,
+                way_back: self.way(),
+                is_fenced: self.is_fenced && self.phase == Phase::Ready,
+                fence,
+                compared: compared.clone(),
+                is_redirected: self.is_redirected,
+                promotion: promotion.clone(),
+            };
+            let replica = Replica {
+                phase: self.phase,
+                ..tests_replica()
+            };
+            let fails = self.fails_at == Some(self.steps);
+            let next = next(&replica, &seen);
+            match next {
+                Step::Refuse(_) => return Call::Refused,
+                Step::Done => return Call::Done,
+                Step::Analyze => is_analyzed = true,
+                Step::Prepare => self.way_back = Some(0),
+                Step::Unprepare => self.way_back = None,
+                Step::Arm => is_armed = true,
+                Step::Wait(_) => {
+                    (failure, fence, compared, is_late) = (None, None, Compared::NotYet, false);
+                    promotion.drained = Drained::NotYet;
+                }
+                Step::Begin => {
+                    self.stage = SwitchStage::Begun;
+                    self.begun += 1;
+                }
+                Step::Pause if fails => failure = Some("no pause".to_owned()),
+                Step::Pause => self.clients = Clients::Wait,
+                Step::Fence => {
+                    // One that fails may be there in part.
+                    self.is_fenced = true;
+                    match fails {
+                        true => failure = Some("no fence".to_owned()),
+                        false => fence = Some(self.source.into()),
+                    }
+                }
+                Step::Drain(to) => {
+                    assert!(self.is_fenced && Lsn::from(self.source) == to, "{self:?}");
+                    promotion.drained = match fails {
+                        true => Drained::Not("late".to_owned()),
+                        false => {
+                            self.target = self.source;
+                            Drained::To(to)
+                        }
+                    };
+                }
+                Step::Compare if fails => failure = Some("differs".to_owned()),
+                Step::Compare => {
+                    assert_eq!(self.source, self.target);
+                    compared = Compared::Equal;
+                }
+                Step::Reverse => {
+                    assert!(!self.applies && !self.is_open, "{self:?}");
+                    self.way_back = Some(self.target);
+                }
+                Step::Redirect => {
+                    assert!(self.is_open);
+                    self.is_redirected = true;
+                }
+                Step::Resume => {
+                    assert!(self.is_redirected || !self.is_fenced, "{self:?}");
+                    self.clients = Clients::Flow;
+                }
+                Step::Unfence => {
+                    assert_eq!(self.phase, Phase::Ready);
+                    self.is_fenced = false;
+                    failure.get_or_insert_with(|| "late".to_owned());
+                    is_armed = false;
+                }
+                Step::Forget => {
+                    failure.get_or_insert_with(|| "late".to_owned());
+                    self.stage = SwitchStage::None;
+                }
+                Step::Promotion(next) => self.promote(&next, &mut promotion),
+                Step::Finish => self.stage = SwitchStage::Done,
+            }
+            self.pass();
+        }
+        panic!("it does not end: {self:?}");
+    }
+
+    fn promote(&mut self, next: &Next, own: &mut promotion::Seen) {
+        match next {
+            Next::Begin { to, loses } => {
+                assert!(!loses && *to == Some(self.source.into()), "{self:?}");
+                self.phase = Phase::Promoting;
+            }
+            Next::Fence => {
+                self.applies = false;
+                own.is_fenced = true;
+            }
+            Next::SetSequences => {
+                assert!(!self.is_open);
+                self.has_sequences = true;
+            }
+            Next::Open => {
+                assert!(self.is_fenced && !self.applies && self.has_sequences);
+                assert!(!self.wants_way_back || self.way_back > Some(0), "{self:?}");
+                self.is_open = true;
+                own.is_open = true;
+            }
+            Next::Clean => {
+                own.is_cleaned = true;
+                (self.has_slot, self.is_left) = (false, false);
+            }
+            Next::End => self.phase = Phase::Promoted,
+            other => panic!("{other:?} {self:?}"),
+        }
+    }
+
+    fn assert_switched(&self, began_at: u64) {
+        assert_eq!(self.phase, Phase::Promoted, "{self:?}");
+        assert!(self.is_fenced && self.is_open && !self.has_slot, "{self:?}");
+        assert!(
+            self.clients != Clients::Wait && self.is_redirected,
+            "{self:?}"
+        );
+        // Each write that was acknowledged is there, and the way back has all from the opening on.
+        assert_eq!(self.target, self.written, "{self:?}");
+        assert!(self.source >= began_at);
+        if self.wants_way_back {
+            assert_eq!(self.way_back, Some(self.source), "{self:?}");
+        }
+    }
+
+    fn assert_untouched(&self) {
+        assert_eq!(
+            (self.phase, self.stage),
+            (Phase::Ready, SwitchStage::None),
+            "{self:?}"
+        );
+        assert!(
+            !self.is_fenced && !self.is_open && self.clients != Clients::Wait,
+            "{self:?}"
+        );
+        assert_eq!(
+            (self.source, self.way_back),
+            (self.written, None),
+            "{self:?}"
+        );
+    }
+}
+
+use lockstep_wire::Lsn;
+
+const BOTH: [bool; 2] = [false, true];
+
+#[test]
+fn a_switchover_that_is_killed_and_fails_at_any_step_ends_the_same() {
+    let mut retried = 0;
+    for has_pooler in BOTH {
+        for wants_way_back in BOTH {
+            for fails_at in (0..16).map(Some).chain([None]) {
+                for late in (0..20).map(Some).chain([None]) {
+                    for kill_at in 0..24 {
+                        let mut world = World::new(has_pooler, wants_way_back, fails_at);
+                        let began_at = world.source;
+                        for (kill, late) in [(Some(kill_at), late), (Some(kill_at / 2), None)] {
+                            world.call(kill, late, 50);
+                        }
+                        assert_eq!(world.call(None, None, 50), Call::Done, "{world:?}");
+                        world.assert_switched(began_at);
+                        assert_eq!(world.call(None, None, 50), Call::Done);
+                        retried += u32::from(world.begun > 1);
+                    }
+                }
+            }
+        }
+    }
+    assert!(retried > 1_000, "{retried}");
+}
+
+#[test]
+fn one_whose_time_is_up_leaves_nothing() {
+    let mut refused = 0;
+    for has_pooler in BOTH {
+        for wants_way_back in BOTH {
+            for late in 0..20 {
+                let mut world = World::new(has_pooler, wants_way_back, None);
+                match world.call(None, Some(late), 5) {
+                    Call::Refused => {
+                        refused += 1;
+                        world.assert_untouched();
+                    }
+                    call => {
+                        assert_eq!(call, Call::Done);
+                        world.assert_switched(20);
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}
+
+#[test]
+fn what_is_no_switchover_is_refused() {
+    for (phase, stage) in [
+        (Phase::Promoting, SwitchStage::None),
+        (Phase::Promoted, SwitchStage::None),
+        (Phase::Copying, SwitchStage::None),
+    ] {
+        let mut world = World::new(false, false, None);
+        (world.phase, world.stage) = (phase, stage);
+        assert_eq!(world.call(None, None, 50), Call::Refused, "{phase:?}");
+    }
+}

@@ -1,0 +1,741 @@
+//! `replica switchover`: clients write on the target from now on, and nobody on the source any more.
+//! [`switching`](super::switching) decides, this does.
+
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_client::{ClientError, Connection, Conninfo};
+use lockstep_service::words::{figures, span};
+use lockstep_wire::Lsn;
+
+use crate::error::{Finding, ReplicaError, Result};
+use crate::lifecycle::fence;
+use crate::lifecycle::finish;
+use crate::lifecycle::pgbouncer::Pooled;
+use crate::lifecycle::promote::{Promote, Promoted, Run, fence_left};
+use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
+use crate::lifecycle::readiness::{self, SwitchFacts, findings};
+use crate::lifecycle::reverse::{self, Reverse};
+use crate::lifecycle::session;
+use crate::lifecycle::switching::{Clients, Compared, Step, SwitchSeen, WayBack, next};
+use crate::state::failpoint;
+use crate::state::{Phase, Replica, SwitchStage};
+use crate::status::source::{END, connect};
+use crate::verify::{self, Replicated};
+use lockstep_client::field;
+
+/// Longest wait for transactions of a pooler's clients in one attempt.
+const PAUSED_WITHIN: Duration = Duration::from_secs(2);
+
+/// WAL that the target may be behind when clients begin to wait.
+const NEAR_BYTES: u64 = 4_000_000;
+
+/// Interval of looks at what is waited for, and the rest between two attempts.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const REST: Duration = Duration::from_secs(2);
+
+/// Looks of apply's process that show that it looks often, how often that is, and the longest wait for them.
+const LOOKS: u32 = 3;
+const OFTEN: Duration = Duration::from_millis(400);
+const ARMED_WITHIN: Duration = Duration::from_secs(15);
+
+/// Longest time of the user's command that leads clients to the target.
+const REDIRECTED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Longest time of statements that are not on anybody's rows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sessions that gather statistics.
+const ANALYZE_JOBS: usize = 2;
+
+/// How both sides are compared while clients wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compare {
+    #[default]
+    None,
+    /// The number of rows of each table.
+    Counts,
+    /// All rows.
+    Full,
+}
+
+/// A switchover as the user wants it.
+#[derive(Debug, Clone)]
+pub struct Switchover {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    pub compare: Compare,
+    /// PgBouncer's admin console, and what the database is called there if not as on the source.
+    pub pooler: Option<(Conninfo, Option<String>)>,
+    /// What leads clients to the target, for a shell.
+    pub on_switch: Option<String>,
+    /// The name of the replica for the way back.
+    pub way_back: Option<String>,
+    /// Longest time that clients wait in an attempt that can be taken back.
+    pub max_pause: Duration,
+    /// Time after which no attempt begins.
+    pub timeout: Duration,
+}
+
+/// Hears what a switchover does.
+pub trait SwitchWatcher {
+    fn found(&mut self, findings: &[Finding]);
+    fn says(&mut self, words: &str);
+}
+
+/// A switchover that is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switched {
+    /// An earlier call has done it.
+    pub is_again: bool,
+    pub promoted: Promoted,
+    /// For how long nobody could write; None if another call has begun that.
+    pub pause: Option<Duration>,
+    /// What took how long of it.
+    pub steps: Vec<(&'static str, Duration)>,
+    /// The replica for the way back.
+    pub way_back: Option<Replica>,
+}
+
+fn to_promote(what: &Switchover) -> Promote {
+    Promote {
+        name: what.name.clone(),
+        target: what.target.clone(),
+        source: what.source.clone(),
+        wish: Wish::default(),
+        patience: what.timeout,
+    }
+}
+
+/// Switches over, or goes on with a switchover that was begun.
+pub fn switchover(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Switched> {
+    let promote = to_promote(what);
+    let mut switch = Switch::open(what, &promote)?;
+    let stage = switch.run.state.switch_stage(&what.name)?;
+    if (stage, switch.run.replica.phase) == (SwitchStage::None, Phase::Ready) {
+        switch.look(watcher)?;
+    }
+    loop {
+        let seen = switch.see()?;
+        match next(&switch.run.replica, &seen) {
+            Step::Refuse(words) => return Err(ReplicaError::State(words)),
+            Step::Done => return switch.done(stage == SwitchStage::Done),
+            step => switch.take(step, watcher)?,
+        }
+    }
+}
+
+struct Switch<'a> {
+    what: &'a Switchover,
+    run: Run<'a>,
+    pooled: Option<Pooled>,
+    /// None while it is not connected.
+    source: Option<Connection>,
+    refusal: Option<String>,
+    failure: Option<String>,
+    began: Instant,
+    /// Since when clients wait.
+    paused: Option<Instant>,
+    pause: Option<Duration>,
+    steps: Vec<(&'static str, Duration)>,
+    is_analyzed: bool,
+    is_armed: bool,
+    clients: Clients,
+    way_back: WayBack,
+    way: Option<Reverse>,
+    is_fenced: bool,
+    fence: Option<Lsn>,
+    compared: Compared,
+    is_redirected: bool,
+}
+
+impl<'a> Switch<'a> {
+    fn open(what: &'a Switchover, promote: &'a Promote) -> Result<Self> {
+        let run = Run::open(promote)?;
+        let pooled = what.pooler.as_ref().map(|(console, database)| Pooled {
+            console: console.clone(),
+            database: (database.clone()).unwrap_or_else(|| run.replica.source_database.clone()),
+        });
+        let clients = match &pooled {
+            None => Clients::Direct,
+            Some(pooled) if pooled.look()?.is_paused => Clients::Wait,
+            Some(_) => Clients::Flow,
+        };
+        let mut switch = Self {
+            what,
+            run,
+            pooled,
+            source: None,
+            refusal: None,
+            failure: None,
+            began: Instant::now(),
+            paused: None,
+            pause: None,
+            steps: Vec::new(),
+            is_analyzed: false,
+            is_armed: false,
+            clients,
+            way_back: WayBack::NotWanted,
+            way: None,
+            is_fenced: false,
+            fence: None,
+            compared: not_compared(what),
+            is_redirected: false,
+        };
+        let stage = switch.run.state.switch_stage(&what.name)?;
+        let is_ready = switch.run.replica.phase == Phase::Ready;
+        if is_ready && stage == SwitchStage::Begun {
+            switch.is_fenced = fence::is_there(switch.source()?).map_err(ReplicaError::Source)?;
+            switch.failure = Some("an earlier command ended in the middle of it".to_owned());
+        }
+        if stage != SwitchStage::Done {
+            switch.find_way_back(is_ready)?;
+        }
+        Ok(switch)
+    }
+
+    /// The source, for statements that may take a time.
+    fn source(&mut self) -> Result<&mut Connection> {
+        if self.source.as_ref().is_some_and(Connection::is_closed) {
+            self.source = None;
+        }
+        let connection = match self.source.take() {
+            Some(connection) => connection,
+            None => {
+                let mut connection = connect(&self.run.source).map_err(ReplicaError::Source)?;
+                connection.set_patience(PATIENCE);
+                connection
+            }
+        };
+        Ok(self.source.insert(connection))
+    }
+
+    fn find_way_back(&mut self, is_ready: bool) -> Result<()> {
+        let Some(name) = &self.what.way_back else {
+            return Ok(());
+        };
+        self.way_back = WayBack::Missing;
+        let Some(replica) = reverse::find(&self.run.source, name)? else {
+            return Ok(());
+        };
+        match (replica.phase, is_ready) {
+            (Phase::Preparing, _) => {
+                self.way = reverse::found(&self.run.source, &self.what.target, replica)?;
+                if self.way.is_some() {
+                    self.way_back = WayBack::Prepared;
+                }
+            }
+            (Phase::Ready, false) => self.way_back = WayBack::Ready,
+            (Phase::Promoted, _) => {}
+            _ => {
+                self.refusal = Some(format!(
+                    "the source has a replica \"{name}\" of its own: give the way back another name (--reverse)"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for what would make it fail.
+    fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+        let facts = self.facts()?;
+        let found = findings(&self.run.replica, &facts);
+        watcher.found(&found);
+        if found.iter().any(Finding::is_error) && self.refusal.is_none() {
+            self.refusal = Some(ReplicaError::Preflight(found).to_string());
+        }
+        Ok(())
+    }
+
+    fn facts(&mut self) -> Result<SwitchFacts> {
+        let wants_way_back = self.what.way_back.is_some();
+        let target = self.run.state.connection();
+        let back = match wants_way_back {
+            true => Some(readiness::back_of_target(target).map_err(ReplicaError::Target)?),
+            false => None,
+        };
+        let lacks = self.run.lacks.clone();
+        let source = self.source()?;
+        let ask = || -> Result<SwitchFacts, ClientError> {
+            let facts = readiness::of_source(source)?;
+            let back = back.map(|back| readiness::back_of_source(source, back));
+            Ok(SwitchFacts {
+                lacks,
+                back: back.transpose()?,
+                ..facts
+            })
+        };
+        ask().map_err(ReplicaError::Source)
+    }
+
+    /// What would make the pause long now.
+    fn waits(&mut self) -> Result<Option<String>> {
+        let max_pause = self.what.max_pause;
+        let source = self.source()?;
+        let asked = readiness::long_transactions(source, max_pause);
+        if let Some(words) = asked.map_err(ReplicaError::Source)? {
+            return Ok(Some(words));
+        }
+        let end = source.query_one(END).and_then(|row| field::<Lsn>(&row, 0));
+        let end = end.map_err(ReplicaError::Source)?;
+        let stands = self.run.state.applied(&self.what.name)?.lsn;
+        let behind = stands.map_or(u64::MAX, |stands| end.bytes_since(stands));
+        Ok((behind > NEAR_BYTES).then(|| match stands {
+            None => "nothing is applied to the target yet".to_owned(),
+            Some(_) => format!("the target is {} behind", figures::bytes(behind as f64)),
+        }))
+    }
+
+    fn see(&mut self) -> Result<SwitchSeen> {
+        let stage = self.run.state.switch_stage(&self.what.name)?;
+        let promotion = self.run.see()?;
+        let is_before = stage == SwitchStage::None && self.run.replica.phase == Phase::Ready;
+        let waits = match is_before && self.is_armed && self.failure.is_none() {
+            true => self.waits()?,
+            false => None,
+        };
+        let mut refusal = self.refusal.clone();
+        if is_before && refusal.is_none() {
+            let next = promotion::next(Wish::default(), &self.run.replica, &promotion);
+            if let Next::Refuse(words) = next {
+                refusal = Some(words);
+            }
+        }
+        Ok(SwitchSeen {
+            stage,
+            refusal,
+            waits,
+            failure: self.failure.clone(),
+            is_overdue: self.began.elapsed() >= self.what.timeout,
+            is_late: self.left().is_zero(),
+            is_analyzed: self.is_analyzed,
+            is_armed: self.is_armed,
+            clients: self.clients,
+            way_back: self.way_back,
+            is_fenced: self.is_fenced,
+            fence: self.fence,
+            compared: self.compared.clone(),
+            is_redirected: self.is_redirected,
+            promotion,
+        })
+    }
+
+    /// What is left of this attempt's time.
+    fn left(&self) -> Duration {
+        let passed = self.paused.map_or(Duration::ZERO, |at| at.elapsed());
+        self.what.max_pause.saturating_sub(passed)
+    }
+
+    fn take(&mut self, step: Step, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+        let began = Instant::now();
+        let is_pausing = matches!(step, Step::Pause | Step::Fence);
+        if is_pausing && self.paused.is_none() {
+            self.paused = Some(began);
+        }
+        let name = &self.what.name;
+        let label = label(&step);
+        match step {
+            Step::Refuse(_) | Step::Done => {}
+            Step::Analyze => {
+                watcher.says("gathering the target's statistics");
+                finish::analyze(&self.what.target, ANALYZE_JOBS)?;
+                self.is_analyzed = true;
+            }
+            Step::Prepare => self.prepare(watcher)?,
+            Step::Unprepare => self.unprepare()?,
+            Step::Arm => self.arm()?,
+            Step::Wait(words) => self.wait(&words, watcher)?,
+            Step::Begin => {
+                self.run.state.set_switch_stage(name, SwitchStage::Begun)?;
+                failpoint::SWITCH_BEGUN.reach();
+            }
+            Step::Pause => self.pause(),
+            Step::Fence => self.raise_fence(),
+            Step::Drain(end) => self.drain(end)?,
+            Step::Compare => self.compare(watcher),
+            Step::Promotion(next) => self.run.take(next, &mut |_| {})?,
+            Step::Reverse => self.reverse()?,
+            Step::Redirect => self.redirect(watcher)?,
+            Step::Resume => self.resume()?,
+            Step::Unfence => self.unfence()?,
+            Step::Forget => self.run.state.set_switch_stage(name, SwitchStage::None)?,
+            Step::Finish => {
+                failpoint::SWITCH_CLEANED.reach();
+                self.run.state.set_switch_stage(name, SwitchStage::Done)?;
+            }
+        }
+        if let (Some(label), true) = (label, self.paused.is_some() && self.pause.is_none()) {
+            self.steps.push((label, began.elapsed()));
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+        let Some(name) = &self.what.way_back else {
+            return Ok(());
+        };
+        watcher.says("making the slot for the way back");
+        self.way = Some(reverse::prepare(name, &self.run.source, &self.what.target)?);
+        self.way_back = WayBack::Prepared;
+        failpoint::SWITCH_PREPARED.reach();
+        Ok(())
+    }
+
+    fn unprepare(&mut self) -> Result<()> {
+        if let Some(way) = self.way.take() {
+            reverse::remove(&way.replica, &self.run.source, &self.what.target)?;
+        }
+        self.way_back = WayBack::Missing;
+        Ok(())
+    }
+
+    /// Lets the process that applies look often: it is to hold at a position that never comes.
+    fn arm(&mut self) -> Result<()> {
+        let (name, state) = (&self.what.name, &mut self.run.state);
+        let never = Lsn::from(u64::MAX);
+        if !state.begin_hold(name, never, self.what.timeout + PATIENCE)? {
+            return Err(ReplicaError::State(state.hold_words(name)?));
+        }
+        let began = Instant::now();
+        let (mut before, mut at, mut looks) = (state.looked(name)?, Instant::now(), 0);
+        while looks < LOOKS {
+            thread::sleep(Duration::from_millis(10));
+            let now = state.looked(name)?;
+            if now != before {
+                looks = if at.elapsed() < OFTEN { looks + 1 } else { 0 };
+                (before, at) = (now, Instant::now());
+            }
+            if began.elapsed() > ARMED_WITHIN {
+                state.end_hold(name)?;
+                return Err(ReplicaError::State(format!(
+                    "the process that applies to replica \"{name}\" does not look often at what is wanted: is \
+                     its lockstep as new as this one, and the target not overloaded?"
+                )));
+            }
+        }
+        self.is_armed = true;
+        Ok(())
+    }
+
+    fn wait(&mut self, words: &str, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+        watcher.says(&format!("waiting: {words}"));
+        let rest = match self.failure.take() {
+            Some(_) => REST,
+            None => LOOK_EVERY,
+        };
+        thread::sleep(rest);
+        (self.fence, self.paused, self.compared) = (None, None, not_compared(self.what));
+        self.run.drained = Drained::NotYet;
+        self.steps.clear();
+        self.run.refresh()
+    }
+
+    fn pause(&mut self) {
+        let Some(pooled) = &self.pooled else {
+            return;
+        };
+        match pooled.pause(self.left().min(PAUSED_WITHIN)) {
+            Ok(()) => self.clients = Clients::Wait,
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    fn raise_fence(&mut self) {
+        let left = self.left();
+        self.is_fenced = true;
+        let raised = self
+            .source()
+            .and_then(|source| fence::raise(source, left).map_err(ReplicaError::Source));
+        match raised {
+            Ok(end) => {
+                failpoint::SWITCH_FENCED.reach();
+                self.fence = Some(end);
+                self.run.says = SourceSays::Ends(end);
+            }
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    fn drain(&mut self, end: Lsn) -> Result<()> {
+        self.run.drained = self.run.drain(end, self.left())?;
+        match &self.run.drained {
+            Drained::Not(words) => self.failure = Some(words.clone()),
+            _ => failpoint::SWITCH_DRAINED.reach(),
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, watcher: &mut dyn SwitchWatcher) {
+        let done = match self.what.compare {
+            Compare::None => Ok(None),
+            Compare::Counts => self.compare_counts(),
+            Compare::Full => self.compare_rows(watcher),
+        };
+        match done {
+            Ok(None) => self.compared = Compared::Equal,
+            Ok(Some(words)) => {
+                self.failure = Some(words.clone());
+                // Another attempt finds the same.
+                self.refusal = Some(words);
+            }
+            Err(error) => self.failure = Some(format!("the comparison did not end: {error}")),
+        }
+    }
+
+    /// Compares the numbers of rows. What differs, in words.
+    fn compare_counts(&mut self) -> Result<Option<String>> {
+        let name = &self.what.name;
+        let tables = self.run.state.tables(name)?;
+        let left = self.left();
+        let count = |conninfo: &Conninfo| -> Result<Vec<u64>, ClientError> {
+            let mut session = session(conninfo)?;
+            session.set_patience(left);
+            let mut counts = Vec::new();
+            for table in &tables {
+                let sql = format!("SELECT count(*) FROM ONLY {}", table.name.sql());
+                counts.push(field(&session.query_one(&sql)?, 0)?);
+            }
+            Ok(counts)
+        };
+        let (here, there) = thread::scope(|scope| {
+            let counting = scope.spawn(|| count(&self.run.source));
+            let there = count(&self.what.target);
+            let here = counting.join();
+            (
+                here.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                there,
+            )
+        });
+        let (here, there) = (
+            here.map_err(ReplicaError::Source)?,
+            there.map_err(ReplicaError::Target)?,
+        );
+        let sides = tables.iter().zip(here.iter().zip(&there));
+        let differ: Vec<_> = sides
+            .filter(|(_, (here, there))| here != there)
+            .map(|(table, (here, there))| format!("{} ({here} and {there})", table.name))
+            .collect();
+        Ok((!differ.is_empty()).then(|| {
+            format!(
+                "source and target have different numbers of rows: {}; see lockstep replica verify",
+                differ.join(", ")
+            )
+        }))
+    }
+
+    /// Compares all rows, which holds the replica by itself. What differs, in words.
+    fn compare_rows(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<Option<String>> {
+        let name = &self.what.name;
+        self.run.state.end_hold(name)?;
+        self.run.state.let_hold_go(name)?;
+        let what = Replicated {
+            name: name.clone(),
+            target: self.what.target.clone(),
+            source: Some(self.run.source.clone()),
+            jobs: ANALYZE_JOBS,
+            patience: self.left(),
+        };
+        let report = verify::replica(&what, &mut |words| watcher.says(words))?;
+        // Nobody has written since, so it stands where it stood.
+        self.run.drained = Drained::NotYet;
+        Ok((!report.is_equal())
+            .then(|| "source and target differ: lockstep replica verify names the rows".to_owned()))
+    }
+
+    fn reverse(&mut self) -> Result<()> {
+        let way = self.way.as_ref().ok_or_else(|| {
+            ReplicaError::State(
+                "the slot for the way back is gone from the target; repeat the command with --no-reverse"
+                    .to_owned(),
+            )
+        })?;
+        reverse::complete(way, &self.run.source, &self.what.target)?;
+        failpoint::SWITCH_REVERSED.reach();
+        self.way_back = WayBack::Ready;
+        Ok(())
+    }
+
+    /// Runs the user's command, and lets the pooler read its configuration.
+    fn redirect(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+        let before = self.pooled.as_ref().map(Pooled::look).transpose()?;
+        if let Some(command) = &self.what.on_switch {
+            let server = self.run.state.connection().server();
+            let server = server.map_err(ReplicaError::Target)?;
+            redirected(
+                Command::new("sh")
+                    .args(["-c", command])
+                    .env("LOCKSTEP_REPLICA", &self.what.name)
+                    .env("LOCKSTEP_HOST", &server.host)
+                    .env("LOCKSTEP_PORT", server.port.to_string())
+                    .env("LOCKSTEP_DATABASE", &server.database),
+            )?;
+        }
+        if let (Some(pooled), Some(before)) = (&self.pooled, before) {
+            pooled.reload()?;
+            let now = pooled.look()?;
+            if now.to == before.to {
+                watcher.says(&format!(
+                    "PgBouncer's database {} leads to {} as before: that must be another server now",
+                    pooled.database, now.to
+                ));
+            }
+        }
+        failpoint::SWITCH_REDIRECTED.reach();
+        self.is_redirected = true;
+        if self.clients == Clients::Direct {
+            self.pause = self.paused.map(|at| at.elapsed());
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        if let Some(pooled) = &self.pooled {
+            pooled.resume()?;
+        }
+        self.clients = Clients::Flow;
+        if self.is_redirected {
+            self.pause = self.paused.map(|at| at.elapsed());
+        }
+        Ok(())
+    }
+
+    fn unfence(&mut self) -> Result<()> {
+        if self.failure.is_none() {
+            let most = span::show(self.what.max_pause);
+            self.failure = Some(format!("clients had waited for {most} (--max-pause)"));
+        }
+        let left = fence::lower(self.source()?).map_err(ReplicaError::Source)?;
+        self.run.notes.extend(fence_left(&left));
+        self.is_fenced = false;
+        self.run.state.end_hold(&self.what.name)?;
+        self.is_armed = false;
+        Ok(())
+    }
+
+    fn done(self, is_again: bool) -> Result<Switched> {
+        let way_back = match (&self.what.way_back, self.way_back) {
+            (Some(name), WayBack::Ready) => reverse::find(&self.run.source, name)?,
+            _ => None,
+        };
+        Ok(Switched {
+            is_again,
+            promoted: self.run.done(is_again)?,
+            pause: self.pause,
+            steps: self.steps,
+            way_back,
+        })
+    }
+}
+
+fn not_compared(what: &Switchover) -> Compared {
+    match what.compare {
+        Compare::None => Compared::NotWanted,
+        _ => Compared::NotYet,
+    }
+}
+
+/// What the time of a step is called.
+fn label(step: &Step) -> Option<&'static str> {
+    Some(match step {
+        Step::Pause => "pooler",
+        Step::Fence => "fence",
+        Step::Drain(_) => "drain",
+        Step::Compare => "comparison",
+        Step::Promotion(Next::Fence) => "end of apply",
+        Step::Promotion(Next::SetSequences) => "sequences",
+        Step::Reverse => "way back",
+        Step::Promotion(Next::Open) => "opening",
+        Step::Redirect => "redirection",
+        Step::Resume => "pooler again",
+        _ => return None,
+    })
+}
+
+/// Runs the command that leads clients to the target.
+fn redirected(command: &mut Command) -> Result<()> {
+    let failed = |words: String| {
+        ReplicaError::State(format!(
+            "the command that leads clients to the target (--on-switch) {words}. The target is open, and the source \
+             takes no writes; clients of a pooler wait. Mend the command and repeat lockstep replica switchover"
+        ))
+    };
+    let io = |error: std::io::Error| failed(format!("could not be run: {error}"));
+    let mut child = command.stdin(Stdio::null()).spawn().map_err(io)?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(io)? {
+            return match status.success() {
+                true => Ok(()),
+                false => Err(failed(format!("has failed ({status})"))),
+            };
+        }
+        if began.elapsed() >= REDIRECTED_WITHIN {
+            child.kill().map_err(io)?;
+            child.wait().map_err(io)?;
+            let most = span::show(REDIRECTED_WITHIN);
+            return Err(failed(format!("did not end within {most}")));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What a pause would be made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehearsed {
+    /// Each part of the pause, and whether it was measured.
+    pub parts: Vec<(&'static str, Duration, bool)>,
+    /// What would be waited for first.
+    pub waits: Option<String>,
+    /// Tables that would be fenced.
+    pub tables: usize,
+}
+
+/// Time that the fence of one table is taken to need, and the parts that cannot be measured without doing them.
+const FENCE_OF_TABLE: Duration = Duration::from_micros(300);
+const UNMEASURED: Duration = Duration::from_millis(300);
+
+/// Looks for what would make it fail, and measures what a pause would be made of. Apply stands still for a
+/// moment; otherwise nothing is changed.
+pub fn rehearse(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Rehearsed> {
+    let promote = to_promote(what);
+    let mut switch = Switch::open(what, &promote)?;
+    switch.run.replica.check_ready()?;
+    switch.look(watcher)?;
+    if let Some(words) = switch.see()?.refusal {
+        return Err(ReplicaError::State(words));
+    }
+    let mut parts = Vec::new();
+    let mut timed = |part: &'static str, began: Instant| parts.push((part, began.elapsed(), true));
+    if let Some(pooled) = &switch.pooled {
+        let began = Instant::now();
+        pooled.look()?;
+        timed("pooler", began);
+    }
+    switch.arm()?;
+    let waits = switch.waits()?;
+    let end = fence::mark(switch.source()?).map_err(ReplicaError::Source)?;
+    let began = Instant::now();
+    let drained = switch.run.drain(end, what.timeout)?;
+    timed("drain", began);
+    if what.compare == Compare::Counts {
+        let began = Instant::now();
+        switch.compare_counts()?;
+        timed("comparison", began);
+    }
+    switch.run.state.end_hold(&what.name)?;
+    if let Drained::Not(words) = drained {
+        return Err(ReplicaError::State(words));
+    }
+    let tables = fence::tables(switch.source()?).map_err(ReplicaError::Source)?;
+    let many = u32::try_from(tables).unwrap_or(u32::MAX);
+    parts.push(("fence", FENCE_OF_TABLE.saturating_mul(many), false));
+    parts.push(("end of apply, sequences, opening", UNMEASURED, false));
+    Ok(Rehearsed {
+        parts,
+        waits,
+        tables,
+    })
+}

@@ -1,0 +1,52 @@
+//! A switchover: how far it is.
+//!
+//! | column of `lockstep.replica` | what | written |
+//! |---|---|---|
+//! | `switchover` | `begun` or `done`; NULL if there is none | before clients notice anything; at its end |
+
+use lockstep_client::field;
+
+use super::{ReplicaState, as_text};
+use crate::error::{ReplicaError, Result};
+
+/// How far a switchover is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchStage {
+    /// There is none, or one that was taken back.
+    None,
+    /// Entered before clients are made to wait. In phase ready it is taken back after a crash, later it goes on.
+    Begun,
+    /// Entered once clients write on the target. The end.
+    Done,
+}
+
+as_text!(
+    SwitchStage,
+    "switchover",
+    (SwitchStage::None, ""),
+    (SwitchStage::Begun, "begun"),
+    (SwitchStage::Done, "done"),
+);
+
+impl ReplicaState {
+    /// How far a replica's switchover is.
+    pub fn switch_stage(&mut self, name: &str) -> Result<SwitchStage> {
+        let sql = "SELECT coalesce(switchover, '') FROM lockstep.replica WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let read = rows.and_then(|rows| rows.first().map(|row| field(row, 0)).transpose());
+        let text: Option<String> = read.map_err(ReplicaError::Target)?;
+        SwitchStage::parse(&text.unwrap_or_default())
+    }
+
+    /// Keeps how far a replica's switchover is.
+    pub fn set_switch_stage(&mut self, name: &str, stage: SwitchStage) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET switchover = nullif($2, '') WHERE name = $1";
+        let set = (self.connection).query_with(sql, &[&name, &stage.text()]);
+        set.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// Times that apply's process has written its state, as a text that is another one each time.
+    pub fn looked(&mut self, name: &str) -> Result<Option<String>> {
+        self.written(name)
+    }
+}
