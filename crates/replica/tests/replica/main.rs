@@ -60,6 +60,7 @@ use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::lifecycle::promote::Promote;
 use lockstep_replica::lifecycle::promotion::Wish;
+use lockstep_replica::lifecycle::switchover::{Compare, SwitchWatcher, Switchover};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::state::{Phase, Replica, ReplicaState};
 use lockstep_replica::verify::Replicated;
@@ -165,6 +166,21 @@ fn to_promote(target: Conninfo) -> Promote {
     }
 }
 
+/// Replica r of a target, to switch over to it.
+fn to_switch(target: Conninfo) -> Switchover {
+    Switchover {
+        name: "r".to_owned(),
+        target,
+        source: None,
+        compare: Compare::Counts,
+        pooler: None,
+        on_switch: None,
+        way_back: Some("back".to_owned()),
+        max_pause: LONG,
+        timeout: LONG,
+    }
+}
+
 fn options(source: &Server, target: &Server) -> CreateOptions {
     create_options(conninfo(source), conninfo(target))
 }
@@ -243,5 +259,15 @@ impl Watcher for Told {
 
     fn progress(&mut self, moment: &Moment) {
         self.moments.push(*moment);
+    }
+}
+
+impl SwitchWatcher for Told {
+    fn found(&mut self, findings: &[Finding]) {
+        self.findings = findings.to_vec();
+    }
+
+    fn says(&mut self, words: &str) {
+        self.waits.push(words.to_owned());
     }
 }

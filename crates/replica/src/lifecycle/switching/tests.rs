@@ -83,7 +83,7 @@ impl World {
             }
         }
         if self.applies && self.phase == Phase::Ready {
-            self.target = (self.target + 1).min(self.source);
+            self.target = (self.target + 3).min(self.source);
         }
     }
 

@@ -11,6 +11,7 @@ mod others;
 pub mod process;
 mod promote;
 mod spool;
+mod switchover;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -191,6 +192,7 @@ fn covered() -> BTreeSet<Failpoint> {
         cycles::COVERED.to_vec(),
         others::COVERED.to_vec(),
         promote::ORDER.to_vec(),
+        switchover::ORDER.to_vec(),
     ];
     parts.concat().into_iter().collect()
 }

@@ -15,6 +15,7 @@ use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::promote::promote;
 use lockstep_replica::lifecycle::remove::remove;
+use lockstep_replica::lifecycle::switchover::switchover;
 use lockstep_replica::state::failpoint;
 use lockstep_replica::verify::{self};
 use lockstep_spool::failpoint::Failpoint;
@@ -22,7 +23,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, create_options, following, to_promote, to_verify};
+use crate::{Told, create_options, following, to_promote, to_switch, to_verify};
 
 const DOES: &str = "LOCKSTEP_TEST_DOES";
 const SOURCE: &str = "LOCKSTEP_TEST_SOURCE";
@@ -55,15 +56,21 @@ pub enum Does {
     Reload,
     Verify,
     Promote,
+    /// Switches over, with replica back for the way back.
+    Switchover,
+    /// Follows with replica back.
+    FollowBack,
     Drop,
 }
 
-const ALL: [(Does, &str); 6] = [
+const ALL: [(Does, &str); 8] = [
     (Does::Create, "create"),
     (Does::Follow, "follow"),
     (Does::Reload, "reload"),
     (Does::Verify, "verify"),
     (Does::Promote, "promote"),
+    (Does::Switchover, "switchover"),
+    (Does::FollowBack, "follow-back"),
     (Does::Drop, "drop"),
 ];
 
@@ -273,6 +280,16 @@ fn entry() {
         }
         Does::Promote => {
             promote(&to_promote(target), &mut |_| {}).unwrap();
+        }
+        Does::Switchover => {
+            switchover(&to_switch(target), &mut Told::default()).unwrap();
+        }
+        Does::FollowBack => {
+            let what = Following {
+                name: "back".to_owned(),
+                ..what
+            };
+            follow(&what, &Control::default()).unwrap();
         }
         Does::Drop => {
             remove("r", &target, None).unwrap();

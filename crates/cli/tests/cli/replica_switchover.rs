@@ -1,0 +1,317 @@
+//! `lockstep replica switchover` with real servers: under load through PgBouncer, there and back, and with
+//! sessions that do not want to be fenced.
+
+use std::io::Read;
+use std::process::{Child, Output, Stdio};
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::{TestLab, pause};
+use lockstep_lab::pinning::Side;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+use crate::relay_support;
+use crate::replica::{
+    Running, create_args, in_app, lockstep, on, output, pair, server, sql, text, until, value,
+};
+
+const PROGRAM: &str = "/usr/sbin/pgbouncer";
+
+/// Sums of pgbench's tables, which are the same in each state that a transaction leaves.
+const SUMS: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) || ' ' || \
+    (SELECT sum(tbalance) FROM pgbench_tellers) || ' ' || (SELECT sum(bbalance) FROM pgbench_branches) || ' ' || \
+    (SELECT sum(delta) FROM pgbench_history) || ' ' || (SELECT count(*) FROM pgbench_history)";
+
+fn said(output: &Output) -> String {
+    let all = format!("{} {}", text(&output.stdout), text(&output.stderr));
+    all.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A PgBouncer that leads its database app to a server.
+struct Bouncer {
+    process: Child,
+    conninfo: String,
+    config: String,
+    head: String,
+}
+
+impl Bouncer {
+    fn start(lab: &Lab, server: &Server) -> Self {
+        let folder = lab.folder().join("bouncer");
+        std::fs::create_dir(&folder).unwrap();
+        lab.account().own(&folder).unwrap();
+        let shown = folder.display();
+        let head = format!(
+            "[pgbouncer]\nunix_socket_dir = {shown}\nlisten_port = 6543\nauth_type = any\n\
+             admin_users = {SUPERUSER}\npool_mode = transaction\ndefault_pool_size = 8\n[databases]\n"
+        );
+        let (sockets, port) = (server.sockets().display(), server.port());
+        let leads = format!("app = host={sockets} port={port} dbname=app user={SUPERUSER}\n");
+        let config = lab
+            .write_file("bouncer.ini", &format!("{head}{leads}"))
+            .unwrap();
+        let mut command = lab.launcher().command(PROGRAM);
+        command.arg("-q").arg(&config).stderr(Stdio::null());
+        let process = lab.launcher().spawn(command, Side::Both).unwrap();
+        let bouncer = Self {
+            process,
+            conninfo: format!("host={shown} port=6543 user={SUPERUSER}"),
+            config: config.display().to_string(),
+            head,
+        };
+        relay_support::until("PgBouncer answers", || bouncer.connect("pgbouncer"));
+        bouncer
+    }
+
+    fn connect(&self, database: &str) -> Option<Connection> {
+        let conninfo = format!("{} dbname={database}", self.conninfo);
+        Connection::connect(&Conninfo::parse(&conninfo).unwrap(), Purpose::Sql, "test").ok()
+    }
+
+    fn console(&self) -> String {
+        format!("{} dbname=pgbouncer", self.conninfo)
+    }
+
+    /// What leads it to another server.
+    fn on_switch(&self) -> String {
+        format!(
+            "printf '%sapp = host=%s port=%s dbname=%s user={SUPERUSER}\\n' '{}' \"$LOCKSTEP_HOST\" \
+             \"$LOCKSTEP_PORT\" \"$LOCKSTEP_DATABASE\" > {}",
+            self.head, self.config
+        )
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pgbench(lab: &Lab, args: &[&str]) -> Child {
+    let mut command = lab.launcher().command(lab.package().bin().join("pgbench"));
+    command
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Transactions that pgbench has made, none of which failed.
+fn made(mut load: Child) -> u64 {
+    let mut said = String::new();
+    load.stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    let mut errors = String::new();
+    load.stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut errors)
+        .unwrap();
+    assert!(load.wait().unwrap().success(), "{said} {errors}");
+    let number = |label: &str| -> u64 {
+        let line = said.lines().find(|line| line.starts_with(label));
+        let line = line.unwrap_or_else(|| panic!("{said} {errors}"));
+        let number = line[label.len()..].trim().split([' ', '/']).next();
+        number.unwrap().parse().unwrap()
+    };
+    assert_eq!(number("number of failed transactions:"), 0, "{said}");
+    number("number of transactions actually processed:")
+}
+
+fn follows(lab: &Lab, name: &str, to: &str, target: &Server) -> Running {
+    let log = std::fs::File::create(lab.folder().join(format!("{name}.log"))).unwrap();
+    let child = lockstep(&["run", name, "--target", to]).stderr(log).spawn();
+    let mut process = Running(child.unwrap());
+    let state =
+        format!("SELECT coalesce(apply_state, '') FROM lockstep.replica WHERE name = '{name}'");
+    until(target, &state, "applying", &mut process.0);
+    process
+}
+
+#[test]
+fn clients_of_a_pooler_move_there_and_back_without_an_error() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let filled = pgbench(
+        &lab,
+        &[
+            "-i",
+            "-q",
+            "-s",
+            "1",
+            "-h",
+            source.sockets().to_str().unwrap(),
+            "-p",
+            &source.port().to_string(),
+            "-U",
+            SUPERUSER,
+            "app",
+        ],
+    );
+    assert!(filled.wait_with_output().unwrap().status.success());
+    on(
+        &source,
+        "CREATE SEQUENCE numbers; SELECT setval('numbers', 70)",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let bouncer = Bouncer::start(&lab, &source);
+    let mut process = follows(&lab, "r", &to, &target);
+
+    let socket = lab.folder().join("bouncer");
+    let load = |seconds: &str| {
+        pgbench(
+            &lab,
+            &[
+                "-n",
+                "-c",
+                "4",
+                "-R",
+                "200",
+                "-T",
+                seconds,
+                "-h",
+                socket.to_str().unwrap(),
+                "-p",
+                "6543",
+                "-U",
+                SUPERUSER,
+                "app",
+            ],
+        )
+    };
+    let (console, hook) = (bouncer.console(), bouncer.on_switch());
+    let pooled = [
+        "--pgbouncer",
+        &console,
+        "--on-switch",
+        &hook,
+        "--max-pause",
+        "5s",
+        "--timeout",
+        "50s",
+    ];
+    let switchover = |name: &str, to: &str| {
+        let args = [
+            &["switchover", name, "--target", to, "--verify", "counts"][..],
+            &pooled,
+        ]
+        .concat();
+        output(&args)
+    };
+    let mut dry = vec!["switchover", "r", "--target", &to, "--dry-run"];
+    dry.extend(pooled);
+    let rehearsed = output(&dry);
+    assert!(rehearsed.status.success(), "{}", said(&rehearsed));
+    assert!(
+        said(&rehearsed).contains("the pause would be about"),
+        "{rehearsed:?}"
+    );
+    let fence = "SELECT count(*) FROM pg_trigger WHERE tgname = 'lockstep_fence'";
+    assert_eq!(value(&source, fence), "0");
+
+    let first = load("12");
+    let history = "SELECT count(*) > 200 FROM pgbench_history";
+    while value(&target, history) != "t" {
+        pause();
+    }
+    let done = switchover("r", &to);
+    assert!(done.status.success(), "{}", said(&done));
+    println!("{}", text(&done.stdout));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let made_first = made(first);
+    let end = value(&target, SUMS);
+    assert_eq!(end.split(' ').next_back().unwrap(), made_first.to_string());
+    assert_eq!(value(&target, "SELECT nextval('numbers')"), "71");
+    // Nobody writes on the source, whatever they set.
+    let mut stubborn = sql(&source);
+    let refused = stubborn
+        .execute("SET default_transaction_read_only = off; DELETE FROM pgbench_history")
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("switchover has moved it"),
+        "{refused}"
+    );
+    let again = switchover("r", &to);
+    assert!(said(&again).contains("was done before"), "{}", said(&again));
+
+    // The old server takes what the way back has kept, and then the clients.
+    let mut process = follows(&lab, "r_back", &from, &source);
+    let second = load("12");
+    while value(
+        &source,
+        &format!(
+            "SELECT count(*) > {} FROM pgbench_history",
+            made_first + 200
+        ),
+    ) != "t"
+    {
+        pause();
+    }
+    let done = switchover("r_back", &from);
+    assert!(done.status.success(), "{}", said(&done));
+    println!("{}", text(&done.stdout));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let made_second = made(second);
+    let sums = value(&source, SUMS);
+    let all: Vec<_> = sums.split(' ').collect();
+    assert!(all[..4].iter().all(|sum| *sum == all[0]), "{sums}");
+    assert_eq!(all[4], (made_first + made_second).to_string());
+    assert_eq!(value(&source, fence), "0");
+    let phase = "SELECT phase FROM lockstep.replica WHERE name = 'r'";
+    assert_eq!(value(&target, phase), "promoted");
+}
+
+#[test]
+fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
+    let (lab, source, target) = pair(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE UNLOGGED TABLE scratch (id int); \
+         INSERT INTO scratch VALUES (1)",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let switchover =
+        |more: &[&str]| output(&[&["switchover", "r", "--target", &to][..], more].concat());
+    let found = switchover(&[]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(
+        said(&found).contains("unlogged tables have rows"),
+        "{found:?}"
+    );
+    assert!(said(&found).contains("public.scratch"), "{found:?}");
+    on(&source, "TRUNCATE scratch");
+    assert!(said(&switchover(&[])).contains("start lockstep replica run"));
+
+    let _process = follows(&lab, "r", &to, &target);
+    // One that has written holds the fence up.
+    let mut writer = sql(&source);
+    writer.execute("BEGIN; INSERT INTO a VALUES (1)").unwrap();
+    let late = switchover(&["--timeout", "4s", "--max-pause", "300ms"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    assert!(
+        said(&late).contains("transactions are open"),
+        "{}",
+        said(&late)
+    );
+    writer.execute("COMMIT; INSERT INTO a VALUES (2)").unwrap();
+    let left = "SELECT (SELECT count(*) FROM pg_trigger WHERE tgname = 'lockstep_fence') + \
+        (SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '%back%')";
+    assert_eq!([value(&source, left), value(&target, left)], ["0", "0"]);
+
+    // No comparison is done in a millisecond.
+    let late = switchover(&["--timeout", "2s", "--max-pause", "1ms", "--no-reverse"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    on(&source, "INSERT INTO a VALUES (3)");
+    assert_eq!(value(&source, "SHOW default_transaction_read_only"), "off");
+
+    let done = switchover(&["--max-pause", "5s", "--no-reverse", "--verify", "full"]);
+    assert!(done.status.success(), "{}", said(&done));
+    on(&target, "INSERT INTO a VALUES (4)");
+    assert_eq!(value(&target, "SELECT count(*) FROM a"), "4");
+    assert!(sql(&source).execute("INSERT INTO a VALUES (5)").is_err());
+}

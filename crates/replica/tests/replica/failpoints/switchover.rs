@@ -1,0 +1,101 @@
+//! A switchover that dies at each failpoint, and ends the same; and the way back has all that was written since.
+
+use lockstep_replica::state::failpoint::{
+    PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_DRAINED, SWITCH_FENCED,
+    SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
+};
+use lockstep_spool::failpoint::Failpoint;
+
+use super::Scene;
+use super::process::{Death, Does};
+use crate::apply_lab::until;
+use crate::{on, sql, values};
+
+/// Failpoints of a switchover alone, in the order in which it comes there.
+pub const ORDER: [Failpoint; 7] = [
+    SWITCH_PREPARED,
+    SWITCH_BEGUN,
+    SWITCH_FENCED,
+    SWITCH_DRAINED,
+    SWITCH_REVERSED,
+    SWITCH_REDIRECTED,
+    SWITCH_CLEANED,
+];
+
+/// Those before the state says that the replica is being promoted: what is done is taken back.
+const BEFORE: [Failpoint; 4] = [SWITCH_PREPARED, SWITCH_BEGUN, SWITCH_FENCED, SWITCH_DRAINED];
+
+#[test]
+fn a_switchover_goes_on_from_every_failpoint() {
+    let scene = Scene::bare();
+    on(&scene.source, "CREATE SEQUENCE s");
+    let scene = Scene::of(scene);
+    let _follower = scene.start(Does::Follow, 1, None);
+    until("that it applies", || scene.is_applied_to());
+    scene.write("");
+    on(&scene.source, "SELECT setval('s', 70)");
+
+    let dies = |at| {
+        let mut process = scene.start(Does::Switchover, 1, Some(Death::at(at, 0)));
+        process.dies_at(at, || {});
+    };
+    for at in BEFORE {
+        dies(at);
+        let takes_writes = sql(&scene.source)
+            .execute("INSERT INTO log VALUES (0, 'x'); DELETE FROM log WHERE n = 0");
+        let is_fenced = [SWITCH_FENCED, SWITCH_DRAINED].contains(&at);
+        assert_eq!(
+            takes_writes.is_err(),
+            is_fenced,
+            "{} {takes_writes:?}",
+            at.name()
+        );
+    }
+    // Each is taken back by the next, which then dies further on.
+    let written = scene.next() - 1;
+    for at in [
+        PROMOTE_BEGUN,
+        PROMOTE_SEQUENCES,
+        SWITCH_REVERSED,
+        SWITCH_REDIRECTED,
+    ] {
+        dies(at);
+        let refused = sql(&scene.source).execute("INSERT INTO log VALUES (-1, 'later')");
+        assert!(refused.is_err(), "{}", at.name());
+    }
+    // The target is open.
+    on(
+        &scene.target,
+        "INSERT INTO log VALUES (1001, 'there'); SELECT nextval('s')",
+    );
+    dies(SWITCH_CLEANED);
+    assert!(
+        scene.start(Does::Switchover, 1, None).succeeds(),
+        "{}",
+        scene.said()
+    );
+    assert_eq!(values(&scene.target, "SELECT nextval('s')"), ["72"]);
+    let log = format!("SELECT count(*) FROM log WHERE n <= {written}");
+    assert_eq!(values(&scene.target, &log), [written.to_string()]);
+    let state = "SELECT phase || ' ' || switchover FROM lockstep.replica";
+    assert_eq!(values(&scene.target, state), ["promoted done"]);
+    let slots = "SELECT count(*) FROM pg_replication_slots";
+    assert_eq!(values(&scene.source, slots), ["0"]);
+    assert_eq!(values(&scene.target, slots), ["1"]);
+
+    // The way back begins with the first row that was written there.
+    on(&scene.target, "INSERT INTO log VALUES (1002, 'there')");
+    let starts = scene.starts(1);
+    let turned = super::process::Starts {
+        source: starts.target.clone(),
+        target: starts.source.clone(),
+        ..starts
+    };
+    let _back = turned.start(Does::FollowBack, None);
+    let all = "SELECT count(*) || ' ' || sum(hashtext(l::text)) FROM log l";
+    until("that the way back is applied", || {
+        values(&scene.source, all) == values(&scene.target, all)
+    });
+    let later = "SELECT count(*) FROM log WHERE n > 1000";
+    assert_eq!(values(&scene.source, later), ["2"]);
+}
