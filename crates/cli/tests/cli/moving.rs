@@ -80,7 +80,9 @@ fn a_newcomer_who_follows_the_chapter_arrives() {
     ] {
         assert_eq!(value(&target, query), wanted, "{query}");
     }
-    assert_eq!(value(&source, "SHOW default_transaction_read_only"), "off");
+    // The old server is there, and takes no writes.
+    assert_eq!(value(&source, "SHOW default_transaction_read_only"), "on");
+    assert_eq!(value(&source, "SELECT count(*) FROM sale"), "1050");
     let left = "SELECT count(*) FROM pg_replication_slots";
     assert_eq!([value(&source, left), value(&target, left)], ["0", "0"]);
 }

@@ -273,12 +273,21 @@ impl<'a> Run<'a> {
 
     pub(super) fn see(&mut self) -> Result<Seen> {
         let name = &self.what.name;
-        let (holder, applied) = self
-            .state
-            .at_one_moment(|state| Ok((state.holder(name)?, state.applied(name)?)))?;
+        // Once the promotion has begun without a loss, nobody asks any more who applies.
+        let matters = self.replica.phase == Phase::Ready || self.what.wish.with_data_loss;
+        let (holder, applied) = match matters {
+            true => (self.state)
+                .at_one_moment(|state| Ok((state.holder(name)?, state.applied(name)?)))?,
+            false => (Holder::Nobody, Applied::default()),
+        };
         let process = self.process(holder, &applied)?;
         let name = &self.what.name;
-        let tables = self.state.tables(name)?;
+        let whole_from = match self.what.wish.with_data_loss {
+            true => (self.state.tables(name)?.iter())
+                .filter_map(|table| table.start)
+                .max(),
+            false => None,
+        };
         let promotion = self.state.promotion(name)?;
         let spool = applied.spool.as_ref();
         let spool = spool.map(|spool| (spool.from, spool.to));
@@ -294,10 +303,8 @@ impl<'a> Run<'a> {
             process,
             spool,
             stands: self.state.stands(name)?,
-            whole_from: (tables.iter().filter_map(|table| table.start))
-                .max()
-                .unwrap_or(Lsn::INVALID),
-            has_cycled: self.state.has_cycled(name)?,
+            whole_from: whole_from.unwrap_or(Lsn::INVALID),
+            has_cycled: !self.replica.frequency.is_zero() && self.state.has_cycled(name)?,
             drained: self.drained.clone(),
             is_fenced: self.is_fenced,
             is_open: self.is_open,

@@ -37,6 +37,9 @@ pub struct Reverse {
     published: String,
     timeline: Timeline,
     tables: Vec<TableName>,
+    /// Sessions of the new server, and of the old one with its state, which are made before clients wait.
+    server: Connection,
+    state: ReplicaState,
 }
 
 /// The replica of this name in the old source's state, if it has one.
@@ -95,10 +98,16 @@ pub fn prepare(name: &str, old: &Conninfo, new: &Conninfo) -> Result<Reverse> {
     maker
         .create_slot(&replica.slot, PLUGIN, false, failover)
         .map_err(ReplicaError::Target)?;
-    let reverse = seen(&mut server, replica, &facts, timeline)?;
-    let listed: Vec<_> = reverse.1;
+    let (published, listed) = seen(&mut server, &replica, &facts)?;
     state.add_tables(name, &listed).map_err(turned)?;
-    Ok(reverse.0)
+    Ok(Reverse {
+        replica,
+        published,
+        timeline,
+        tables: listed.into_iter().map(|(name, _)| name).collect(),
+        server,
+        state,
+    })
 }
 
 /// Whether a replica was switched to and nothing is left of it on its source.
@@ -147,13 +156,12 @@ fn publish(server: &mut Connection, facts: &Facts, replica: &Replica) -> Result<
     published.map_err(ReplicaError::Target)
 }
 
-/// What the new server has of the way back, and its tables with their OIDs.
+/// The publication as the old server's state is to have it, and its tables with their OIDs.
 fn seen(
     server: &mut Connection,
-    replica: Replica,
+    replica: &Replica,
     facts: &Facts,
-    timeline: Timeline,
-) -> Result<(Reverse, Vec<(TableName, u32)>)> {
+) -> Result<(String, Vec<(TableName, u32)>)> {
     let wanted: HashSet<_> = facts.copied().map(|table| table.name.clone()).collect();
     let look = |server: &mut Connection| -> Result<_, ClientError> {
         let published = publication::text(server, &replica.publication)?;
@@ -169,15 +177,8 @@ fn seen(
             replica.publication
         ))
     })?;
-    let listed: Vec<_> = found.into_iter().map(|it| (it.name, it.oid)).collect();
-    let tables = listed.iter().map(|(name, _)| name.clone()).collect();
-    let reverse = Reverse {
-        replica,
-        published,
-        timeline,
-        tables,
-    };
-    Ok((reverse, listed))
+    let listed = found.into_iter().map(|it| (it.name, it.oid)).collect();
+    Ok((published, listed))
 }
 
 /// Finds what an earlier call has prepared; None if that is not whole.
@@ -197,42 +198,44 @@ pub fn found(old: &Conninfo, new: &Conninfo, replica: Replica) -> Result<Option<
     let mut maker =
         sessions::open(new, Purpose::Replication, APPLICATION).map_err(ReplicaError::Target)?;
     let timeline = maker.identify().map_err(ReplicaError::Target)?.timeline;
-    Ok(Some(seen(&mut server, replica, &facts, timeline)?.0))
+    let (published, listed) = seen(&mut server, &replica, &facts)?;
+    Ok(Some(Reverse {
+        replica,
+        published,
+        timeline,
+        tables: listed.into_iter().map(|(name, _)| name).collect(),
+        server,
+        state,
+    }))
 }
 
 /// Lets the way back begin at the end of the new server's WAL. Call it once nothing is applied there any more
 /// and before anybody else writes; another call does the same again.
-pub fn complete(reverse: &Reverse, old: &Conninfo, new: &Conninfo) -> Result<()> {
-    let slot = &reverse.replica.slot;
-    let advance = || -> Result<_, ClientError> {
-        let mut server = session(new)?;
-        let end = mark(&mut server)?;
+pub fn complete(reverse: &mut Reverse) -> Result<()> {
+    let (slot, server) = (&reverse.replica.slot, &mut reverse.server);
+    let mut advance = || -> Result<_, ClientError> {
+        let end = mark(server)?;
         server.advance_slot(slot, end)?;
         server.slot(slot)
     };
     let gone = || ReplicaError::State(format!("slot \"{slot}\" on the target is gone"));
-    let start = advance()
-        .map_err(ReplicaError::Target)?
-        .ok_or_else(gone)?
-        .confirmed;
-    let name = &reverse.replica.name;
-    let mut state = ReplicaState::open(old).map_err(turned)?;
+    let advanced = advance().map_err(ReplicaError::Target)?;
+    let start = advanced.ok_or_else(gone)?.confirmed;
+    let (name, state) = (&reverse.replica.name, &mut reverse.state);
     let run = |state: &mut ReplicaState, sql: &str| {
         let done = state.connection().execute(sql);
         done.map_err(ReplicaError::Source)
     };
-    run(&mut state, "BEGIN")?;
-    state
-        .set_start(name, start, reverse.timeline, &reverse.published)
-        .map_err(turned)?;
+    run(state, "BEGIN")?;
+    let kept = state.set_start(name, start, reverse.timeline, &reverse.published);
+    kept.map_err(turned)?;
     for part in reverse.tables.chunks(1_000) {
         let part: Vec<_> = part.iter().map(|table| (table, 0, 0)).collect();
         let sql = copied_sql(name, start, &part).map_err(ReplicaError::Source)?;
-        run(&mut state, &sql)?;
+        run(state, &sql)?;
     }
     state.set_phase(name, Phase::Ready).map_err(turned)?;
-    run(&mut state, "COMMIT")?;
-    Ok(())
+    run(state, "COMMIT")
 }
 
 /// Removes a way back that does not begin.

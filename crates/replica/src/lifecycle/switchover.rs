@@ -154,7 +154,9 @@ struct Switch<'a> {
 
 impl<'a> Switch<'a> {
     fn open(what: &'a Switchover, promote: &'a Promote) -> Result<Self> {
-        let run = Run::open(promote)?;
+        let mut run = Run::open(promote)?;
+        // What is open on the source now ends before the fence.
+        run.notes.clear();
         let pooled = what.pooler.as_ref().map(|(console, database)| Pooled {
             console: console.clone(),
             database: (database.clone()).unwrap_or_else(|| run.replica.source_database.clone()),
@@ -546,13 +548,13 @@ impl<'a> Switch<'a> {
     }
 
     fn reverse(&mut self) -> Result<()> {
-        let way = self.way.as_ref().ok_or_else(|| {
+        let way = self.way.as_mut().ok_or_else(|| {
             ReplicaError::State(
                 "the slot for the way back is gone from the target; repeat the command with --no-reverse"
                     .to_owned(),
             )
         })?;
-        reverse::complete(way, &self.run.source, &self.what.target)?;
+        reverse::complete(way)?;
         failpoint::SWITCH_REVERSED.reach();
         self.way_back = WayBack::Ready;
         Ok(())
