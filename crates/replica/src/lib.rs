@@ -34,6 +34,7 @@
 //! | [`copy`] | rows from source to target |
 //! | [`lifecycle`] | a replica from its first check to its end: created, followed, removed |
 //! | [`verify`] | both sides compared at one moment |
+//! | [`switchover`] | all writing moves to the target, with a way back |
 #![cfg_attr(
     test,
     allow(
@@ -54,4 +55,5 @@ pub mod publication;
 pub mod schema;
 pub mod state;
 pub mod status;
+pub mod switchover;
 pub mod verify;

@@ -177,7 +177,7 @@ fn run_file(file: &Path) -> Result<()> {
 
 /// Calls `told` for each signal, until the process ends. A second one that asks for the end ends the
 /// process at once: what is not committed is received again.
-fn on_signals(wanted: &[i32], told: impl Fn(i32) + Send + 'static) -> Result<()> {
+pub(super) fn on_signals(wanted: &[i32], told: impl Fn(i32) + Send + 'static) -> Result<()> {
     let mut signals = Signals::new(wanted).context("cannot handle signals")?;
     std::thread::spawn(move || {
         let mut asked = false;

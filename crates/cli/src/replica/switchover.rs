@@ -1,11 +1,13 @@
 //! `lockstep replica switchover`
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lockstep_replica::error::Finding;
-use lockstep_replica::lifecycle::switchover::{
+use lockstep_replica::switchover::run::{
     Compare, Rehearsed, SwitchWatcher, Switched, Switchover, rehearse, switchover,
 };
 use lockstep_service::exit::Failure;
@@ -13,7 +15,9 @@ use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::{output, span};
 
 use super::promote::words;
+use super::run::on_signals;
 use super::{ReplicaArgs, conninfo, failed, replica_name};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// `lockstep replica switchover`
 #[derive(Debug, Args)]
@@ -54,7 +58,7 @@ pub struct SwitchoverArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum How {
-    /// Not at all: lockstep replica verify compares before, while writing goes on
+    /// No comparison: lockstep replica verify compares before, while writing goes on
     None,
     /// The number of rows of each table
     Counts,
@@ -131,6 +135,7 @@ fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
         way_back,
         max_pause: args.max_pause,
         timeout: args.timeout,
+        stop: Arc::default(),
     })
 }
 
@@ -144,6 +149,10 @@ pub fn run(args: &SwitchoverArgs) -> Result<()> {
             .for_each(|line| say(line));
         return Ok(());
     }
+    let stop = what.stop.clone();
+    on_signals(&[SIGINT, SIGTERM], move |_| {
+        stop.store(true, Ordering::Relaxed)
+    })?;
     let switched = switchover(&what, &mut Says).map_err(failed)?;
     lines(&what, &switched).iter().for_each(|line| say(line));
     let lacks: Vec<_> = (switched.promoted.lacks.into_iter())

@@ -187,7 +187,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
 }
 
 /// A number that no other replica of the same name had: the time in milliseconds.
-pub(super) fn unique() -> u32 {
+pub(crate) fn unique() -> u32 {
     u32::try_from(clock::unix_ms() & i64::from(u32::MAX)).unwrap_or(0)
 }
 

@@ -72,19 +72,19 @@ fn database(session: &mut Connection) -> Result<String, ClientError> {
 }
 
 /// Number of the tables that a fence would be on.
-pub(super) fn tables(session: &mut Connection) -> Result<usize, ClientError> {
+pub(crate) fn tables(session: &mut Connection) -> Result<usize, ClientError> {
     names(session, &with_namespaces(TABLES)).map(|names| names.len())
 }
 
 /// Whether something of a fence is left on this database.
-pub(super) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
+pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
     field(&session.query_one(IS_THERE)?, 0)
 }
 
 /// Fences the database of a session, and returns the end of its WAL: everything that ordinary sessions have
 /// committed in its tables lies before. An error after `patience` if a transaction that has written does not
 /// end. Another call does the same again.
-pub(super) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn, ClientError> {
+pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn, ClientError> {
     let database = database(session)?;
     if !is_there(session)? {
         session.execute("CREATE SCHEMA IF NOT EXISTS lockstep")?;
@@ -121,7 +121,7 @@ pub(super) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn,
 }
 
 /// The end of the WAL once a commit, with all before it, is on disk.
-pub(super) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
+pub(crate) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
     session.execute(
         "SET synchronous_commit = local; \
          SELECT pg_catalog.pg_logical_emit_message(true, 'lockstep', 'switchover')",
@@ -131,7 +131,7 @@ pub(super) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
 
 /// Takes the fence of a session's database away, if there is one. Triggers of tables that are in use stay, and
 /// let everything pass. Returns their tables.
-pub(super) fn lower(session: &mut Connection) -> Result<Vec<String>, ClientError> {
+pub(crate) fn lower(session: &mut Connection) -> Result<Vec<String>, ClientError> {
     if !is_there(session)? {
         return Ok(Vec::new());
     }
@@ -203,7 +203,7 @@ WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a
 ORDER BY 1";
 
 /// Looks whether the database of a session can be fenced. Changes nothing.
-pub(super) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> {
+pub(crate) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> {
     let is_there = is_there(session)?;
     let row = session.query_one(FACTS)?;
     Ok(FenceFacts {

@@ -14,31 +14,21 @@
 //! | `raise` | brings sequences beyond the values that columns have |
 //! | [`fence`] | keeps a database from being written that a switchover leaves |
 //! | [`promote`] | does a promotion |
-//! | [`pgbouncer`] | PgBouncer's clients wait, and go on |
-//! | `reverse` | the replica for the way back from a switchover |
-//! | [`readiness`] | what would make a switchover fail, seen before; the rules do no I/O |
-//! | [`switching`] | what a switchover does next; no I/O |
-//! | [`switchover`] | does that |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 
 pub mod create;
 pub mod daemon;
-mod exporter;
+pub(crate) mod exporter;
 pub mod fence;
 pub mod finish;
 pub mod follow;
 mod made;
-pub mod pgbouncer;
 pub mod promote;
 pub mod promotion;
 mod raise;
-pub mod readiness;
 pub mod remove;
-mod reverse;
 mod sequences;
 mod setval;
-pub mod switching;
-pub mod switchover;
 
 use lockstep_apply::sessions;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};

@@ -108,13 +108,13 @@ pub fn promote(what: &Promote, told: &mut dyn FnMut(&str)) -> Result<Promoted> {
 }
 
 /// A promotion that goes on.
-pub(super) struct Run<'a> {
+pub(crate) struct Run<'a> {
     what: &'a Promote,
-    pub(super) state: ReplicaState,
-    pub(super) replica: Replica,
-    pub(super) source: Conninfo,
-    pub(super) says: SourceSays,
-    pub(super) drained: Drained,
+    pub(crate) state: ReplicaState,
+    pub(crate) replica: Replica,
+    pub(crate) source: Conninfo,
+    pub(crate) says: SourceSays,
+    pub(crate) drained: Drained,
     is_fenced: bool,
     is_open: bool,
     is_cleaned: bool,
@@ -122,12 +122,12 @@ pub(super) struct Run<'a> {
     has_more: bool,
     read_only: Option<String>,
     source_end: Option<Lsn>,
-    pub(super) lacks: Vec<String>,
-    pub(super) notes: Vec<String>,
+    pub(crate) lacks: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn open(what: &'a Promote) -> Result<Self> {
+    pub(crate) fn open(what: &'a Promote) -> Result<Self> {
         let unknown =
             || ReplicaError::Usage(format!("the target has no replica \"{}\"", what.name));
         let mut state = ReplicaState::find(&what.target)?.ok_or_else(unknown)?;
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does what comes next, unless that is an end.
-    pub(super) fn take(&mut self, step: Next, told: &mut dyn FnMut(&str)) -> Result<()> {
+    pub(crate) fn take(&mut self, step: Next, told: &mut dyn FnMut(&str)) -> Result<()> {
         match step {
             Next::Drain(to) => {
                 told(&format!(
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
         self.refresh()
     }
 
-    pub(super) fn refresh(&mut self) -> Result<()> {
+    pub(crate) fn refresh(&mut self) -> Result<()> {
         let name = &self.what.name;
         let gone = || ReplicaError::State(format!("replica \"{name}\" was dropped meanwhile"));
         self.replica = self.state.replica(name)?.ok_or_else(gone)?;
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    pub(super) fn see(&mut self) -> Result<Seen> {
+    pub(crate) fn see(&mut self) -> Result<Seen> {
         let name = &self.what.name;
         // Once the promotion has begun without a loss, nobody asks any more who applies.
         let matters = self.replica.phase == Phase::Ready || self.what.wish.with_data_loss;
@@ -332,7 +332,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets apply come to a position, and stand there until the state says that the promotion has begun.
-    pub(super) fn drain(&mut self, to: Lsn, patience: Duration) -> Result<Drained> {
+    pub(crate) fn drain(&mut self, to: Lsn, patience: Duration) -> Result<Drained> {
         let name = &self.what.name;
         if !self.state.begin_hold(name, to, patience + HOLDS_ON)? {
             return Err(ReplicaError::State(self.state.hold_words(name)?));
@@ -492,7 +492,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    pub(super) fn done(mut self, is_again: bool) -> Result<Promoted> {
+    pub(crate) fn done(mut self, is_again: bool) -> Result<Promoted> {
         let name = &self.what.name;
         let gone = || ReplicaError::State(format!("replica \"{name}\" was dropped meanwhile"));
         let promotion = self.state.promotion(name)?.ok_or_else(gone)?;
@@ -533,7 +533,7 @@ fn mark(source: &Conninfo) -> Result<(Lsn, u64), ClientError> {
 }
 
 /// Words for triggers of a fence that stay.
-pub(super) fn fence_left(tables: &[String]) -> Option<String> {
+pub(crate) fn fence_left(tables: &[String]) -> Option<String> {
     (!tables.is_empty()).then(|| {
         format!(
             "triggers lockstep_fence, which let everything pass now, stay on tables that are in use: {}",

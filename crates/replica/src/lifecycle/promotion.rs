@@ -285,4 +285,4 @@ fn go_on(wish: Wish, name: &str, seen: &Seen) -> Next {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-pub(super) use tests::{ready as tests_replica, seen as tests_seen};
+pub(crate) use tests::{ready as tests_replica, seen as tests_seen};

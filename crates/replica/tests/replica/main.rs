@@ -46,6 +46,7 @@ mod verify_besides;
 mod verify_cases;
 mod verify_changed;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_apply::MEMORY;
@@ -60,9 +61,9 @@ use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::lifecycle::promote::Promote;
 use lockstep_replica::lifecycle::promotion::Wish;
-use lockstep_replica::lifecycle::switchover::{Compare, SwitchWatcher, Switchover};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::state::{Phase, Replica, ReplicaState};
+use lockstep_replica::switchover::run::{Compare, SwitchWatcher, Switchover};
 use lockstep_replica::verify::Replicated;
 
 use self::apply_lab::LONG;
@@ -178,6 +179,7 @@ fn to_switch(target: Conninfo) -> Switchover {
         way_back: Some("back".to_owned()),
         max_pause: LONG,
         timeout: LONG,
+        stop: Arc::default(),
     }
 }
 

@@ -25,12 +25,12 @@ fn replica(phase: Phase) -> Replica {
 }
 
 /// A replica that follows its source.
-pub(in crate::lifecycle) fn ready() -> Replica {
+pub(crate) fn ready() -> Replica {
     replica(Phase::Ready)
 }
 
 /// What is seen before a promotion.
-pub(in crate::lifecycle) fn seen() -> Seen {
+pub(crate) fn seen() -> Seen {
     Seen {
         source: SourceSays::Ends(20.into()),
         process: Process::Applies,

@@ -22,7 +22,7 @@ pub const ORDER: [Failpoint; 7] = [
     SWITCH_CLEANED,
 ];
 
-/// Those before the state says that the replica is being promoted: what is done is taken back.
+/// Failpoints before the state says that the replica is being promoted: what is done is taken back.
 const BEFORE: [Failpoint; 4] = [SWITCH_PREPARED, SWITCH_BEGUN, SWITCH_FENCED, SWITCH_DRAINED];
 
 #[test]

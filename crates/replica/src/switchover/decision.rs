@@ -1,7 +1,7 @@
 //! What a switchover does next. No I/O, no clock.
 //!
-//! [`next`] is asked again and again, with what is seen then; whoever asks does what it says. What must outlive
-//! a crash is in the target's state and on the source, so another call goes on where one was killed:
+//! [`next`] is asked again and again, with what is seen then; whoever asks does what it says. What must
+//! outlive a crash is in the target's state and on the source, so another call goes on where one was killed:
 //!
 //! | stage, phase | what comes next | what is true afterwards |
 //! |---|---|---|
@@ -40,11 +40,11 @@ pub enum Clients {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WayBack {
     NotWanted,
-    /// It is not made, or not whole.
+    /// Nothing of it is made, or not all.
     Missing,
-    /// It has its slot, which begins too early.
+    /// Made, with a slot that begins too early.
     Prepared,
-    /// It begins where the target opened.
+    /// Begins where the target opened.
     Ready,
 }
 

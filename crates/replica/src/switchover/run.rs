@@ -1,7 +1,9 @@
 //! `replica switchover`: clients write on the target from now on, and nobody on the source any more.
-//! [`switching`](super::switching) decides, this does.
+//! [`decision`](super::decision) decides, this does.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,16 +14,16 @@ use lockstep_wire::Lsn;
 use crate::error::{Finding, ReplicaError, Result};
 use crate::lifecycle::fence;
 use crate::lifecycle::finish;
-use crate::lifecycle::pgbouncer::Pooled;
 use crate::lifecycle::promote::{Promote, Promoted, Run, fence_left};
 use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
-use crate::lifecycle::readiness::{self, SwitchFacts, findings};
-use crate::lifecycle::reverse::{self, Reverse};
 use crate::lifecycle::session;
-use crate::lifecycle::switching::{Clients, Compared, Step, SwitchSeen, WayBack, next};
 use crate::state::failpoint;
 use crate::state::{Phase, Replica, SwitchStage};
 use crate::status::source::{END, connect};
+use crate::switchover::decision::{Clients, Compared, Step, SwitchSeen, WayBack, next};
+use crate::switchover::pgbouncer::Pooled;
+use crate::switchover::readiness::{self, SwitchFacts, findings};
+use crate::switchover::reverse::{self, Reverse};
 use crate::verify::{self, Replicated};
 use lockstep_client::field;
 
@@ -78,6 +80,8 @@ pub struct Switchover {
     pub max_pause: Duration,
     /// Time after which no attempt begins.
     pub timeout: Duration,
+    /// Set once the user wants it to end: what can be taken back is.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Hears what a switchover does.
@@ -92,7 +96,7 @@ pub struct Switched {
     /// An earlier call has done it.
     pub is_again: bool,
     pub promoted: Promoted,
-    /// For how long nobody could write; None if another call has begun that.
+    /// Time for which nobody could write; None if another call has begun that.
     pub pause: Option<Duration>,
     /// What took how long of it.
     pub steps: Vec<(&'static str, Duration)>,
@@ -294,6 +298,10 @@ impl<'a> Switch<'a> {
     fn see(&mut self) -> Result<SwitchSeen> {
         let stage = self.run.state.switch_stage(&self.what.name)?;
         let promotion = self.run.see()?;
+        let is_stopped = self.what.stop.load(Ordering::Relaxed);
+        if is_stopped && self.run.replica.phase == Phase::Ready {
+            self.failure = Some("it was asked to end".to_owned());
+        }
         let is_before = stage == SwitchStage::None && self.run.replica.phase == Phase::Ready;
         let waits = match is_before && self.is_armed && self.failure.is_none() {
             true => self.waits()?,
@@ -311,7 +319,7 @@ impl<'a> Switch<'a> {
             refusal,
             waits,
             failure: self.failure.clone(),
-            is_overdue: self.began.elapsed() >= self.what.timeout,
+            is_overdue: is_stopped || self.began.elapsed() >= self.what.timeout,
             is_late: self.left().is_zero(),
             is_analyzed: self.is_analyzed,
             is_armed: self.is_armed,
