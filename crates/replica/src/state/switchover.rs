@@ -14,7 +14,8 @@ use crate::error::{ReplicaError, Result};
 pub enum SwitchStage {
     /// There is none, or one that was taken back.
     None,
-    /// Entered before clients are made to wait. In phase ready it is taken back after a crash, later it goes on.
+    /// Entered before clients are made to wait. After a crash it is taken back in phase ready, and goes on
+    /// later.
     Begun,
     /// Entered once clients write on the target. The end.
     Done,

@@ -703,7 +703,7 @@ pub struct Rehearsed {
     pub tables: usize,
 }
 
-/// Time that the fence of one table is taken to need, and the parts that cannot be measured without doing them.
+/// Time that the fence of one table is taken to need, and parts that cannot be measured without doing them.
 const FENCE_OF_TABLE: Duration = Duration::from_micros(300);
 const UNMEASURED: Duration = Duration::from_millis(300);
 

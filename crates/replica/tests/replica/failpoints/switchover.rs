@@ -1,4 +1,4 @@
-//! A switchover that dies at each failpoint, and ends the same; and the way back has all that was written since.
+//! A switchover that dies at each failpoint, and ends the same; the way back has what was written since.
 
 use lockstep_replica::state::failpoint::{
     PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_DRAINED, SWITCH_FENCED,
