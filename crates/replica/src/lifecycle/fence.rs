@@ -54,6 +54,9 @@ const PASSES: &str = "RETURN NULL;";
 /// How long the removal of one table's trigger waits for its readers.
 const REMOVED_WITHIN: &str = "SET lock_timeout = '300ms'";
 
+/// A commit waits for no standby: the replica, which may be one, is held.
+const LOCAL: &str = "SET synchronous_commit = local";
+
 fn function(body: &str) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION lockstep.fence() RETURNS trigger LANGUAGE plpgsql AS \
@@ -86,6 +89,7 @@ pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
 /// end. Another call does the same again.
 pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn, ClientError> {
     let database = database(session)?;
+    session.execute(LOCAL)?;
     if !is_there(session)? {
         session.execute("CREATE SCHEMA IF NOT EXISTS lockstep")?;
         session.execute(&function(PASSES))?;
@@ -97,7 +101,7 @@ pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn,
     let tables = names(session, &with_namespaces(TABLES))?;
     // An autovacuum that has a lock ends for whoever has waited so long, where this role may say how long.
     let mut sql = format!(
-        "BEGIN; SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = {}; \
+        "BEGIN; SET LOCAL lock_timeout = {}; \
          SELECT set_config('deadlock_timeout', '20ms', true) \
          WHERE has_parameter_privilege('deadlock_timeout', 'SET'); \
          {}",
@@ -122,10 +126,8 @@ pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn,
 
 /// The end of the WAL once a commit, with all before it, is on disk.
 pub(crate) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
-    session.execute(
-        "SET synchronous_commit = local; \
-         SELECT pg_catalog.pg_logical_emit_message(true, 'lockstep', 'switchover')",
-    )?;
+    session.execute(LOCAL)?;
+    session.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'lockstep', 'switchover')")?;
     field(&session.query_one(END)?, 0)
 }
 
@@ -135,6 +137,7 @@ pub(crate) fn lower(session: &mut Connection) -> Result<Vec<String>, ClientError
     if !is_there(session)? {
         return Ok(Vec::new());
     }
+    session.execute(LOCAL)?;
     session.execute(&function(PASSES))?;
     let database = database(session)?;
     session.execute(&format!(
@@ -166,6 +169,8 @@ fn remove_triggers(session: &mut Connection) -> Result<Vec<String>, ClientError>
 pub struct FenceFacts {
     /// This role may set the database's settings.
     pub owns_database: bool,
+    /// This role may create a schema in it.
+    pub makes_schemas: bool,
     /// Tables on which this role may not create a trigger.
     pub untriggered: Vec<String>,
     /// Roles with sessions that this role may not end.
@@ -184,7 +189,8 @@ SELECT pg_has_role(d.datdba, 'USAGE'),
     EXISTS (SELECT FROM pg_language WHERE lanname = 'plpgsql'),
     EXISTS (SELECT FROM pg_db_role_setting s, unnest(s.setconfig) c
         WHERE s.setdatabase = d.oid AND s.setrole = 0
-            AND c ~* '^default_transaction_read_only=(on|true|yes|1)$')
+            AND c ~* '^default_transaction_read_only=(on|true|yes|1)$'),
+    has_database_privilege(d.oid, 'CREATE')
 FROM pg_database d WHERE d.datname = current_database()";
 
 const UNTRIGGERED: &str = "
@@ -208,6 +214,7 @@ pub(crate) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> 
     let row = session.query_one(FACTS)?;
     Ok(FenceFacts {
         owns_database: field(&row, 0)?,
+        makes_schemas: field(&row, 4)?,
         foreign_schema: field(&row, 1)?,
         has_plpgsql: field(&row, 2)?,
         is_read_only: field::<bool>(&row, 3)? && !is_there,

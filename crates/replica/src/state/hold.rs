@@ -125,6 +125,11 @@ impl ReplicaState {
         ended.map(drop).map_err(ReplicaError::Target)
     }
 
+    /// Lets no other session hold the replica as long as this one lives. False if another one holds it.
+    pub fn take_hold(&mut self, name: &str) -> Result<bool> {
+        self.lock_for(Lock::Hold, name, LOCK_PATIENCE)
+    }
+
     /// Lets other sessions hold the replica that this one has held.
     pub fn let_hold_go(&mut self, name: &str) -> Result<()> {
         self.unlock(Lock::Hold, name)

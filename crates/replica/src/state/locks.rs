@@ -208,7 +208,7 @@ impl ReplicaState {
                 Lock::Replica => ("lock", "another lockstep works on", "end it first"),
                 Lock::Hold => (
                     "hold",
-                    "another lockstep replica verify or promote holds",
+                    "another lockstep replica verify, promote or switchover holds",
                     "repeat once it is done",
                 ),
             };

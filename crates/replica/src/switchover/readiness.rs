@@ -42,7 +42,6 @@ pub struct BackFacts {
     /// The role may change the source's tables as apply does.
     pub sets_replication_role: bool,
     pub makes_origins: bool,
-    pub makes_schemas: bool,
     pub origins_free: i64,
     /// Tables of the source that belong to others.
     pub foreign_tables: Vec<String>,
@@ -71,7 +70,6 @@ SELECT current_setting('wal_level'),
 const RIGHTS: &str = "
 SELECT has_parameter_privilege('session_replication_role', 'SET'),
     has_function_privilege('pg_replication_origin_create(text)', 'EXECUTE'),
-    has_database_privilege(current_database(), 'CREATE'),
     coalesce((SELECT setting::int8 FROM pg_settings WHERE name = 'max_active_replication_origins'),
         current_setting('max_replication_slots')::int8) - (SELECT count(*) FROM pg_replication_origin)";
 
@@ -133,8 +131,7 @@ pub(super) fn back_of_source(
     Ok(BackFacts {
         sets_replication_role: field(&row, 0)?,
         makes_origins: field(&row, 1)?,
-        makes_schemas: field(&row, 2)?,
-        origins_free: field(&row, 3)?,
+        origins_free: field(&row, 2)?,
         foreign_tables: names(source, FOREIGN)?,
         ..facts
     })
@@ -282,6 +279,13 @@ fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
         "connect as its owner or as a superuser",
     );
     add(
+        !fence.makes_schemas,
+        error,
+        "source",
+        "this role may not create a schema in the database".to_owned(),
+        "GRANT CREATE ON DATABASE",
+    );
+    add(
         !fence.untriggered.is_empty(),
         error,
         "source",
@@ -370,12 +374,6 @@ fn way_back(back: &BackFacts, add: Add<'_>) {
         "GRANT EXECUTE on pg_replication_origin_create, _drop, _session_setup, _xact_setup and the others",
     );
     missing(
-        !back.makes_schemas,
-        "source",
-        "this role may not create a schema in the database".to_owned(),
-        "GRANT CREATE ON DATABASE",
-    );
-    missing(
         back.origins_free < 1,
         "source",
         "it has no free replication origin".to_owned(),
@@ -401,6 +399,7 @@ mod tests {
         SwitchFacts {
             fence: FenceFacts {
                 owns_database: true,
+                makes_schemas: true,
                 has_plpgsql: true,
                 ..FenceFacts::default()
             },
@@ -411,7 +410,6 @@ mod tests {
                 replicates: true,
                 sets_replication_role: true,
                 makes_origins: true,
-                makes_schemas: true,
                 origins_free: 1,
                 foreign_tables: Vec::new(),
             }),
@@ -428,7 +426,7 @@ mod tests {
         let replica = tests_replica();
         assert_eq!(findings(&replica, &ready()), []);
         type Change = fn(&mut SwitchFacts);
-        let changes: [(&str, Change); 13] = [
+        let changes: [(&str, Change); 14] = [
             ("standby", |it| it.source_in_recovery = true),
             ("prepared transactions: s.t", |it| it.prepared = one()),
             ("subscriptions", |it| it.subscriptions = one()),
@@ -437,6 +435,7 @@ mod tests {
             ("default_transaction_read_only", |it| {
                 it.fence.owns_database = false
             }),
+            ("create a schema", |it| it.fence.makes_schemas = false),
             ("fence tables: s.t", |it| it.fence.untriggered = one()),
             ("sessions of others", |it| it.fence.unended = one()),
             ("PL/pgSQL", |it| it.fence.has_plpgsql = false),

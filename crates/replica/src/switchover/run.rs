@@ -191,6 +191,12 @@ impl<'a> Switch<'a> {
             compared: not_compared(what),
             is_redirected: false,
         };
+        // From here on no other command works on the switchover.
+        if !switch.run.state.take_hold(&what.name)? {
+            let words = switch.run.state.hold_words(&what.name)?;
+            return Err(ReplicaError::State(words));
+        }
+        switch.run.refresh()?;
         let stage = switch.run.state.switch_stage(&what.name)?;
         let is_ready = switch.run.replica.phase == Phase::Ready;
         if is_ready && stage == SwitchStage::Begun {
@@ -549,8 +555,8 @@ impl<'a> Switch<'a> {
             patience: self.left(),
         };
         let report = verify::replica(&what, &mut |words| watcher.says(words))?;
-        // Nobody has written since, so it stands where it stood.
-        self.run.drained = Drained::NotYet;
+        // Another command may have worked on the replica meanwhile: the fence is raised and drained to anew.
+        (self.fence, self.run.drained) = (None, Drained::NotYet);
         Ok((!report.is_equal())
             .then(|| "source and target differ: lockstep replica verify names the rows".to_owned()))
     }
