@@ -1,11 +1,11 @@
 //! The fence of a database that a switchover leaves: no ordinary session commits a write there any more.
 //!
 //! Three things hold it, all of which outlive a crash. `default_transaction_read_only` is on for the
-//! database, so new sessions begin read-only; sessions from before are ended; and each table has a trigger that refuses
-//! writes, for those that set it off, superusers too. To create a trigger waits for all transactions that
-//! have written into its table, so whatever was committed in these tables lies before the position that
-//! [`raise`] returns. The triggers do not fire for sessions with `session_replication_role = replica`, which
-//! a replica in the other direction needs.
+//! database, so new sessions begin read-only; sessions from before are ended; and each table has a trigger
+//! that refuses writes, for those that set it off, superusers too. To create a trigger waits for all
+//! transactions that have written into its table, so whatever was committed in these tables lies before the
+//! position that [`raise`] returns. The triggers do not fire for sessions with `session_replication_role =
+//! replica`, which a replica in the other direction needs.
 //!
 //! Function `lockstep.fence()` is there before anything else of the fence, and the last to go, so it says
 //! whether a switchover has left something. [`lower`] lets it pass everything first, which waits for no lock.
