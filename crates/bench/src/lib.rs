@@ -24,6 +24,7 @@
 //! | [`decode`] | passes of several output plugins over the same WAL |
 //! | [`copying`] | ways to copy a database from one server to another, timed |
 //! | [`commit_levels`], [`committing`] | servers on which commits are timed |
+//! | [`switching`] | all writing moves to another server, under load |
 //! | [`fleet`] | many replicas, and what watching them costs |
 //! | [`pool`] | a pool of read nodes behind HAProxy, and its clients |
 //! | [`benchmarks`] | the list of all benchmarks, and a file for each |
@@ -67,6 +68,7 @@ pub mod results;
 mod runner;
 pub mod sampler;
 pub mod slow_calls;
+pub mod switching;
 pub mod table;
 pub mod tpcc;
 pub mod trial;

@@ -15,6 +15,7 @@ mod relay_cost;
 pub mod relay_fanout;
 pub mod relay_mixed;
 pub mod replay;
+pub mod switchover;
 pub mod tables;
 pub mod wal_player;
 pub mod watching;
@@ -87,6 +88,7 @@ benchmarks! {
     Copy(copy::CopyArgs),
     Apply(apply::ApplyArgs),
     Tables(tables::TablesArgs),
+    Switchover(switchover::SwitchoverArgs),
     WalPlayer(wal_player::WalPlayerArgs),
     Watching(watching::WatchingArgs),
     Pool(pool::PoolArgs),
