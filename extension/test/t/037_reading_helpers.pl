@@ -47,6 +47,8 @@ $primary->safe_psql('postgres', q{
 	CREATE TABLE wide (i int, filler text);
 	ALTER TABLE wide ALTER filler SET STORAGE EXTERNAL;
 	CHECKPOINT});
+# no page of it is newer than WAL that is damaged
+keep_data($primary, 'crash');
 my $writes = q{
 	DO $$ BEGIN
 		FOR n IN 1 .. 1000 LOOP
@@ -76,7 +78,8 @@ $primary->safe_psql('postgres', $writes) for 1 .. 3;
 my $sums = q{SELECT (SELECT md5(string_agg(a::text, ',' ORDER BY id)) FROM a),
 	(SELECT md5(string_agg(w::text, ',' ORDER BY i, filler)) FROM wide w)};
 my $expected = $primary->safe_psql('postgres', $sums);
-crashed($primary, 'crash');
+$primary->stop('immediate');
+keep_wal($primary, 'crash');
 
 # ---- Nothing is wrong ----
 
@@ -161,6 +164,22 @@ for my $damage (@damages)
 		"$what: recovery ends where stock's does, with the same words");
 	cmp_ok($read, '>', 100, 'after helpers have read what comes before');
 	is(differing_files(@nodes), '', 'and files are the same');
+	$_->clean_node for @nodes;
+}
+
+# ---- Random damage ----
+
+my $seed = $ENV{LOCKSTEP_SEED} // time % 1_000_000;
+srand $seed;
+for my $random (1 .. 4)
+{
+	my $place  = [ $places[ int rand @places ][0], int rand(1024 * 1024 - 8192) ];
+	my $length = (1, 2, 64, 8192)[ int rand 4 ];
+	my @how    = (0, rand() < 0.3 ? "\0" x $length : join '', map { chr int rand 256 } 1 .. $length);
+	my @nodes  = map { damaged($_, $place, @how) } $STOCK, $READING;
+	my $what   = "seed $seed, damage $random: $length bytes at $place->[1] of $place->[0]";
+	is(end_of_recovery($nodes[1]), end_of_recovery($nodes[0]), "$what: the same end");
+	is(differing_files(@nodes), '', 'and the same files');
 	$_->clean_node for @nodes;
 }
 
