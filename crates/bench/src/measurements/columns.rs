@@ -161,6 +161,13 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             lower("everything", "seconds"),
             about("tables", "tables"),
         ],
+        "switchover" => vec![
+            lower("longest pause, ms", "pause_ms"),
+            lower("on the way back", "back_pause_ms"),
+            lower("failed", "failed"),
+            lower("rows that differ", "differing_rows"),
+            about("transactions a second", "rate"),
+        ],
         "commit" => vec![
             lower("median", "commit_p50_ms"),
             lower("p99", "commit_p99_ms"),

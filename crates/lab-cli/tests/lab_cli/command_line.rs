@@ -25,6 +25,7 @@ fn help_is_as_recorded() {
         &["bench", "copy"],
         &["bench", "apply"],
         &["bench", "tables"],
+        &["bench", "switchover"],
         &["tpcc"],
         &["tpcc", "load"],
         &["tpcc", "run"],
