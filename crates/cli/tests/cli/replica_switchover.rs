@@ -311,7 +311,23 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
     on(&source, "INSERT INTO a VALUES (3)");
     assert_eq!(value(&source, "SHOW default_transaction_read_only"), "off");
 
-    let done = switchover(&["--max-pause", "5s", "--no-reverse", "--verify", "full"]);
+    // A command that does not lead clients to the target is told of, and run again.
+    let leads = lab.folder().join("leads");
+    let hook = format!("test -e {}", leads.display());
+    let switched = [
+        "--max-pause",
+        "5s",
+        "--no-reverse",
+        "--verify",
+        "full",
+        "--on-switch",
+        &hook,
+    ];
+    let unled = switchover(&switched);
+    assert_eq!(unled.status.code(), Some(1), "{unled:?}");
+    assert!(said(&unled).contains("The target is open"), "{unled:?}");
+    std::fs::write(&leads, "").unwrap();
+    let done = switchover(&switched);
     assert!(done.status.success(), "{}", said(&done));
     on(&target, "INSERT INTO a VALUES (4)");
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "4");
