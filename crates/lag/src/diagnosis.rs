@@ -11,10 +11,12 @@ use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
 use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, initial_copy};
+use crate::sample::Identity;
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
 pub mod checks;
+pub mod twice;
 
 use checks::{Answer, CheckReport, check};
 
@@ -44,6 +46,9 @@ pub struct NodeReport {
     pub usable: bool,
     /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
+    /// What no two servers share: system identifier, start and port. None if the node does not tell.
+    #[serde(skip)]
+    pub identity: Option<Identity>,
     /// Version of a relay; None for a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_version: Option<String>,
@@ -208,6 +213,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             role: node.role,
             usable: node.is_usable(),
             version: node.facts.version,
+            identity: node.facts.identity(),
             relay_version: node.facts.relay.clone(),
             samples: node.samples.len(),
             troubles: node.troubles.clone(),

@@ -51,6 +51,14 @@ pub struct Facts {
     pub replicas: Kept,
 }
 
+/// What no two servers share.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    pub system: String,
+    pub started_us: i64,
+    pub port: String,
+}
+
 impl Facts {
     pub fn major(&self) -> u32 {
         self.version / 10_000
@@ -60,6 +68,17 @@ impl Facts {
     pub fn number(&self, setting: &str) -> Option<f64> {
         let number: f64 = self.settings.get(setting)?.parse().ok()?;
         (number.abs() < 1e18).then_some(number)
+    }
+
+    /// Which server it is; None if the server does not tell.
+    pub fn identity(&self) -> Option<Identity> {
+        let known = !self.system.is_empty() && self.started_us > 0;
+        let port = self.setting("port").filter(|_| known)?;
+        Some(Identity {
+            system: self.system.clone(),
+            started_us: self.started_us,
+            port: port.to_owned(),
+        })
     }
 
     /// True if the server runs on the machine of who asks, by the address at which it answers.

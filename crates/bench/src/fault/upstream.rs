@@ -137,7 +137,15 @@ pub(super) fn restarted(_: &Lab, stage: &mut Stage, strength: Strength) -> Resul
 /// The primary refuses the standby's connection for an option that it does not know.
 pub(super) fn refused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    reconnect(stage, &mut injected, "user=", "options=-cnonsense=1 user=")?;
+    // Past the slow link, at an address that is known.
+    let ports = [stage.standby_link.port(), stage.primary.port()];
+    let [old, new] = ports.map(|port| format!("port={port}"));
+    reconnect(
+        stage,
+        &mut injected,
+        &old,
+        &format!("{new} options=-cnonsense=1"),
+    )?;
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }

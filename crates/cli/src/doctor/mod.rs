@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
+use lockstep_lag::diagnosis::twice::add_named_twice;
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
 use lockstep_lag::nodes::Watched;
@@ -151,7 +152,7 @@ fn diagnoses(args: &DoctorArgs, clusters: &[Watched]) -> Vec<Diagnosis> {
         window.membership.clone_from(&watched.membership);
         diagnose(&window)
     };
-    thread::scope(|scope| {
+    let mut diagnoses: Vec<Diagnosis> = thread::scope(|scope| {
         let threads: Vec<_> = clusters
             .iter()
             .map(|watched| scope.spawn(move || of_one(watched)))
@@ -163,7 +164,10 @@ fn diagnoses(args: &DoctorArgs, clusters: &[Watched]) -> Vec<Diagnosis> {
                 .unwrap_or_else(|_| diagnose(&Window::new(Vec::new())))
         });
         diagnoses.collect()
-    })
+    });
+    let names: Vec<Option<&str>> = clusters.iter().map(|it| it.cluster.as_deref()).collect();
+    add_named_twice(&names, &mut diagnoses);
+    diagnoses
 }
 
 fn diagnosed(args: &DoctorArgs) -> anyhow::Result<()> {
@@ -480,6 +484,7 @@ mod tests {
             role,
             usable,
             version: 0,
+            identity: None,
             relay_version: None,
             samples: 0,
             troubles: Vec::new(),

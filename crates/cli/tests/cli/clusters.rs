@@ -3,14 +3,15 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::browser::Browser;
 use crate::doctor_support::doctor;
+use crate::pool_haproxy::certificate;
 use crate::serve_page::pictures;
 use crate::serve_support::{Serve, until};
 use lockstep_lab::cluster::Lab;
@@ -390,4 +391,127 @@ fn a_pool_has_the_members_that_patroni_names() {
     patroni.say(500, "");
     let (code, text) = haproxy(&["--cluster", "shop"]);
     assert_eq!((code, text.contains("it answers 500")), (3, true), "{text}");
+}
+
+/// A server that gives files over TLS, until dropped.
+struct Files(Child);
+
+impl Files {
+    fn start(folder: &Path, port: u16, [certificate, key]: &[String; 2]) -> Self {
+        let server = Command::new("openssl")
+            .args([
+                "s_server",
+                "-quiet",
+                "-HTTP",
+                "-cert",
+                certificate,
+                "-key",
+                key,
+            ])
+            .args(["-accept", &format!("127.0.0.1:{port}")])
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let server = Self(server.unwrap());
+        until("it listens", || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        server
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The first URL answers something that is no list of members, the second speaks TLS.
+#[test]
+fn patroni_is_asked_with_tls_after_one_that_talks_nonsense() {
+    let lab = TestLab::stock().start().unwrap();
+    let a = lab.primary("a", None, &Settings::new()).unwrap();
+    let b = lab.standby(&a, "b", &Settings::new()).unwrap();
+    let folder = lab.folder();
+    let Some(pair) = certificate(folder, false) else {
+        println!("SKIP: there is no openssl");
+        return;
+    };
+    let served = TempDir::new().unwrap();
+    let body = members(&[member("a", "leader", &a), member("b", "replica", &b)]);
+    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{body}");
+    fs::write(served.path().join("cluster"), answer).unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let _files = Files::start(served.path(), port, &pair);
+    let nonsense = Patroni::start("<html>no list</html>");
+    let ask = |authority: &str| {
+        let conninfo = format!("user={SUPERUSER} dbname={DATABASE}");
+        let table = nonsense.table(folder, &conninfo);
+        let urls = format!(
+            "'http://127.0.0.1:{}', 'https://127.0.0.1:{port}'",
+            nonsense.port
+        );
+        let old = format!("'http://127.0.0.1:1', 'http://127.0.0.1:{}'", nonsense.port);
+        let file = folder.join("tls.toml");
+        let text = table.replace(&old, &urls) + &format!("ca_file = '{authority}'\n");
+        fs::write(&file, text).unwrap();
+        let nodes = ["--nodes", file.to_str().unwrap()];
+        doctor(&[&nodes[..], &["--seconds", "1", "--output", "json"]].concat())
+    };
+    let said = ask(&pair[0]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!(
+        (said.code, nodes(&json).as_str()),
+        (0, "a primary, b standby"),
+        "{json}"
+    );
+    // Another authority has not signed it.
+    let other = certificate(folder, true).unwrap();
+    let said = ask(&other[0]);
+    let told = format!("{} {}", said.text, said.error);
+    assert!(
+        said.code != 0 && told.contains("Patroni cannot be asked"),
+        "{told}"
+    );
+    assert!(told.contains("no list of members"), "{told}");
+}
+
+/// Two addresses of one server are two names of it: in one cluster, and in two.
+#[test]
+fn a_server_that_is_named_twice_is_noticed() {
+    let lab = TestLab::stock().start().unwrap();
+    let open = [("listen_addresses".to_owned(), "127.0.0.1".to_owned())];
+    let a = lab.primary("a", None, &open.into_iter().collect()).unwrap();
+    let b = lab.standby(&a, "b", &Settings::new()).unwrap();
+    let port = a.port();
+    let by_tcp = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname={DATABASE}");
+    let file = lab.folder().join("twice.toml");
+    let ask = |others: &[String]| {
+        let own = [
+            node("one", "a", "primary", &a.conninfo(SUPERUSER)),
+            node("one", "b", "standby", &b.conninfo(SUPERUSER)),
+        ];
+        fs::write(&file, own.concat() + &others.concat()).unwrap();
+        doctor(&["--nodes", file.to_str().unwrap(), "--seconds", "1"])
+    };
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(ask(&[]).code, 0);
+    let said = ask(&[node("two", "main", "primary", &by_tcp)]);
+    let words = "main of cluster two is the same server as a of cluster one, at another address";
+    assert_eq!(plain(&said.text).matches(words).count(), 2, "{}", said.text);
+    assert!(
+        said.code == 7 && !said.text.contains("Healthy"),
+        "{}",
+        said.text
+    );
+    let same = b.conninfo(SUPERUSER).replace("host=", "host=/tmp/nowhere,");
+    let said = ask(&[node("one", "c", "standby", &same)]);
+    assert_eq!(said.code, 7, "{}", said.text);
+    let words = "c is the same server as b, at another address";
+    assert!(plain(&said.text).contains(words), "{}", said.text);
 }

@@ -321,7 +321,7 @@ fn drained_nodes_keep_their_sessions(
 }
 
 /// A certificate for 127.0.0.1 that signs itself, and its key, which others cannot read.
-fn certificate(folder: &Path, is_authority: bool) -> Option<[String; 2]> {
+pub fn certificate(folder: &Path, is_authority: bool) -> Option<[String; 2]> {
     let place = |name: &str| folder.join(name).display().to_string();
     let [certificate, key] =
         ["crt", "key"].map(|name| place(&format!("{name}{}", u8::from(is_authority))));
