@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::figures::{median, median_over_time, ratio};
 use crate::node::Role;
 use crate::point::{Bound, LinkKind, Point, Stage};
-use crate::relay::{Group, RelaySlot};
+use crate::relay::{self, Group, RelaySlot};
 use crate::replica::{Doing, Replica, ReplicaReport};
 use crate::sample::Sample;
 use crate::states::SyncState;
@@ -37,6 +37,9 @@ const NEVER_MS: f64 = 70_000.0;
 
 /// The name with which pg_recvlogical connects.
 const RECVLOGICAL: &str = "pg_recvlogical";
+
+/// How the names of a relay's slots begin on its primary, unless it has taken one over.
+const RELAY_SLOTS: &str = "lockstep_";
 
 /// Shortest time in which a replica that reads has confirmed something.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
@@ -142,7 +145,16 @@ impl<'a> Link<'a> {
     /// subscription that was asked.
     fn is_other_consumer(&self) -> bool {
         let is_other = self.subscription.is_none() && self.replica_name.is_none();
-        self.kind == LinkKind::Logical && is_other && !self.is_to_relay() && !self.is_relayed()
+        let of_relay = self.is_to_relay() || self.is_relayed() || self.is_of_unasked_relay();
+        self.kind == LinkKind::Logical && is_other && !of_relay
+    }
+
+    /// True if the link's slot is a relay's that was not asked, or does not answer.
+    pub(crate) fn is_of_unasked_relay(&self) -> bool {
+        let slot = self.slot.as_deref().unwrap_or_default();
+        let named = self.application_name.as_deref() == Some(relay::APPLICATION);
+        let of_relay = named || slot.starts_with(RELAY_SLOTS);
+        self.replica.is_none() && self.replica_name.is_none() && of_relay
     }
 
     /// True of such a consumer that takes all it is sent, and may reply on a timer of its own: pg_recvlogical

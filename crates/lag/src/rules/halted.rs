@@ -11,7 +11,6 @@ use super::{Evidence, Severity, View};
 use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
-use crate::relay::APPLICATION;
 use crate::states::{BackendType, SenderState};
 use crate::views::Process;
 use crate::window::NodeWindow;
@@ -105,9 +104,6 @@ pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// How the names of a relay's slots begin on its primary, unless it has taken one over.
-const RELAY_SLOTS: &str = "lockstep_";
-
 /// A relay does not answer, and its walsender on the primary is connected all the same. Of a
 /// relay that has ended the walsender would be gone.
 pub(super) fn relay(view: &View<'_>) -> Vec<Evidence> {
@@ -122,14 +118,8 @@ pub(super) fn relay(view: &View<'_>) -> Vec<Evidence> {
         .filter(away)
         .map(|n| n.name.as_str())
         .collect();
-    let is_its = |link: &&Link<'_>| {
-        let slot = link.slot.as_deref().unwrap_or_default();
-        let named = link.application_name.as_deref() == Some(APPLICATION);
-        let of_relay = named || slot.starts_with(RELAY_SLOTS);
-        link.replica.is_none() && link.replica_name.is_none() && of_relay
-    };
     let mut found = Vec::new();
-    for link in view.links.iter().filter(is_its) {
+    for link in view.links.iter().filter(|link| link.is_of_unasked_relay()) {
         let connected = link.connected_share();
         let halts = link.is_behind() && takes_none(link) && connected >= MOSTLY;
         if away.is_empty() || !halts {

@@ -80,6 +80,17 @@ fn a_consumer_that_confirms_all_with_each_reply_does_not_lag() {
     }
 }
 
+/// A relay replies as soon as it has stored something, so one that does not is behind.
+#[test]
+fn a_relay_that_does_not_reply_in_the_window_lags() {
+    let found = diagnosed(&Consumer {
+        name: crate::relay::APPLICATION,
+        every: None,
+        ..CONSUMER
+    });
+    assert!(found.has_lag(), "{:?}", found.links);
+}
+
 #[test]
 fn a_consumer_that_does_not_reply_in_the_window_is_not_known() {
     let found = diagnosed(&Consumer {
