@@ -6,8 +6,8 @@ use super::{Diagnosis, NodeReport};
 use crate::node::Role;
 use crate::sample::Identity;
 
-/// Adds to each diagnosis which of its servers are named twice, by what they say of themselves: what is said of
-/// such a cluster counts a server for two. A subscriber is a database, and may belong to several clusters.
+/// Adds to each diagnosis which of its servers are named twice, by what they say of themselves: what is said
+/// of such a cluster counts a server for two. A subscriber is a database, and may belong to several clusters.
 pub fn add_named_twice(clusters: &[Option<&str>], diagnoses: &mut [Diagnosis]) {
     let named = clusters.iter().copied().zip(diagnoses.iter());
     for (index, words) in named_twice(&named.collect::<Vec<_>>()) {
