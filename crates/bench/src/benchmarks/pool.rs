@@ -11,7 +11,7 @@ use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::pool::bounded::{self, Clients, Deciding};
-use crate::pool::{fleet, scale, tokens};
+use crate::pool::{fleet, newcomer, scale, tokens};
 use crate::results::{Headline, Results, rounded};
 use crate::table::{Column, Group, by_case_and_variant, median};
 
@@ -37,6 +37,8 @@ pub enum CaseArg {
     Tokens,
     /// Transactions a second with tokens and without
     TokenCost,
+    /// First look-ups on a node that `pool add` has made, warmed and not
+    Join,
     /// CPU of the agents of a primary and 20 standbys
     Fleet,
     /// Reads a second on 1, 2 and 4 standbys with a CPU quota each
@@ -49,6 +51,7 @@ impl CaseArg {
             Self::Bounded => "bounded-100ms",
             Self::Tokens => "tokens",
             Self::TokenCost => "token-cost",
+            Self::Join => "join",
             Self::Fleet => "fleet",
             Self::Scale => "scale",
         }
@@ -74,7 +77,7 @@ pub struct PoolArgs {
     #[command(flatten)]
     pub time: SecondsArgs,
     /// Cases to run, separated by commas
-    #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = [CaseArg::Bounded, CaseArg::Tokens, CaseArg::TokenCost, CaseArg::Fleet, CaseArg::Scale])]
+    #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = [CaseArg::Bounded, CaseArg::Tokens, CaseArg::TokenCost, CaseArg::Join, CaseArg::Fleet, CaseArg::Scale])]
     pub cases: Vec<CaseArg>,
     /// Commits a second of the 16 writers of bounded-100ms
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u32).range(1..=10_000))]
@@ -132,6 +135,18 @@ pub struct PoolFigures {
     pub reads_per_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
+    /// Seconds that `lockstep pool add` took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_s: Option<f64>,
+    /// 99th percentile of the first look-ups on the new node, and the same divided by that of a node that has
+    /// served for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ratio: Option<f64>,
+    /// Look-ups a second on the copied node during the copy, as a part of those before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_share: Option<f64>,
     /// CPU of all agents together, percent of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_cpu_percent: Option<f64>,
@@ -197,7 +212,7 @@ impl Benchmark for PoolArgs {
     fn variants(&self, case: &Case) -> Vec<&'static str> {
         match case.case {
             CaseArg::Bounded => vec![PGSQL_CHECK, FORMULA, LOCKSTEP],
-            CaseArg::Tokens | CaseArg::TokenCost => vec![STOCK, LOCKSTEP],
+            CaseArg::Tokens | CaseArg::TokenCost | CaseArg::Join => vec![STOCK, LOCKSTEP],
             CaseArg::Fleet | CaseArg::Scale => vec![LOCKSTEP],
         }
     }
@@ -228,6 +243,19 @@ impl Benchmark for PoolArgs {
                 primary_tps: Some(rounded(tokens::cost(site.lab, with_tokens, length)?)),
                 ..PoolFigures::default()
             }),
+            CaseArg::Join => {
+                let is_warmed = turn.variant == LOCKSTEP;
+                let join = newcomer::run(site.lab, site.product, is_warmed)?;
+                let ratio = join.newcomer_p99_ms / join.veteran_p99_ms;
+                Ok(PoolFigures {
+                    seconds: newcomer::FIRST.as_secs_f64(),
+                    join_s: Some(rounded(join.join_s)),
+                    p99_ms: Some(rounded(join.newcomer_p99_ms)),
+                    p99_ratio: Some(rounded(ratio)),
+                    peer_share: Some(rounded(join.peer_share)),
+                    ..PoolFigures::default()
+                })
+            }
             CaseArg::Fleet => {
                 let costs = fleet::run(site.lab, site.product, turn.case.standbys, length)?;
                 Ok(PoolFigures {
@@ -261,6 +289,14 @@ impl Benchmark for PoolArgs {
             ));
         }
         words.extend(figures.oldest_ms.map(|it| format!("oldest {}", ms(it))));
+        words.extend(figures.p99_ratio.map(|it| {
+            let (join, peer) = (figures.join_s, figures.peer_share);
+            format!(
+                "p99 {it:.2} times that of the others after {:.1} s, the peer's reads {}",
+                join.unwrap_or_default(),
+                percent(peer.unwrap_or_default())
+            )
+        }));
         words.extend(figures.primary_tps.map(|it| format!("{} tps", count(it))));
         words.extend(
             figures
@@ -304,6 +340,7 @@ impl Benchmark for PoolArgs {
                 median("failed", |row| row.failed_reads.map(|it| it as f64), count),
                 median("tps", |row| row.primary_tps, count),
                 median("reads/s", |row| row.reads_per_s, count),
+                median("p99 ratio", |row| row.p99_ratio, hundredths),
                 median("agents %", |row| row.agents_cpu_percent, hundredths),
                 median("primary %", |row| row.primary_cpu_percent, hundredths),
             ],

@@ -1,16 +1,10 @@
 //! What happens in the demo, and what clients see meanwhile.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::launch::failure_line;
-use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_service::words::figures;
 
@@ -18,6 +12,7 @@ use super::CHECK_MS;
 use crate::audience::Audience;
 use crate::pool::clients::Reads;
 use crate::pool::ledger::{Ledger, Read};
+use crate::pool::newcomer;
 use crate::pool::nodes::{AgentRules, Nodes};
 use crate::pool::proxy::Proxy;
 use crate::{BenchError, Result};
@@ -163,59 +158,23 @@ impl Stage<'_> {
         let [_, back] = self.until_back(port, from, audience)?;
         self.watch(self.length, audience)?;
         let act = self.end(title, from, [None, back], audience);
-        let mut stop = self
-            .lab
-            .launcher()
-            .command(self.lab.package().program("pg_ctl"));
-        stop.arg("-D")
-            .arg(self.lab.folder().join(NEWCOMER))
-            .args(["-m", "fast", "stop"]);
-        self.lab.launcher().run(stop)?;
+        newcomer::stop(self.lab, NEWCOMER)?;
         Ok(act)
     }
 
     /// Runs `lockstep pool add`, and tells what it says.
     fn add(&mut self, audience: &mut dyn Audience) -> Result<()> {
-        let seat = self.nodes.seat_of(NEWCOMER)?;
-        let (agent, check) = (seat.agent_place(), seat.check_place());
-        let mut command = self.lab.launcher().command(self.product);
-        command
-            .args(["pool", "add", NEWCOMER, "--nodes"])
-            .arg(&self.proxy.file);
-        command.args([
-            "--conninfo",
-            &seat.conninfo,
-            "--agent",
-            &agent,
-            "--agent-check",
-            &check,
-        ]);
-        command.arg("--data").arg(self.lab.folder().join(NEWCOMER));
-        command.arg("--bin-dir").arg(self.lab.package().bin());
-        command.arg("--socket").arg(&self.proxy.socket);
-        command.args(["--check-every", &format!("{CHECK_MS}ms")]);
-        let log = self.lab.folder().join("add.log");
-        let file = fs::File::create(&log).map_err(BenchError::io("write", &log))?;
-        command.stdout(Stdio::piped()).stderr(file);
         audience.say(&format!("  lockstep pool add {NEWCOMER} --data … says:"));
-        let mut child = self.lab.launcher().spawn(command, Side::Both)?;
-        if let Some(said) = child.stdout.take() {
-            for line in BufReader::new(said).lines().map_while(std::io::Result::ok) {
-                audience.say(&format!("    {line}"));
-            }
-        }
-        if child.wait().is_ok_and(|status| status.success()) {
-            return Ok(());
-        }
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        let reason = said
-            .lines()
-            .last()
-            .map(str::to_owned)
-            .or_else(|| failure_line(&said));
-        let program = "lockstep pool add".to_owned();
-        let reason = reason.unwrap_or_else(|| "it said nothing".to_owned());
-        Err(LabError::Program { program, reason }.into())
+        let socket = self.proxy.socket.display().to_string();
+        let every = format!("{CHECK_MS}ms");
+        newcomer::add(
+            self.lab,
+            self.product,
+            self.nodes.seat_of(NEWCOMER)?,
+            &self.proxy.file,
+            &["--socket", &socket, "--check-every", &every],
+            &mut |line| audience.say(&format!("    {line}")),
+        )
     }
 
     fn server(&mut self, number: usize) -> Result<&mut Server> {

@@ -11,12 +11,14 @@
 //! | [`bounded`] | reads on new sessions while standbys are in trouble |
 //! | [`tokens`] | reads of what was just written, while primaries change |
 //! | [`fleet`] | what the agents of many nodes cost |
+//! | [`newcomer`] | a new node, and how soon it is as fast as the others |
 //! | [`scale`] | reads through one, two and four nodes |
 
 pub mod bounded;
 pub mod clients;
 pub mod fleet;
 pub mod ledger;
+pub mod newcomer;
 pub mod nodes;
 pub mod proxy;
 pub mod scale;
