@@ -147,6 +147,9 @@ pub struct PoolFigures {
     /// Look-ups a second on the copied node during the copy, as a part of those before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_share: Option<f64>,
+    /// Reads of blocks that the new node did not have in memory during its first look-ups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_reads: Option<u64>,
     /// CPU of all agents together, percent of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_cpu_percent: Option<f64>,
@@ -253,6 +256,7 @@ impl Benchmark for PoolArgs {
                     p99_ms: Some(rounded(join.newcomer_p99_ms)),
                     p99_ratio: Some(rounded(ratio)),
                     peer_share: Some(rounded(join.peer_share)),
+                    delayed_reads: Some(join.delayed),
                     ..PoolFigures::default()
                 })
             }

@@ -173,6 +173,7 @@ impl Stage<'_> {
             self.nodes.seat_of(NEWCOMER)?,
             &self.proxy.file,
             &["--socket", &socket, "--check-every", &every],
+            &[],
             &mut |line| audience.say(&format!("    {line}")),
         )
     }

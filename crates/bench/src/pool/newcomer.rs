@@ -23,6 +23,7 @@ use lockstep_lab::workload::{ACCOUNTS_PER_SCALE, APP_ROLE};
 
 use super::clients::{Pace, joined};
 use super::nodes::{Nodes, Seat, small};
+use crate::replay::slow_reads::{LATENCY, Library};
 use crate::{BenchError, Result};
 
 /// Name of the new node, and of the standby that is copied.
@@ -54,10 +55,18 @@ pub struct Joining {
     pub veteran_p99_ms: f64,
     /// Look-ups a second of the peer's readers during the copy, as a part of those before.
     pub peer_share: f64,
+    /// Reads of the new node that waited, during its first look-ups.
+    pub delayed: u64,
 }
 
-/// Makes a node, warmed or not, and measures its first look-ups.
+/// Makes a node, warmed or not, and measures its first look-ups. Reads of data that is not in its shared
+/// buffers take a millisecond there, as on storage with that latency.
 pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
+    if let Some(missing) = Library::missing() {
+        return Err(BenchError::Unusable(format!(
+            "case join needs slow reads: {missing}"
+        )));
+    }
     let mut settings = small(3);
     settings.extend(settings_of([
         ("shared_preload_libraries", "lockstep"),
@@ -66,9 +75,12 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
     let mut nodes = Nodes::start(lab, 2, &settings, 1, false)?;
     nodes.primary()?.execute("CREATE EXTENSION lockstep")?;
     lab.load_data(nodes.primary()?, SCALE)?;
+    // Without it a clone replays what loaded the data, and is warm by that.
+    nodes.primary()?.execute("CHECKPOINT")?;
     let (primary, standbys) = nodes.parts()?;
     for standby in standbys {
         standby.catch_up(primary)?;
+        standby.execute("CHECKPOINT")?;
         standby.execute(&read_all())?;
     }
     // The account of the servers may not be able to enter the folder of the program.
@@ -86,21 +98,35 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
     if !is_warmed {
         more.push("--no-warm");
     }
+    let slow = Library::of(lab)?.share(lab, NEWCOMER)?;
+    let mut begun = None;
     let (join_s, peer_share) = beside_readers(&peer, || {
+        let seat = nodes.seat_of(NEWCOMER)?;
         add(
             lab,
             &program,
-            nodes.seat_of(NEWCOMER)?,
+            seat,
             &file,
             &more,
-            &mut |_| {},
+            &slow.environment(),
+            &mut |line| {
+                // The server runs, and is not warm yet.
+                if line.starts_with("catching up") {
+                    begun = Some(slow.begin(LATENCY));
+                }
+            },
         )
     })?;
+    begun.ok_or_else(|| {
+        BenchError::Unusable("pool add did not say that it catches up".to_owned())
+    })??;
     let newcomer = ServerAddress {
         port,
         ..veteran.clone()
     };
+    let before = slow.counts()?.delayed;
     let [newcomer_p99_ms, veteran_p99_ms] = first_lookups([&newcomer, &veteran])?;
+    let delayed = slow.counts()?.delayed - before;
     stop(lab, NEWCOMER)?;
     let folder = lab.folder().join(NEWCOMER);
     fs::remove_dir_all(&folder).map_err(BenchError::io("remove", &folder))?;
@@ -110,6 +136,7 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
         newcomer_p99_ms,
         veteran_p99_ms,
         peer_share,
+        delayed,
     })
 }
 
@@ -213,6 +240,7 @@ pub fn add(
     seat: &Seat,
     file: &Path,
     more: &[&str],
+    environment: &[(&str, &Path)],
     tell: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let (agent, check) = (seat.agent_place(), seat.check_place());
@@ -224,11 +252,12 @@ pub fn add(
     command.args(["--agent", &agent, "--agent-check", &check]);
     command.arg("--data").arg(lab.folder().join(&seat.name));
     command.arg("--bin-dir").arg(lab.package().bin());
-    command.args(more);
+    command.args(more).envs(environment.iter().copied());
     let log = lab.folder().join("add.log");
     let said = fs::File::create(&log).map_err(BenchError::io("write", &log))?;
     command.stdout(Stdio::piped()).stderr(said);
-    let mut child = lab.launcher().spawn(command, Side::Both)?;
+    // As on another machine: the standbys have the other core.
+    let mut child = lab.launcher().spawn(command, Side::Primary)?;
     if let Some(said) = child.stdout.take() {
         for line in BufReader::new(said).lines().map_while(std::io::Result::ok) {
             tell(&line);
