@@ -21,6 +21,7 @@ use crate::demo::check_report_path;
 use crate::host::{Host, absolute};
 use crate::pool::clients::{Pace, Reads, joined, read, write};
 use crate::pool::ledger::Ledger;
+use crate::pool::newcomer;
 use crate::pool::nodes::{AgentRules, Nodes, small};
 use crate::pool::proxy::{Checks, Proxy};
 use crate::{BenchError, Result, results};
@@ -126,6 +127,7 @@ pub fn run(args: &PoolDemoArgs, host: &Host, audience: &mut dyn Audience) -> Res
         writers.into_iter().try_for_each(joined).and(acts)
     })?;
     let names = stage.names;
+    newcomer::stop(&lab, stage::NEWCOMER)?;
     audience.finish();
     let findings = Findings {
         commit: results::commit(),

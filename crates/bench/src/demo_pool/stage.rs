@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DELAY: &str = "5s";
 
 /// The name of the new node.
-const NEWCOMER: &str = "node4";
+pub const NEWCOMER: &str = "node4";
 
 /// Everything that the acts use.
 pub struct Stage<'a> {
@@ -157,9 +157,7 @@ impl Stage<'_> {
         self.add(audience)?;
         let [_, back] = self.until_back(port, from, audience)?;
         self.watch(self.length, audience)?;
-        let act = self.end(title, from, [None, back], audience);
-        newcomer::stop(self.lab, NEWCOMER)?;
-        Ok(act)
+        Ok(self.end(title, from, [None, back], audience))
     }
 
     /// Runs `lockstep pool add`, and tells what it says.
