@@ -57,6 +57,7 @@
 //! | [`ending`] | how long the writers may take at a session's end; no I/O |
 //! | [`settings`] | what to apply, and where |
 //! | [`control`] | what others ask of a replica that applies, and see of it |
+//! | [`keys`] | integer keys of rows to delete, packed; no I/O |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | `described` | what the target's catalogs say of tables, many at once |
 //! | [`catalog`] | which table of the target a table of the source is, and what it is |
@@ -91,6 +92,7 @@ pub mod ending;
 pub mod error;
 pub mod failpoint;
 pub mod fault;
+pub mod keys;
 pub mod merge;
 pub mod names;
 pub mod net;

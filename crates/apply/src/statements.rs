@@ -6,6 +6,7 @@
 //! a bit for each column that some rows keep because the source has not sent it. A column of flags for each
 //! would not fit beside a table's 1,600: the server takes 1,664 in a row.
 
+use crate::keys::packable;
 use crate::names::quoted;
 use crate::source_table::{Identity, KeyColumn};
 use crate::table::{Table, TargetColumn};
@@ -20,6 +21,9 @@ pub enum Verb {
     /// of unique columns may change places.
     Replace,
     Delete,
+    /// Deletes rows whose keys are packed ([`crate::keys`]) as runs, or as distances.
+    DeleteRuns,
+    DeleteOffsets,
 }
 
 /// One parameter of a statement: which values its array holds.
@@ -87,6 +91,8 @@ impl Table {
             Verb::Update => self.update(keeps, &mut given),
             Verb::Replace => self.replace(keeps, &mut given),
             Verb::Delete => self.delete(&mut given),
+            Verb::DeleteRuns => self.delete_runs(),
+            Verb::DeleteOffsets => self.delete_offsets(),
         };
         Statement {
             sql,
@@ -168,6 +174,34 @@ impl Table {
         given.column(Parameter::Key(key.place), column);
         let (name, kind) = (quoted(&column.name), &column.kind);
         Some(format!("t.{name} OPERATOR({operator}) ANY ($1::{kind}[])"))
+    }
+
+    fn delete_runs(&self) -> String {
+        let (name, kind) = packable(self).unwrap_or_default();
+        let key = format!("t.{}", quoted(name));
+        // Only without a schema does `unnest` take several arrays.
+        format!(
+            "DELETE FROM {} AS t \
+             USING unnest($1::pg_catalog.int8[], $2::pg_catalog.int8[]) AS u(a, z) \
+             WHERE {key} OPERATOR(pg_catalog.>=) u.a::{kind} \
+             AND {key} OPERATOR(pg_catalog.<=) u.z::{kind}",
+            self.target()
+        )
+    }
+
+    /// `$1` has the distances from `$2` one behind the other, `$3` bits each, `$4` in all.
+    fn delete_offsets(&self) -> String {
+        let (name, kind) = packable(self).unwrap_or_default();
+        format!(
+            "DELETE FROM {} AS t WHERE t.{} OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT \
+               ($2::pg_catalog.int8 OPERATOR(pg_catalog.+) pg_catalog.int8(pg_catalog.substring(\
+                 $1::pg_catalog.varbit, \
+                 n OPERATOR(pg_catalog.*) $3::pg_catalog.int4 OPERATOR(pg_catalog.+) 1, \
+                 $3::pg_catalog.int4)))::{kind} \
+             FROM pg_catalog.generate_series(0, $4::pg_catalog.int4 OPERATOR(pg_catalog.-) 1) AS n))",
+            self.target(),
+            quoted(name)
+        )
     }
 
     /// Columns whose values come with the rows, but for those of the key if it stays.

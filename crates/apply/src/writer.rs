@@ -1,6 +1,7 @@
 //! Changes the target: the only place where a batch meets SQL.
 //!
-//! A part goes there statement by statement, or, if it is small, whole as one message ([`at_once`]).
+//! A part goes there statement by statement, or, if it is small, whole as one message ([`at_once`]). Small
+//! changes of many tables go together ([`together`]).
 //!
 //! The connection owns a replication origin of the replica ([`super::origins`]), so no two processes
 //! can be at work on one replica. Each transaction carries the source's position in its commit record
@@ -11,7 +12,10 @@
 //! be used again: the next one begins where the origins stand.
 
 mod at_once;
+mod deletes;
 mod given;
+mod inserts;
+mod together;
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -296,15 +300,27 @@ impl Writer {
             (self.connection.execute("BEGIN")).map_err(ApplyError::Target)?;
             self.in_transaction = true;
         }
+        // Changes of the part before a step, which only a plan needs to know.
         let mut before = 0;
-        part.steps.iter().try_for_each(|step| {
+        let mut steps = &part.steps[..];
+        while let Some((step, rest)) = steps.split_first() {
+            let together = match pick {
+                Pick::All => together::first(steps),
+                Pick::Some { .. } => Vec::new(),
+            };
+            if together.len() > 1 {
+                self.together(&together)?;
+                steps = steps.get(together.len()..).unwrap_or_default();
+                continue;
+            }
             self.step(step, pick, before)?;
             before += match step {
                 Step::Change { set, .. } => set.len(),
                 Step::Truncate { .. } => 0,
             };
-            Ok(())
-        })
+            steps = rest;
+        }
+        Ok(())
     }
 
     pub fn is_in_transaction(&self) -> bool {
@@ -524,9 +540,9 @@ impl Writer {
         match set {
             Set::Insert(rows) => self.insert(table, &pick.of(at, rows)),
             Set::Delete(keys) => {
-                let rows: Vec<_> = pick.of(at, keys).into_iter().map(before).collect();
-                let changed = self.run(table, Verb::Delete, &rows)?;
-                self.count_missing(table, rows.len(), changed);
+                let keys = pick.of(at, keys);
+                let changed = self.delete(table, &keys)?;
+                self.count_missing(table, keys.len(), changed);
                 Ok(())
             }
             Set::Update(updates) => self.updates(table, &pick.of(at, updates)),
@@ -554,43 +570,6 @@ impl Writer {
                 self.run_whole(table, &table.update_whole(), &rows)
             }
         }
-    }
-
-    fn insert(&mut self, table: &Arc<Table>, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
-        if table.written().next().is_none() {
-            let (table, rows) = (table.name.sql(), rows.len());
-            return self.connection.execute(&format!(
-                "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
-            ));
-        }
-        let bytes = rows.iter().map(|row| row.size());
-        if rows.len() >= COPY_FROM || bytes.sum::<usize>() >= COPY_FROM_BYTES {
-            return self.copy(table, rows);
-        }
-        let rows: Vec<_> = rows.iter().copied().map(after).collect();
-        self.run(table, Verb::Insert, &rows).map(drop)
-    }
-
-    fn copy(&mut self, table: &Table, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
-        let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
-        let mut copy = self.connection.copy_in(&table.copy())?;
-        let mut lines = Vec::with_capacity(2 * COPY_BYTES);
-        let mut sent = 0;
-        let mut send = |lines: &mut Vec<u8>| -> lockstep_client::Result<()> {
-            if lines.len() >= COPY_BYTES {
-                copy.send(lines)?;
-                sent += lines.len() as u64;
-                lines.clear();
-            }
-            Ok(())
-        };
-        for row in rows {
-            copy_line(row, &written, &mut lines, &mut send)?;
-        }
-        copy.send(&lines)?;
-        copy.finish()?;
-        self.sent_bytes += sent + lines.len() as u64;
-        Ok(())
     }
 
     fn count_missing(&mut self, table: &Table, wanted: usize, changed: u64) {
@@ -785,7 +764,7 @@ fn is_prepared(table: &Table, verb: Verb) -> bool {
 fn kept(verb: Verb, rows: &[Given<'_>]) -> Vec<usize> {
     match verb {
         Verb::Update | Verb::Replace => keeps(rows),
-        Verb::Insert | Verb::Delete => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

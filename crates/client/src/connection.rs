@@ -11,7 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::{Conninfo, Purpose, Server};
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, AnswerKind, Canceller, Handle, Request};
+use crate::libpq::{Answer, AnswerKind, Canceller, Handle};
+use crate::request::Request;
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
 /// Rows of text; None is null.

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `limits` | limits of time and size |
 //! | [`error`] | what can go wrong |
+//! | `request` | what is asked of a server |
 //! | `libpq` | libpq's functions, and what they own |
 //! | [`quote`] | quoting of names and values in commands |
 //! | [`value`] | values as the text that the server reads and writes |
@@ -46,6 +47,7 @@ mod limits;
 pub mod pipeline;
 pub mod plain;
 pub mod quote;
+mod request;
 pub mod slots;
 pub mod sql;
 pub mod stream;

@@ -20,6 +20,7 @@ use pq_sys as pq;
 
 use crate::ClientError;
 use crate::error::{first_lines, one_line};
+use crate::request::Request;
 
 /// Pieces of memory of this size or more go back to the system when they are freed, and so does as
 /// much at the end of what a thread has.
@@ -303,6 +304,7 @@ impl Handle {
                     }
                 })?
             }
+            Request::Binary { name, values } => self.send_binary(name, values)?,
         };
         Ok(sent)
     }
@@ -347,6 +349,31 @@ impl Handle {
             .map(|value| value.as_ref().map_or(ptr::null(), |value| value.as_ptr()))
             .collect();
         Ok(send(self.0.as_ptr(), count, pointers.as_ptr()) == 1)
+    }
+
+    fn send_binary(&mut self, name: &CStr, values: &[Vec<u8>]) -> Result<bool, String> {
+        let length = |length: usize| {
+            c_int::try_from(length).map_err(|_| "too many or too large parameters".to_owned())
+        };
+        let count = length(values.len())?;
+        let lengths = values.iter().map(|value| length(value.len()));
+        let lengths = lengths.collect::<Result<Vec<_>, _>>()?;
+        let pointers: Vec<_> = values.iter().map(|value| value.as_ptr().cast()).collect();
+        let formats = vec![1; values.len()];
+        // SAFETY: a live connection, a string, and arrays of `count` values, their lengths and their
+        // formats, all of which libpq copies.
+        let sent = unsafe {
+            pq::PQsendQueryPrepared(
+                self.0.as_ptr(),
+                name.as_ptr(),
+                count,
+                pointers.as_ptr(),
+                lengths.as_ptr(),
+                formats.as_ptr(),
+                0,
+            )
+        };
+        Ok(sent == 1)
     }
 
     /// Sends what can be sent without waiting. True if some of it is left.
@@ -503,39 +530,6 @@ impl Handle {
             0 => Ok(false),
             _ => Err(self.message()),
         }
-    }
-}
-
-/// A request to the server.
-pub(crate) enum Request {
-    /// Statements without parameters.
-    Simple(CString),
-    /// One statement and the values of its parameters.
-    Parameters {
-        sql: CString,
-        values: Vec<Option<CString>>,
-    },
-    /// One statement to prepare under a name.
-    Prepare { name: CString, sql: CString },
-    /// The name of a prepared statement, and the values of its parameters.
-    Prepared {
-        name: CString,
-        values: Vec<Option<CString>>,
-    },
-}
-
-impl Request {
-    /// Bytes of the statement and its values.
-    pub fn size(&self) -> usize {
-        let (first, second, values) = match self {
-            Self::Simple(sql) => (sql, None, &[][..]),
-            Self::Prepare { name, sql } => (name, Some(sql), &[][..]),
-            Self::Parameters { sql, values } => (sql, None, &values[..]),
-            Self::Prepared { name, values } => (name, None, &values[..]),
-        };
-        let texts = [Some(first), second].into_iter().flatten();
-        let texts = texts.chain(values.iter().flatten());
-        texts.map(|text| text.count_bytes()).sum()
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crate::connection::{Connection, Failure, Link, Rows, c_string, refusal, size};
 use crate::error::Step;
-use crate::libpq::{AnswerKind, Request};
+use crate::libpq::AnswerKind;
+use crate::request::Request;
 use crate::sql::texts;
 use crate::value::ToText;
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, Result};
@@ -38,7 +39,8 @@ pub struct Pipeline<'a> {
     bytes: usize,
     /// Bytes of statements since those before were sent.
     unsent: usize,
-    refused: Option<ClientError>,
+    /// The first error, and the place of its statement.
+    refused: Option<(usize, ClientError)>,
     synchronized: bool,
 }
 
@@ -104,6 +106,15 @@ impl Pipeline<'_> {
         })
     }
 
+    /// Like [`Pipeline::change_prepared`], with values in the binary format of the parameters' types, none of
+    /// which is null.
+    pub fn change_binary(&mut self, name: &str, values: Vec<Vec<u8>>) -> Result<()> {
+        self.send(&Request::Binary {
+            name: c_string(name)?,
+            values,
+        })
+    }
+
     /// Waits until the server has answered all statements so far: what it has done stays one
     /// transaction with what follows. None if it has refused one; [`Pipeline::finish`] says why.
     /// Takes at most the patience.
@@ -119,15 +130,26 @@ impl Pipeline<'_> {
 
     /// Ends the pipeline: waits until the server has answered all statements, and returns one
     /// answer for each, or the error of the first that failed. Takes at most the patience.
-    pub fn finish(mut self) -> Result<Vec<Answered>> {
+    pub fn finish(self) -> Result<Vec<Answered>> {
+        self.finish_or_place().map_err(|(_, error)| error)
+    }
+
+    /// Like [`Pipeline::finish`]; an error comes with the place of its statement, from 0.
+    pub fn finish_or_place(mut self) -> std::result::Result<Vec<Answered>, (usize, ClientError)> {
         let patience = self.connection.patience();
         let ended = self.end(Instant::now() + patience);
         if matches!(ended, Err(Failure::TimedOut)) {
             self.cancel();
         }
-        ended.map_err(|failure| self.said(failure.into_error("run a pipeline", patience)))?;
+        ended.map_err(|failure| {
+            let place = self.answers.len();
+            (
+                place,
+                self.said(failure.into_error("run a pipeline", patience)),
+            )
+        })?;
         match self.refused.take() {
-            Some(error) => Err(error),
+            Some(refused) => Err(refused),
             None => Ok(std::mem::take(&mut self.answers)),
         }
     }
@@ -136,7 +158,7 @@ impl Pipeline<'_> {
     /// connection, says more than that it is lost.
     fn said(&mut self, error: ClientError) -> ClientError {
         match (error, self.refused.take()) {
-            (ClientError::Lost(_), Some(ClientError::Refused(refusal))) => {
+            (ClientError::Lost(_), Some((_, ClientError::Refused(refusal)))) => {
                 ClientError::Ended(refusal)
             }
             (error, _) => error,
@@ -247,9 +269,10 @@ impl Pipeline<'_> {
                     self.waiting.pop_front();
                 }
                 AnswerKind::Error => {
-                    let what = format!("run statement {} of a pipeline", self.answers.len() + 1);
+                    let place = self.answers.len();
+                    let what = format!("run statement {} of a pipeline", place + 1);
                     let error = refusal(&answer, Step::Query, &what);
-                    self.refused.get_or_insert(error);
+                    self.refused.get_or_insert((place, error));
                     if self.connection.is_closed() {
                         return Err(ClientError::Lost("the server has ended it".to_owned()));
                     }

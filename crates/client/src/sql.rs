@@ -6,8 +6,8 @@ use std::ffi::CString;
 
 use crate::connection::{Connection, Rows, c_string};
 use crate::error::Step;
-use crate::libpq::Request;
 use crate::quote::without_nul;
+use crate::request::Request;
 use crate::value::ToText;
 use crate::{ClientError, MOST_PARAMETERS, Result};
 

@@ -36,10 +36,10 @@ const MOST_STEPS: usize = 32;
 const END: &str = "end_at_position";
 
 /// Changes of one table by one statement.
-struct Changes<'a> {
-    table: &'a Arc<Table>,
-    verb: Verb,
-    rows: Vec<Given<'a>>,
+pub(super) struct Changes<'a> {
+    pub table: &'a Arc<Table>,
+    pub verb: Verb,
+    pub rows: Vec<Given<'a>>,
 }
 
 /// A statement with its values.
@@ -167,7 +167,8 @@ fn small(part: &Part) -> Option<Vec<Changes<'_>>> {
     (rows().next().is_some() && bytes <= MOST_BYTES).then_some(changes)
 }
 
-fn plain(step: &Step) -> Option<Changes<'_>> {
+/// A step's changes, if they are few and one statement is enough.
+pub(super) fn plain(step: &Step) -> Option<Changes<'_>> {
     let Step::Change { table, set } = step else {
         return None;
     };

@@ -1,22 +1,74 @@
-//! `lockstep-lab bench tables`: what each table costs a copy, whatever is in it.
+//! `lockstep-lab bench tables`: what each table costs a copy and a cycle, whatever is in it.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use lockstep_service::words::figures::{hundredths, thousandths};
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
-use crate::args::{RunArgs, rounds, writes};
+use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
+use crate::copying::cycling::{Replica, Subscription};
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
-use crate::copying::servers::Servers;
+use crate::copying::servers::{Servers, execute};
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
+use crate::{BenchError, Result};
 
-/// The only case.
-const CASE: &str = "copy";
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TablesCase {
+    /// The initial copy
+    Copy,
+    /// A cycle after a row of each table was updated, each in a transaction of its own
+    Cycle,
+    /// A cycle after nothing was changed
+    Idle,
+}
+
+impl TablesCase {
+    const ALL: [Self; 3] = [Self::Copy, Self::Cycle, Self::Idle];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Cycle => "cycle",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+impl std::fmt::Display for TablesCase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who copies, or follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TablesVariant {
+    Copy(Peer),
+    /// A replica, whose cycle is asked for.
+    Lockstep,
+    /// A subscription, which is disabled between the cycles.
+    Stock,
+}
+
+impl TablesVariant {
+    const CYCLES: [Self; 2] = [Self::Stock, Self::Lockstep];
+}
+
+impl Named for TablesVariant {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Copy(peer) => peer.name(),
+            Self::Lockstep => "lockstep",
+            Self::Stock => "stock",
+        }
+    }
+}
 
 /// Megabytes that a run may need beside those for the tables.
 const SPACE_MB: u64 = 2_000;
@@ -27,12 +79,18 @@ const TABLES_PER_MB: u32 = 10;
 /// Sessions of every way that lets one choose.
 const JOBS: u32 = 2;
 
-/// Milliseconds for each table that are expected at most.
+/// Milliseconds for each table that are expected at most, of a copy and of a cycle.
 const MOST_MS: f64 = 0.3;
+const MOST_CYCLE_MS: f64 = 1.0;
 
-/// Time that a copy takes for each of many tables with one row
+/// Milliseconds of a cycle without changes that are expected at most.
+const MOST_IDLE_MS: f64 = 50.0;
+
+/// Time that a copy, and a cycle, takes for each of many tables with one row
 ///
-/// Writes tables.json into the results folder. pgcopydb is left out where it is not installed.
+/// Writes tables.json into the results folder. pgcopydb is left out where it is not installed. In cases
+/// cycle and idle a replica's cycle is asked for once all changes are in its spool; stock is a subscription
+/// that was disabled before the changes and is enabled.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("rounds", rounds("Copies by each variant", "3")),
@@ -44,34 +102,154 @@ pub struct TablesArgs {
     /// Tables, each with a primary key
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=10_000))]
     pub tables: u32,
+    /// Cases to run, separated by commas
+    #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = TablesCase::ALL)]
+    pub cases: Vec<TablesCase>,
     /// The program pgcopydb
     #[arg(long, value_name = "PROGRAM", default_value = PGCOPYDB)]
     pub pgcopydb: PathBuf,
 }
 
-/// One copy of all tables.
+/// One copy of all tables, or one cycle.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TablesFigures {
     pub tables: u32,
-    /// Time for the rows alone if the way of copying says how long they took, else for everything.
+    /// Time for the rows alone if the way of copying says how long they took, else for everything; of a
+    /// replica's cycle by its own figures.
     pub ms_per_table: f64,
-    /// Time for everything: schema, rows, keys, statistics.
+    /// Time for everything: schema, rows, keys, statistics; of a cycle until whoever asked for it knows its end.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
+    /// CPU of the replica's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applier_cpu_s: Option<f64>,
+}
+
+impl TablesFigures {
+    /// Milliseconds for all tables.
+    fn ms(&self) -> f64 {
+        self.ms_per_table * f64::from(self.tables)
+    }
+}
+
+impl TablesArgs {
+    /// What makes the tables.
+    fn schema(&self) -> String {
+        format!(
+            "DO $$ BEGIN FOR n IN 1..{} LOOP \
+             EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v text)', n); \
+             EXECUTE format('INSERT INTO t%s VALUES (1, ''one'')', n); END LOOP; END $$",
+            self.tables
+        )
+    }
+
+    fn copy(&self, site: Site<'_>, scene: &Servers, peer: Peer) -> Result<TablesFigures> {
+        scene.empty_target()?;
+        let before = scene.meter();
+        let took = programs::copy(site, scene, peer, JOBS, &self.pgcopydb)?;
+        let spent = scene.spent_since(&before);
+        scene.check_same()?;
+        let rows = took.copy_seconds.unwrap_or(took.seconds);
+        Ok(TablesFigures {
+            tables: self.tables,
+            ms_per_table: rounded(rows * 1e3 / f64::from(self.tables)),
+            seconds: rounded(took.seconds),
+            source_cpu_s: rounded(spent.source_cpu_s),
+            target_cpu_s: rounded(spent.target_cpu_s),
+            applier_cpu_s: None,
+        })
+    }
+
+    /// Changes a row of each table, if the case is about that.
+    fn change(&self, scene: &Servers, case: TablesCase) -> Result<()> {
+        if case != TablesCase::Cycle {
+            return Ok(());
+        }
+        let sql = format!(
+            "DO $$ BEGIN FOR n IN 1..{} LOOP \
+             EXECUTE format('UPDATE t%s SET v = now()::text', n); COMMIT; END LOOP; END $$",
+            self.tables
+        );
+        execute(&scene.source, &sql)
+    }
+
+    fn cycle(&self, site: Site<'_>, scene: &Servers, case: TablesCase) -> Result<TablesFigures> {
+        scene.empty_target()?;
+        let mut replica = Replica::create(site, scene, true)?;
+        replica.start()?;
+        // What the first cycle costs more is no cost of each cycle.
+        self.change(scene, case)?;
+        replica.force()?;
+        self.change(scene, case)?;
+        replica.await_spooled(&scene.source)?;
+        let (before, applier) = (scene.meter(), replica.cpu_s());
+        let began = Instant::now();
+        let cycle = replica.force()?;
+        let seconds = began.elapsed().as_secs_f64();
+        let applier_cpu_s = replica.cpu_s() - applier;
+        let spent = scene.spent_since(&before);
+        let changed = match case {
+            TablesCase::Cycle => u64::from(self.tables),
+            _ => 0,
+        };
+        if (cycle.rows, cycle.tables) != (changed, changed) {
+            let words = format!("{changed} rows were changed, and this is the cycle: {cycle:?}");
+            return Err(BenchError::Unusable(words));
+        }
+        replica.remove()?;
+        scene.check_same()?;
+        Ok(TablesFigures {
+            tables: self.tables,
+            ms_per_table: rounded(cycle.elapsed_ms as f64 / f64::from(self.tables)),
+            seconds: rounded(seconds),
+            source_cpu_s: rounded(spent.source_cpu_s),
+            target_cpu_s: rounded(spent.target_cpu_s),
+            applier_cpu_s: Some(rounded(applier_cpu_s)),
+        })
+    }
+
+    fn subscription(&self, scene: &Servers, case: TablesCase) -> Result<TablesFigures> {
+        scene.fill_target(&self.schema())?;
+        let mut subscription = Subscription::create(scene)?;
+        for _ in 0..2 {
+            self.change(scene, TablesCase::Cycle)?;
+            subscription.enable()?;
+            subscription.await_received()?;
+            subscription.disable()?;
+        }
+        self.change(scene, case)?;
+        let before = scene.meter();
+        let began = Instant::now();
+        subscription.enable()?;
+        subscription.await_received()?;
+        let seconds = began.elapsed().as_secs_f64();
+        let spent = scene.spent_since(&before);
+        subscription.remove()?;
+        scene.check_same()?;
+        Ok(TablesFigures {
+            tables: self.tables,
+            ms_per_table: rounded(seconds * 1e3 / f64::from(self.tables)),
+            seconds: rounded(seconds),
+            source_cpu_s: rounded(spent.source_cpu_s),
+            target_cpu_s: rounded(spent.target_cpu_s),
+            applier_cpu_s: None,
+        })
+    }
 }
 
 impl Benchmark for TablesArgs {
     const NAME: &'static str = "tables";
     const ORDER: Order = Order::TurnAbout;
 
-    type Case = &'static str;
-    type Variant = Peer;
+    type Case = TablesCase;
+    type Variant = TablesVariant;
     type Figures = TablesFigures;
     type Scene = Servers;
 
     fn options(&self) -> String {
-        format!("{} --tables {}", self.run, self.tables)
+        let cases = joined(&self.cases);
+        format!("{} --tables {} --cases {cases}", self.run, self.tables)
     }
 
     fn space_mb(&self) -> u64 {
@@ -82,31 +260,35 @@ impl Benchmark for TablesArgs {
         false
     }
 
-    fn cases(&self) -> Vec<&'static str> {
-        vec![CASE]
+    fn needs_product(&self) -> bool {
+        true
     }
 
-    fn case_name(&self, case: &&'static str) -> String {
-        (*case).to_owned()
+    fn cases(&self) -> Vec<TablesCase> {
+        self.cases.clone()
     }
 
-    fn variants(&self, _case: &&'static str) -> Vec<Peer> {
+    fn case_name(&self, case: &TablesCase) -> String {
+        case.name().to_owned()
+    }
+
+    fn variants(&self, case: &TablesCase) -> Vec<TablesVariant> {
+        if *case != TablesCase::Copy {
+            return TablesVariant::CYCLES.to_vec();
+        }
         let there = |peer: &Peer| peer.is_there(&self.pgcopydb);
-        Peer::ALL.into_iter().filter(there).collect()
+        let peers = Peer::ALL.into_iter().filter(there);
+        peers.map(TablesVariant::Copy).collect()
     }
 
     fn conditions(&self) -> Option<String> {
-        left_out(&self.pgcopydb)
+        let is_copied = self.cases.contains(&TablesCase::Copy);
+        left_out(&self.pgcopydb).filter(|_| is_copied)
     }
 
     fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<Servers> {
         let mut servers = Servers::start(site.lab)?;
-        servers.fill(&format!(
-            "DO $$ BEGIN FOR n IN 1..{} LOOP \
-             EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v text)', n); \
-             EXECUTE format('INSERT INTO t%s VALUES (1, ''one'')', n); END LOOP; END $$",
-            self.tables
-        ))?;
+        servers.fill(&self.schema())?;
         Ok(servers)
     }
 
@@ -117,19 +299,11 @@ impl Benchmark for TablesArgs {
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
     ) -> Result<TablesFigures> {
-        scene.empty_target()?;
-        let before = scene.meter();
-        let took = programs::copy(site, scene, turn.variant, JOBS, &self.pgcopydb)?;
-        let spent = scene.spent_since(&before);
-        scene.check_copy()?;
-        let rows = took.copy_seconds.unwrap_or(took.seconds);
-        Ok(TablesFigures {
-            tables: self.tables,
-            ms_per_table: rounded(rows * 1e3 / f64::from(self.tables)),
-            seconds: rounded(took.seconds),
-            source_cpu_s: rounded(spent.source_cpu_s),
-            target_cpu_s: rounded(spent.target_cpu_s),
-        })
+        match turn.variant {
+            TablesVariant::Copy(peer) => self.copy(site, scene, peer),
+            TablesVariant::Lockstep => self.cycle(site, scene, turn.case),
+            TablesVariant::Stock => self.subscription(scene, turn.case),
+        }
     }
 
     fn line(&self, figures: &TablesFigures) -> String {
@@ -140,7 +314,8 @@ impl Benchmark for TablesArgs {
     }
 
     fn headline(&self, results: &Results<TablesFigures>) -> Option<Headline> {
-        let of = |variant| results.median(CASE, variant, |row| row.ms_per_table);
+        let copy = TablesCase::Copy.name();
+        let of = |variant| results.median(copy, variant, |row| row.ms_per_table);
         let (ours, stock) = (of("lockstep")?, of("stock-sync")?);
         Some(Headline {
             metric:
@@ -160,20 +335,54 @@ impl Benchmark for TablesArgs {
                 median("seconds", |row| Some(row.seconds), hundredths),
                 median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
                 median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
+                median("applier CPU s", |row| row.applier_cpu_s, hundredths),
             ],
         )
     }
 
     fn groups<'r>(&self, results: &'r Results<TablesFigures>) -> Vec<Group<'r, TablesFigures>> {
-        results.each([(CASE.to_owned(), Peer::ALL.map(|peer| peer.name()))])
+        let copy = Peer::ALL.map(|peer| peer.name()).to_vec();
+        let cycles = || TablesVariant::CYCLES.map(|variant| variant.name()).to_vec();
+        results.each([
+            (TablesCase::Copy.name().to_owned(), copy),
+            (TablesCase::Cycle.name().to_owned(), cycles()),
+            (TablesCase::Idle.name().to_owned(), cycles()),
+        ])
     }
 
     fn remarks(&self, results: &Results<TablesFigures>) -> Vec<String> {
-        let ms = results.median(CASE, "lockstep", |row| row.ms_per_table);
-        let line = |ms: f64| {
-            let met = if ms < MOST_MS { "met" } else { "not met" };
-            format!("{ms:.3} ms for each one-row table (under {MOST_MS} ms: {met})")
+        let met = |met: bool| if met { "met" } else { "not met" };
+        let by = |case: TablesCase, variant: TablesVariant| {
+            results.median(case.name(), variant.name(), |row| row.ms_per_table)
         };
-        ms.map(line).into_iter().collect()
+        let mut lines = Vec::new();
+        if let Some(ms) = by(TablesCase::Copy, TablesVariant::Copy(Peer::Lockstep)) {
+            let met = met(ms < MOST_MS);
+            lines.push(format!(
+                "copy: {ms:.3} ms for each one-row table (under {MOST_MS} ms: {met})"
+            ));
+        }
+        if let Some(ms) = by(TablesCase::Cycle, TablesVariant::Lockstep) {
+            let met = met(ms < MOST_CYCLE_MS);
+            lines.push(format!(
+                "cycle: {ms:.3} ms for each changed table (under {MOST_CYCLE_MS} ms: {met})"
+            ));
+        }
+        if let Some(ms) = results.median(TablesCase::Idle.name(), "lockstep", TablesFigures::ms) {
+            let met = met(ms < MOST_IDLE_MS);
+            lines.push(format!(
+                "idle: {ms:.0} ms for a cycle with nothing changed (under {MOST_IDLE_MS} ms: {met})"
+            ));
+        }
+        for case in [TablesCase::Cycle, TablesCase::Idle] {
+            let all = |row: &TablesFigures| row.seconds;
+            if let Some((ours, stock)) = results.ours_and_stock(case.name(), all) {
+                let (case, times) = (case.name(), stock / ours);
+                lines.push(format!(
+                    "{case}: {times:.1} times as fast as a subscription that is enabled, by the clock"
+                ));
+            }
+        }
+        lines
     }
 }

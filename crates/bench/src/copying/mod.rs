@@ -3,9 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | [`servers`] | source and target, what is in them, and what they used |
+//! | [`cycling`] | what follows the source with pauses: a replica by cycles, a subscription |
 //! | [`programs`] | ways to copy a whole database |
 //! | [`streams`] | rows of one table: each server alone, `psql` twice, the loopback |
 
+pub mod cycling;
 pub mod programs;
 pub mod servers;
 pub mod streams;

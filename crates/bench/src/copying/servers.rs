@@ -94,6 +94,15 @@ impl Servers {
         self.filled.iter().map(|table| table.rows).sum()
     }
 
+    /// Makes the target's database anew, with what the statements make.
+    pub fn fill_target(&self, sql: &str) -> Result<()> {
+        anew(&self.target)?;
+        for sql in [sql, "VACUUM ANALYZE", "CHECKPOINT"] {
+            execute(&self.target, sql)?;
+        }
+        Ok(())
+    }
+
     /// Makes the target's database anew and writes everything out, so that no copy pays for the one
     /// before it.
     pub fn empty_target(&self) -> Result<()> {
@@ -124,6 +133,11 @@ impl Servers {
     /// An error unless the target has what the source has, indexes too.
     pub fn check_copy(&self) -> Result<()> {
         check_equal(&self.filled, &contents_of(&self.target)?)
+    }
+
+    /// An error unless both have the same now.
+    pub fn check_same(&self) -> Result<()> {
+        check_equal(&contents_of(&self.source)?, &contents_of(&self.target)?)
     }
 
     /// An error unless the target has as many rows as the source.

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::launch::failure_line;
+use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::usage;
 use nix::sys::signal::{self, Signal};
@@ -38,22 +39,72 @@ pub struct Follower {
     writers: Option<u32>,
 }
 
-/// A process that dropping kills.
+/// A process of the product, which dropping kills.
 #[derive(Debug)]
-struct Running(Child);
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
     }
 }
 
 impl Running {
-    fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
+    /// Starts a command that writes what it says into a file.
+    pub fn start(lab: &Lab, mut command: Command, side: Side, log: &Path) -> Result<Self> {
+        let file = fs::File::create(log).map_err(BenchError::io("write", log))?;
+        let again = file.try_clone().map_err(BenchError::io("write", log))?;
+        command.stdout(again).stderr(file).stdin(Stdio::null());
+        Ok(Self {
+            child: lab.launcher().spawn(command, side)?,
+            log: log.to_path_buf(),
+        })
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
+    }
+
+    /// CPU seconds so far.
+    pub fn cpu_s(&self) -> f64 {
+        usage::cpu_s(self.pid().as_raw()).unwrap_or(0.0)
+    }
+
+    /// An error if it has ended by itself.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(self.failed("has ended")),
+        }
+    }
+
+    /// Ends it with SIGTERM.
+    pub fn stop(mut self) -> Result<()> {
+        self.check()?;
+        let _ = signal::kill(self.pid(), Signal::SIGTERM);
+        let began = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            if began.elapsed() > PATIENCE {
+                return Err(self.failed("does not end"));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &'static str) -> BenchError {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        ConsumerError::Replica {
+            what,
+            reason: failure_line(&log).unwrap_or_else(|| "it logged nothing".to_owned()),
+        }
+        .into()
     }
 }
 
@@ -83,47 +134,29 @@ impl Follower {
 
     /// Starts `lockstep replica run`.
     pub fn start(&mut self, lab: &Lab) -> Result<()> {
-        let log = fs::File::create(&self.log).map_err(BenchError::io("write", &self.log))?;
-        let again = log
-            .try_clone()
-            .map_err(BenchError::io("write", &self.log))?;
         let mut run = lab.launcher().command_as_ourselves(&self.program);
         run.args(["replica", "run", REPLICA]);
         run.args(["--target", &self.server.conninfo()]);
         if let Some(writers) = self.writers {
             run.args(["--writers", &writers.to_string()]);
         }
-        run.stdout(again).stderr(log).stdin(Stdio::null());
-        self.running = Some(Running(lab.launcher().spawn(run, self.server.side())?));
+        self.running = Some(Running::start(lab, run, self.server.side(), &self.log)?);
         Ok(())
     }
 
     /// Ends it with SIGTERM.
     pub fn stop(&mut self) -> Result<()> {
-        check(&mut self.running, &self.log)?;
-        let Some(mut running) = self.running.take() else {
-            return Ok(());
-        };
-        let _ = signal::kill(running.pid(), Signal::SIGTERM);
-        let began = Instant::now();
-        while let Ok(None) = running.0.try_wait() {
-            if began.elapsed() > PATIENCE {
-                return Err(failed(&self.log, "does not end"));
-            }
-            thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+        self.running.take().map_or(Ok(()), Running::stop)
     }
 
     /// Waits until it has applied the row that [`super::publisher::mark`] wrote last.
     pub fn await_mark(&mut self, primary: &Server) -> Result<()> {
         let Self {
-            running,
-            server,
-            log,
-            ..
+            running, server, ..
         } = self;
-        server.await_mark_while(primary, &mut || check(running, log))
+        server.await_mark_while(primary, &mut || {
+            running.as_mut().map_or(Ok(()), Running::check)
+        })
     }
 
     /// The follower's server.
@@ -133,9 +166,7 @@ impl Follower {
 
     /// CPU seconds of the process that runs now.
     pub fn cpu_s(&self) -> f64 {
-        let pid = self.running.as_ref().map(Running::pid);
-        pid.and_then(|pid| usage::cpu_s(pid.as_raw()))
-            .unwrap_or(0.0)
+        self.running.as_ref().map_or(0.0, Running::cpu_s)
     }
 
     /// The follower's server, to be changed while nothing follows.
@@ -148,21 +179,4 @@ impl Follower {
         self.stop()?;
         self.server.remove()
     }
-}
-
-/// An error if the process has ended by itself.
-fn check(running: &mut Option<Running>, log: &Path) -> Result<()> {
-    match running.as_mut().map(|it| it.0.try_wait()) {
-        None | Some(Ok(None)) => Ok(()),
-        Some(Ok(Some(_)) | Err(_)) => Err(failed(log, "has ended")),
-    }
-}
-
-fn failed(log: &Path, what: &'static str) -> BenchError {
-    let log = fs::read_to_string(log).unwrap_or_default();
-    ConsumerError::Replica {
-        what,
-        reason: failure_line(&log).unwrap_or_else(|| "it logged nothing".to_owned()),
-    }
-    .into()
 }

@@ -17,7 +17,7 @@ use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
 const HOUR: Duration = Duration::from_secs(3600);
 
 const SCHEMA: &str = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (n int); \
-    ALTER TABLE u REPLICA IDENTITY FULL; CREATE TABLE still (id int PRIMARY KEY); CREATE SEQUENCE s; \
+    ALTER TABLE u REPLICA IDENTITY FULL; CREATE TABLE big (id bigint PRIMARY KEY); CREATE TABLE still (id int PRIMARY KEY); CREATE SEQUENCE s; \
     INSERT INTO still SELECT generate_series(1, 10)";
 
 struct Cycling {
@@ -117,7 +117,7 @@ impl Cycling {
     }
 
     fn assert_same(&self) {
-        for table in ["t", "u", "still"] {
+        for table in ["t", "u", "big", "still"] {
             let all = format!(
                 "SELECT count(*) || ' ' || coalesce(sum(hashtext(x::text)), 0) FROM {table} x"
             );
@@ -165,6 +165,39 @@ fn a_cycle_is_one_commit_with_its_position_and_figures_and_nothing_moves_between
         // A cycle without changes leaves a row as well.
         let empty = cycling.force();
         assert_eq!((empty.number, empty.rows, empty.tables), (3, 0, 0));
+    });
+}
+
+#[test]
+fn deleted_rows_travel_as_packed_keys() {
+    const ROWS: u64 = 30_000;
+    let cycling = Cycling::new(HOUR);
+    cycling.while_following(|_| {
+        cycling.until_done(1);
+        cycling.run(&format!(
+            "INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3 * {ROWS}) n"
+        ));
+        cycling.run(&format!(
+            "INSERT INTO big SELECT ('x' || substr(md5(n::text), 1, 16))::bit(64)::bigint \
+             FROM generate_series(1, {ROWS}) n"
+        ));
+        cycling.spooled();
+        cycling.force();
+        cycling.assert_same();
+        let deletes = |statement: &str| {
+            cycling.run(statement);
+            cycling.spooled();
+            let cycle = cycling.force();
+            cycling.assert_same();
+            assert_eq!(cycle.rows, ROWS);
+            cycle.write_bytes as f64 / ROWS as f64
+        };
+        let scattered = deletes("DELETE FROM t WHERE id % 3 = 0");
+        assert!(scattered <= 5.0, "{scattered}");
+        let dense = deletes(&format!("DELETE FROM t WHERE id <= 1.5 * {ROWS}"));
+        assert!(dense <= 5.0, "{dense}");
+        let random = deletes("DELETE FROM big");
+        assert!(random <= 9.0, "{random}");
     });
 }
 
