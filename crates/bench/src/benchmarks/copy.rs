@@ -102,12 +102,7 @@ impl CopyCase {
     fn tables(self, megabytes: u32) -> String {
         let rows = u64::from(megabytes) * 1_000_000 / self.row_bytes();
         match self {
-            Self::One | Self::Two => format!(
-                "{}; INSERT INTO reference SELECT md5(n::text)::uuid, n % 100, n % 1000, n % 64, \
-                     n / 1000, n, n + 1000, n, n * 7, hashint8extended(n, 0) \
-                 FROM generate_series(1::bigint, {rows}) n",
-                streams::CREATE
-            ),
+            Self::One | Self::Two => streams::filled(rows),
             Self::Mixed => format!(
                 "DO $$ BEGIN FOR t IN 1..{MIXED_TABLES} LOOP \
                      EXECUTE format('CREATE TABLE m%s (id bigint PRIMARY KEY, v text, n int, \

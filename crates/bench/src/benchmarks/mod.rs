@@ -6,6 +6,7 @@ pub mod commit;
 pub mod commit_levels;
 pub mod copy;
 pub mod decode;
+pub mod delete;
 pub mod load_curve;
 pub mod overhead;
 pub mod pool;
@@ -15,6 +16,7 @@ mod relay_cost;
 pub mod relay_fanout;
 pub mod relay_mixed;
 pub mod replay;
+pub mod replicas;
 pub mod switchover;
 pub mod tables;
 pub mod wal_player;
@@ -89,6 +91,8 @@ benchmarks! {
     Apply(apply::ApplyArgs),
     Tables(tables::TablesArgs),
     Switchover(switchover::SwitchoverArgs),
+    Delete(delete::DeleteArgs),
+    Replicas(replicas::ReplicasArgs),
     WalPlayer(wal_player::WalPlayerArgs),
     Watching(watching::WatchingArgs),
     Pool(pool::PoolArgs),

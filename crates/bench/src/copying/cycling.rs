@@ -185,6 +185,11 @@ impl<'a> Subscription<'a> {
         until(&self.servers.target, &sql, || Ok(()))
     }
 
+    /// Waits until a query on the target counts something.
+    pub fn until(&self, sql: &str) -> Result<()> {
+        until(&self.servers.target, sql, || Ok(()))
+    }
+
     pub fn remove(self) -> Result<()> {
         execute(&self.servers.target, "DROP SUBSCRIPTION stock")?;
         execute(&self.servers.source, "DROP PUBLICATION stock")

@@ -6,10 +6,14 @@
 //! | [`cycling`] | what follows the source with pauses: a replica by cycles, a subscription |
 //! | [`programs`] | ways to copy a whole database |
 //! | [`streams`] | rows of one table: each server alone, `psql` twice, the loopback |
+//! | [`link`] | what a copy goes through: the loopback, or a limited one |
+//! | [`side_by_side`] | several copies of one database at the same time |
 
 pub mod cycling;
+pub mod link;
 pub mod programs;
 pub mod servers;
+pub mod side_by_side;
 pub mod streams;
 
 /// What a copy took.

@@ -66,10 +66,16 @@ fn settings() -> Settings {
 
 impl Servers {
     pub fn start(lab: &Lab) -> Result<Self> {
+        Self::start_with(lab, &[])
+    }
+
+    /// Starts both, with further settings for the target.
+    pub fn start_with(lab: &Lab, on_target: &[(&str, &str)]) -> Result<Self> {
         let source = lab.primary("source", None, &settings())?;
         let mut target = lab.server(Role::Standby, "target", None)?;
         target.init()?;
         target.set(settings())?;
+        target.set(on_target.iter().copied())?;
         target.start()?;
         Ok(Self {
             source,

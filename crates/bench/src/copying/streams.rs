@@ -26,6 +26,15 @@ pub const CREATE: &str = "CREATE TABLE reference (worker_id uuid NOT NULL, \
      range bigint NOT NULL, range_min bigint NOT NULL, range_max bigint NOT NULL, \
      row_number bigint NOT NULL, random_seed bigint NOT NULL, random bigint NOT NULL)";
 
+/// Statements that make the table and fill it with this number of rows.
+pub fn filled(rows: u64) -> String {
+    format!(
+        "{CREATE}; INSERT INTO reference SELECT md5(n::text)::uuid, n % 100, n % 1000, n % 64, \
+             n / 1000, n, n + 1000, n, n * 7, hashint8extended(n, 0) \
+         FROM generate_series(1::bigint, {rows}) n"
+    )
+}
+
 /// Rows that the target is given again and again when it is measured alone.
 const BLOCK_ROWS: u64 = 10_000;
 

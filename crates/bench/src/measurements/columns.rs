@@ -156,6 +156,23 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             about("relay's CPU", "relay_cpu_s"),
             about("changes", "rows"),
         ],
+        "delete" => vec![
+            higher("rows/s", "rows_per_s"),
+            lower("bytes a row", "bytes_per_row"),
+            about("buckets", "buckets"),
+            lower("target's CPU", "target_cpu_s"),
+            about("applier's CPU", "applier_cpu_s"),
+            about("its peak memory", "applier_peak_mb"),
+            about("rows", "rows"),
+        ],
+        "replicas" => vec![
+            higher("together", "mb_per_s"),
+            higher("each", "mb_per_s_each"),
+            lower("time", "seconds"),
+            about("source's CPU", "source_cpu_s"),
+            about("target's CPU", "target_cpu_s"),
+            about("data of each", "data_mb"),
+        ],
         "tables" => vec![
             lower("ms for each table", "ms_per_table"),
             lower("everything", "seconds"),

@@ -26,6 +26,8 @@ fn help_is_as_recorded() {
         &["bench", "apply"],
         &["bench", "tables"],
         &["bench", "switchover"],
+        &["bench", "delete"],
+        &["bench", "replicas"],
         &["tpcc"],
         &["tpcc", "load"],
         &["tpcc", "run"],
