@@ -25,9 +25,8 @@ use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
 use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
-use given::{Given, MOST_ROWS, after, before, chunks, keeps, updated, values};
+use given::{Given, MOST_ROWS, before, chunks, keeps, updated, values};
 
-use crate::arrays::copy_line;
 use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
@@ -37,7 +36,6 @@ use crate::order::{Changes, Plan};
 use crate::origins;
 use crate::positions::settled;
 use crate::reach::FACTS;
-use crate::row::OwnedRow;
 use crate::sessions;
 use crate::settings::Settings;
 use crate::statements::{Statement, Verb};

@@ -11,7 +11,11 @@ use crate::table::Table;
 
 impl Writer {
     /// Inserts rows.
-    pub(super) fn insert(&mut self, table: &Arc<Table>, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
+    pub(super) fn insert(
+        &mut self,
+        table: &Arc<Table>,
+        rows: &[&OwnedRow],
+    ) -> lockstep_client::Result<()> {
         if table.written().next().is_none() {
             let (table, rows) = (table.name.sql(), rows.len());
             return self.connection.execute(&format!(
