@@ -5,7 +5,8 @@
 //! | [`Packed::Runs`] | most keys follow others without a gap | first and last key of each run |
 //! | [`Packed::Offsets`] | otherwise | a key, and of each key its distance from that, in as few bytes as the largest needs |
 //!
-//! Every integer of a run is a key that is to be deleted, so a run as a range finds the same rows as its keys.
+//! Every integer of a run is a key that is to be deleted, so a run as a range finds the same rows as its
+//! keys.
 
 use crate::source_table::Identity;
 use crate::table::Table;

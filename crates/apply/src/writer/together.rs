@@ -4,9 +4,9 @@
 //! changes of table 1 ┊ of table 2 ┊ ... ┊ Sync ──>  within the open transaction  ──> one answer for each
 //! ```
 //!
-//! A cycle that changes a row in each of a thousand tables would otherwise wait two thousand times. Statements
-//! that are not known yet are prepared on the way. What needs care goes step by step ([`super::at_once::plain`]),
-//! and so do updates that may have to be done again as replacements.
+//! A cycle that changes a row in each of a thousand tables would otherwise wait two thousand times.
+//! Statements that are not known yet are prepared on the way. What needs care goes step by step
+//! ([`super::at_once::plain`]), and so do updates that may have to be done again as replacements.
 
 use std::sync::Arc;
 

@@ -51,11 +51,11 @@ impl Case {
 /// Who copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicasVariant {
-    /// Bytes through as many sockets, without servers.
+    /// Bytes through sockets, without servers.
     Raw,
-    /// The initial synchronisation of as many subscriptions.
+    /// The initial synchronisation of subscriptions.
     Stock,
-    /// As many `lockstep replica create`.
+    /// Calls of `lockstep replica create`.
     Lockstep,
 }
 

@@ -1,4 +1,5 @@
-//! What a copy goes through: the loopback as it is, or one that is limited, in a network namespace of its own.
+//! What a copy goes through: the loopback as it is, or one that is limited, in a network namespace of its
+//! own.
 
 use clap::ValueEnum;
 use lockstep_lab::cluster::Lab;
