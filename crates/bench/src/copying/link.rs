@@ -52,8 +52,8 @@ impl Link {
         }
     }
 
-    /// Lets this thread, and what it starts from now on, have a network namespace of its own, with nothing in it
-    /// but a loopback.
+    /// Lets this thread, and what it starts from now on, have a network namespace of its own, with nothing in
+    /// it but a loopback.
     pub fn enter(lab: &Lab) -> Result<()> {
         unshare(CloneFlags::CLONE_NEWNET)
             .map_err(|error| BenchError::Unusable(format!("no network namespace: {error}")))?;
