@@ -117,7 +117,8 @@ pub struct TablesFigures {
     /// Time for the rows alone if the way of copying says how long they took, else for everything; of a
     /// replica's cycle by its own figures.
     pub ms_per_table: f64,
-    /// Time for everything: schema, rows, keys, statistics; of a cycle until whoever asked for it knows its end.
+    /// Time for everything: schema, rows, keys, statistics; of a cycle until whoever asked for it knows its
+    /// end.
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
