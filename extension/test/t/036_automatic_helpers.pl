@@ -126,7 +126,8 @@ $ours = recovers("max_worker_processes = 3\n", 'without a free background worker
 is((meaning($ours))[0], 0, 'there are no helpers then');
 like(pipeline($ours, 'parallel'), qr/^no: (no background worker is free|the server may use less than two cores)$/, 'the view says so');
 is(warnings_of($ours), '', 'which is no reason for a warning: nobody asked for them');
-is(shared_kb($ours), $without_queue, 'nor is there a queue');
+# fewer processes take a little less
+cmp_ok(shared_kb($ours), '<=', $without_queue, 'nor is there a queue');
 $ours->stop;
 $ours->clean_node;
 
