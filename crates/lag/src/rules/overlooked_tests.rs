@@ -449,6 +449,8 @@ fn cancelled_queries_are_a_risk() {
     assert!(
         found.remedies[0].starts_with("on standby: ALTER SYSTEM SET hot_standby_feedback = on;")
     );
+    let longer = "max_standby_streaming_delay = '60000ms'; SELECT pg_reload_conf(); (now 30s)";
+    assert!(found.remedies[1].contains(longer), "{:?}", found.remedies);
     // Those of yesterday are not.
     let mut scene = Scene::healthy();
     for sample in &mut scene.standby.samples {

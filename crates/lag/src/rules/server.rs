@@ -154,8 +154,8 @@ pub(super) fn queries_cancelled(view: &View<'_>) -> Vec<Evidence> {
         if of(|c| c.snapshot).is_some() && lacks_feedback {
             evidence = evidence.name("without_feedback", &node.name);
         }
-        let delay = evidence.names.get("delay");
-        let delay = delay.and_then(|delay| delay.parse::<f64>().ok());
+        let delay = evidence.names.get("delay_setting");
+        let delay = delay.and_then(|name| node.facts.number(name));
         if let Some(delay) = delay.filter(|delay| *delay >= 0.0) {
             let longer = (2.0 * delay).max(SOME_DELAY_MS);
             evidence = evidence.name("longer", format!("{longer:.0}"));
