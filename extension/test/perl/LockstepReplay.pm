@@ -28,14 +28,17 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
-  $WORKERS $HOT
+  $WORKERS $READING $HOT
   keep_data keep_wal crashed copy_of recovered pipeline
   hot_primary mixed_load write_much work_for_helpers executed stands_still sums same_rows
   files_of differing differing_files overwrite without_checksums
 );
 
 # Without a backlog that is asked for helpers never rest, on busy machines neither.
-our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\nlockstep.replay_read_helpers = on\n";
+our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\n";
+
+# Helpers also read WAL.
+our $READING = "${WORKERS}lockstep.replay_read_helpers = on\n";
 
 # Records run ahead in hot standby.
 our $HOT = "${WORKERS}lockstep.replay_hot_standby = on\n"

@@ -21,7 +21,8 @@ my $TRIES = 30;
 sub without
 {
 	my ($rule) = @_;
-	return "dynamic_library_path = '$ENV{LOCKSTEP_BREAKABLE}:\$libdir'\nlockstep.broken_rule = $rule\n$WORKERS";
+	return "dynamic_library_path = '$ENV{LOCKSTEP_BREAKABLE}:\$libdir'\nlockstep.broken_rule = $rule\n"
+	  . ($rule eq 'stretch_end' ? $READING : $WORKERS);
 }
 
 # A test that passes once what is noticed without the rule was noticed.

@@ -172,8 +172,8 @@ sub compare_with_stock
 		$stock->stop;
 		for my $small ('', "shared_buffers = 1MB\nlockstep.replay_queue_size = 512kB\n")
 		{
-			my $what = "seed $seed, $kind" . ($small && ', few buffers');
-			my $ours = recovers($primary, $label, $kind, $WORKERS . $small);
+			my $what = "seed $seed, $kind" . ($small && ', few buffers, helpers read');
+			my $ours = recovers($primary, $label, $kind, ($small ? $READING : $WORKERS) . $small);
 			cmp_ok(pipeline($ours, 'dispatched', 'template1'), '>', 100, "$what: records run ahead");
 			note pipeline($ours, 'dispatched, done_by_helpers, parallel', 'template1');
 			unlike(slurp_file($ours->logfile), qr/WARNING:  (?!unexpected directory entry)|PANIC|FATAL/,

@@ -22,7 +22,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $hot = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n";
+my $hot = "${READING}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n";
 
 # Small segments: a standby asks for more WAL, and so for a new timeline, at the end of each. Without
 # checksums and their like, as in 026_hot_rules.pl.

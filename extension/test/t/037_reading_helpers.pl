@@ -12,8 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $READING = $WORKERS;
-my $STOCK   = "lockstep.replay_workers = 0\n";
+my $STOCK = "lockstep.replay_workers = 0\n";
 
 # How many records helpers have read, as the log says.
 sub read_by_helpers
