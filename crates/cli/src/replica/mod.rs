@@ -57,7 +57,7 @@ pub enum ReplicaCommand {
     /// The target then has everything that the source had when the command began. Needs a process that
     /// applies changes (lockstep replica run).
     Force(cycles::ForceArgs),
-    /// Change a replica's frequency
+    /// Change a replica's frequency, or whether others may write to its target
     ///
     /// A process that applies changes takes it up within a second or two; a cycle that runs is begun again.
     Alter(cycles::AlterArgs),

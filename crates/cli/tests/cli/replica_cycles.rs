@@ -276,6 +276,28 @@ fn a_cycle_that_waits_is_shown_as_running_and_late() {
 }
 
 #[test]
+fn a_target_is_read_only_for_others_until_that_is_taken_back() {
+    let cycling = Cycling::new("1s");
+    let neither = cycling.ask("alter", &[]);
+    assert_eq!(neither.status.code(), Some(2), "{neither:?}");
+    let closed = cycling.ask("alter", &["--read-only", "on"]);
+    assert!(text(&closed.stdout).contains("read-only for others"), "{closed:?}");
+    let write = || cycling.target.rows_in("app", "INSERT INTO t VALUES (1000)");
+    assert!(write().unwrap_err().to_string().contains("read-only"));
+    // The replica itself goes on.
+    let mut process = cycling.run();
+    cycling
+        .source
+        .rows_in("app", "INSERT INTO t VALUES (1)")
+        .unwrap();
+    cycling.until("SELECT count(*) FROM t", "1", &mut process);
+    drop(process);
+    let open = cycling.ask("alter", &["--read-only", "off", "--frequency", "1h"]);
+    assert_eq!(text(&open.stdout).lines().count(), 2, "{open:?}");
+    write().unwrap();
+}
+
+#[test]
 fn what_a_frequency_needs_is_said() {
     let cycling = Cycling::new("1h");
     let without = cycling.ask("run", &[]);

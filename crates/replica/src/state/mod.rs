@@ -38,6 +38,7 @@ mod locks;
 mod open;
 mod promotion;
 mod published;
+mod read_only;
 mod subsets;
 mod switchover;
 mod tables;
