@@ -281,8 +281,11 @@ fn a_target_is_read_only_for_others_until_that_is_taken_back() {
     let neither = cycling.ask("alter", &[]);
     assert_eq!(neither.status.code(), Some(2), "{neither:?}");
     let closed = cycling.ask("alter", &["--read-only", "on"]);
-    assert!(text(&closed.stdout).contains("read-only for others"), "{closed:?}");
-    let write = || cycling.target.rows_in("app", "INSERT INTO t VALUES (1000)");
+    assert!(
+        text(&closed.stdout).contains("read-only for others"),
+        "{closed:?}"
+    );
+    let write = || sql(&cycling.target).execute("INSERT INTO t VALUES (1000)");
     assert!(write().unwrap_err().to_string().contains("read-only"));
     // The replica itself goes on.
     let mut process = cycling.run();
