@@ -450,12 +450,6 @@ pub const FAULTS: &[Fault] = &[
     )),
 ];
 
-/// Number of causes that the faults have.
-pub fn causes() -> usize {
-    let has_fault = |cause: &&Cause| FAULTS.iter().any(|fault| fault.cause == **cause);
-    Cause::ALL.iter().filter(has_fault).count()
-}
-
 impl Fault {
     /// The fault of a name.
     pub fn named(name: &str) -> Option<&'static Self> {
@@ -540,6 +534,12 @@ mod tests {
         Cause::ReplicaCopying,
         Cause::ChecksumFailures,
     ];
+
+    /// Number of causes that the faults have.
+    fn causes() -> usize {
+        let has_fault = |cause: &&Cause| FAULTS.iter().any(|fault| fault.cause == **cause);
+        Cause::ALL.iter().filter(has_fault).count()
+    }
 
     #[test]
     fn the_pages_say_how_many_faults_there_are() {
