@@ -129,6 +129,7 @@ my %changed = (
 	'lockstep.replay_hot_standby'       => 'on',
 	'lockstep.replay_look_ahead'        => '3',
 	'lockstep.replay_min_backlog'       => '2MB',
+	'lockstep.replay_read_helpers'      => 'on',
 	'lockstep.replay_priority'          => 'off',
 	'lockstep.report_token'             => 'on',
 	'lockstep.wait_timeout'             => '789ms',
