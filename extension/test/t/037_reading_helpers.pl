@@ -80,6 +80,13 @@ my $expected = $primary->safe_psql('postgres', $sums);
 $primary->stop('immediate');
 keep_wal($primary, 'crash');
 
+# Files that differ. Free space maps are hints, and may differ between two recoveries by stock
+# (022_replay_hostile.pl); 021_replay_rules.pl looks at these maps.
+sub files_differ
+{
+	return join ' ', grep { !/_fsm/ } split / /, differing_files(@_);
+}
+
 # ---- Nothing is wrong ----
 
 my $stock = recovered($primary, 'crash', $STOCK);
@@ -87,7 +94,7 @@ my $ours  = recovered($primary, 'crash', $READING);
 $_->stop for $stock, $ours;
 cmp_ok(read_by_helpers($ours), '>', 1000, 'helpers have read WAL');
 is(end_of_recovery($ours), end_of_recovery($stock), 'it ends as stock does');
-is(differing_files($stock, $ours), '', "files are stock's");
+is(files_differ($stock, $ours), '', "files are stock's");
 $ours->start;
 is($ours->safe_psql('postgres', $sums), $expected, 'rows are those before the crash');
 $ours->stop;
@@ -162,7 +169,7 @@ for my $damage (@damages)
 	is(end_of_recovery($nodes[1]), end_of_recovery($nodes[0]),
 		"$what: recovery ends where stock's does, with the same words");
 	cmp_ok($read, '>', 100, 'after helpers have read what comes before');
-	is(differing_files(@nodes), '', 'and files are the same');
+	is(files_differ(@nodes), '', 'and files are the same');
 	$_->clean_node for @nodes;
 }
 
@@ -178,7 +185,7 @@ for my $random (1 .. 4)
 	my @nodes  = map { damaged($_, $place, @how) } $STOCK, $READING;
 	my $what   = "seed $seed, damage $random: $length bytes at $place->[1] of $place->[0]";
 	is(end_of_recovery($nodes[1]), end_of_recovery($nodes[0]), "$what: the same end");
-	is(differing_files(@nodes), '', 'and the same files');
+	is(files_differ(@nodes), '', 'and the same files');
 	$_->clean_node for @nodes;
 }
 
