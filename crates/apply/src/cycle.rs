@@ -10,6 +10,9 @@
 //! | running, its end known | the driver has said what the spool has ([`Cycles::begin`]) | all of that is taken: closing |
 //! | closing | the last part is handed to a writer ([`Cycles::close`]) | that is committed: resting |
 //!
+//! A hold cuts a cycle short: the first transaction that it holds back is the next cycle's, with all after
+//! it, even if the hold is let go or goes elsewhere before the cycle is committed.
+//!
 //! Nothing of this persists but what the commit has ([`Past`]): a process that dies in a cycle begins that
 //! cycle again, under its number.
 //!

@@ -407,7 +407,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.wanted = wanted;
         self.set_hold();
         if wanted.hold != before {
-            // What a cycle's end holds back is the next cycle's.
+            // What is held back in a cycle, by its end or by a hold, is the next cycle's, whoever lets go.
             if let Some(data) = self.held.take_if(|_| self.cycles.is_none()) {
                 self.parse(data, tables, now)?;
             }

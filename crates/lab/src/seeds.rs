@@ -23,6 +23,13 @@ pub fn all_hold(
     seeds
 }
 
+/// Says what happens in a run, if `SHOW` is set.
+pub fn show(what: impl FnOnce() -> String) {
+    if std::env::var_os("SHOW").is_some() {
+        eprintln!("{}", what());
+    }
+}
+
 /// Asserts that a planted fault is found within this many seeds, in `expected` words.
 #[track_caller]
 #[allow(clippy::panic)]

@@ -126,6 +126,7 @@ impl World {
     fn run(&mut self) -> Result<(), String> {
         for _ in 0..EVENTS {
             self.event();
+            seeds::show(|| format!("{:?}: {:?}", self.now, self.servers));
             self.now += Duration::from_millis(100);
             self.ask();
             self.check()?;

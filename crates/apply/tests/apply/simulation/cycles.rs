@@ -50,8 +50,8 @@ impl World {
         };
         let next = session.begin_cycle(received, &mut self.catalog, self.now)?;
         if session.running().is_some() {
-            self.holding.end = Some(received);
-            self.holding.again();
+            self.holding.begin_cycle(received);
+            self.say(|| format!("a cycle begins, to {received}"));
             let last = self.target.committed.cycle;
             let due = last.map(|last| last.began + self.frequency);
             let is_early = due.is_some_and(|due| self.now < due);

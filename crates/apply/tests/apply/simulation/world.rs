@@ -12,6 +12,7 @@ use lockstep_apply::session::{Action, Begin, MOST_WAITING, Next, Session};
 use lockstep_apply::turn::Turn;
 use lockstep_apply::work::{Job, News, Todo};
 use lockstep_apply::{Control, Writers};
+use lockstep_lab::seeds;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Status;
 
@@ -56,6 +57,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// A cycle begins, with what was held back.
+    pub(super) fn begin_cycle(&mut self, end: Lsn) {
+        self.end = Some(end);
+        self.again();
+    }
+
     /// The first message of a transaction comes.
     fn begin(&mut self, commit: Lsn) {
         let limits = [self.hold, self.end];
@@ -67,10 +74,13 @@ impl Holding {
 
     fn see(&mut self, hold: Option<Lsn>) {
         self.hold = hold;
-        self.again();
+        // What is held back in a cycle is the next one's, whoever lets go.
+        if self.end.is_none() {
+            self.again();
+        }
     }
 
-    pub(super) fn again(&mut self) {
+    fn again(&mut self) {
         if let Some(commit) = self.held_back.take() {
             self.begin(commit);
         }
@@ -196,6 +206,14 @@ impl World {
         }
     }
 
+    /// Says what happens, if that is asked for.
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        seeds::show(|| {
+            let (committed, durable) = (self.target.committed.kept, self.target.durable());
+            format!("{}; the target at {committed}, on disk {durable}", what())
+        });
+    }
+
     /// Runs until the target has everything and the source knows.
     pub fn run(&mut self) -> Checked {
         for step in 0..MOST_STEPS {
@@ -282,6 +300,7 @@ impl World {
         }
         let survive = self.rng.usize(0..=self.target.not_durable());
         self.target.lost(crash, survive);
+        self.say(|| format!("killed, the target too: {crash}"));
         self.close();
     }
 
@@ -303,6 +322,7 @@ impl World {
             Some(_) if !trouble || self.rng.u32(0..20) == 0 => {
                 self.hold = None;
                 self.control.release();
+                self.say(|| "the hold is released".to_owned());
             }
             None if trouble && self.rng.u32(0..8) == 0 => {
                 let kept = self.target.committed.kept;
@@ -315,6 +335,7 @@ impl World {
                 };
                 self.hold = Some(at);
                 self.control.hold_at(at);
+                self.say(|| format!("a hold at {at} is asked for"));
             }
             _ => return Ok(()),
         }
@@ -407,6 +428,12 @@ impl World {
             end: self.has_cycles().then_some(Lsn::INVALID),
             ..Holding::default()
         };
+        self.say(|| {
+            format!(
+                "a session begins, which stands at {stands}, careful to {}",
+                self.careful
+            )
+        });
         self.turn = Turn::new(self.now);
         self.used = self.crew.first();
         self.desks.resize_with(self.writers, Desk::default);
@@ -446,6 +473,7 @@ impl World {
                     let wanted = self.control.wanted();
                     self.holding.see(wanted.hold);
                     session.see_wanted(wanted, &mut self.catalog, self.now)?;
+                    self.say(|| format!("wanted is seen: {wanted:?}"));
                 }
             }
         }
@@ -518,6 +546,10 @@ impl World {
             self.holding.begin(self.history[number].commit);
         }
         session.take(message, catalog, now)?;
+        if place == 0 {
+            let commit = self.history[number].commit;
+            self.say(|| format!("the transaction that commits at {commit} has come"));
+        }
         Ok(true)
     }
 
@@ -558,6 +590,7 @@ impl World {
     }
 
     fn tell(&mut self, status: Status) -> Checked {
+        self.say(|| format!("told {status:?}"));
         let (durable, kept) = (self.target.durable(), self.target.committed.kept);
         if self.last_before(status.flushed) > durable {
             return Err(format!(
@@ -584,6 +617,7 @@ impl World {
 
     /// A session has ended. What stood in the way is taken away once nothing else can help.
     fn ended(&mut self, error: Option<ApplyError>) -> Checked {
+        self.say(|| format!("the session ends: {error:?}"));
         let failed = (self.session.as_ref()).zip(error.as_ref());
         let failed = failed.and_then(|(session, error)| session.failed_batch(error));
         self.finish()?;

@@ -111,6 +111,7 @@ impl World {
             Todo::Commit(commit) => Some(self.commit(writer, work, commit)?),
             Todo::Move(end) => {
                 self.target.moved(end, true);
+                self.say(|| format!("the origin is moved to {end}"));
                 made(false)
             }
             Todo::Tell => None,
@@ -196,6 +197,12 @@ impl World {
             return Err(format!("{missing} rows were missing up to {}", commit.end));
         }
         self.seen.commits += 1;
+        self.say(|| {
+            format!(
+                "writer {writer} has committed to {}, cycle {cycle:?}",
+                commit.end
+            )
+        });
         self.is_right("after a commit")?;
         Ok(Answer::Committed {
             flushed,

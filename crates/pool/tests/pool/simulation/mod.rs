@@ -17,7 +17,8 @@
 //! | a node of `reports` stays in, however late | runs of reports |
 //! | a node that is current is in within 5 s | after each calm |
 //!
-//! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N.
+//! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N; `SHOW=1` says
+//! each disturbance.
 
 mod primary;
 mod world;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lockstep_client::Switch;
+use lockstep_lab::seeds;
 use lockstep_pool::contest::Instance;
 use lockstep_pool::fault::Fault;
 use lockstep_pool::judge::{
@@ -263,6 +264,7 @@ impl World {
             self.writes_one_in = *self.random.choice(&[1, 3, 50, 100_000]).unwrap();
             for _ in 0..self.random.u8(1..4) {
                 self.disturb();
+                seeds::show(|| format!("{} ms: {:?}", self.now_ms, self.node));
                 let lasts_ms = self.random.u64(50..4000);
                 self.steps(lasts_ms)?;
             }
