@@ -336,7 +336,7 @@ fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
         .execute("INSERT INTO t SELECT generate_series(1, 100000)")
         .unwrap();
     cycling.until(
-        "SELECT spool_full IS NOT NULL FROM lockstep.replica",
+        "SELECT coalesce(spool_full_by = 'transaction', false) FROM lockstep.replica",
         "t",
         &mut process,
     );
