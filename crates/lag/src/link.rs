@@ -1,6 +1,7 @@
 //! A link: a server, a replica of it, and the positions between them.
 
 use std::collections::BTreeSet;
+use std::ptr;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -376,6 +377,26 @@ impl<'a> Link<'a> {
         Some(most.as_secs_f64() * 1000.0)
     }
 
+    /// The link by which its upstream gets its WAL, if that is a replica itself.
+    pub(crate) fn fed_by<'l, 'b>(&self, links: &'l [Link<'b>]) -> Option<&'l Link<'b>> {
+        let is_upstream = |node: &NodeWindow| node.name == self.upstream.name;
+        links.iter().find(|other| {
+            let is_of_group = self.group.is_none() || other.group == self.group;
+            other.replica.is_some_and(is_upstream) && is_of_group
+        })
+    }
+
+    /// The links by which its upstream is fed, the nearest first: each once if they lead in a ring.
+    pub(crate) fn way<'l, 'b>(&self, links: &'l [Link<'b>]) -> Vec<&'l Link<'b>> {
+        let mut way: Vec<&Link<'_>> = Vec::new();
+        let mut above = self.fed_by(links);
+        while let Some(link) = above.filter(|link| !way.iter().any(|it| ptr::eq(*it, *link))) {
+            way.push(link);
+            above = link.fed_by(links);
+        }
+        way
+    }
+
     /// How far the replica's data is behind the primary at these points, if its upstream is none. Of a
     /// logical link only while what feeds the upstream is behind: WAL that is not for it would count.
     pub fn behind_primary<'p>(
@@ -384,17 +405,7 @@ impl<'a> Link<'a> {
         links: &[Link<'_>],
         points: impl IntoIterator<Item = &'p Point>,
     ) -> Option<BehindPrimary> {
-        let feeds = |other: &&Link<'_>| {
-            let is_upstream = other
-                .replica
-                .is_some_and(|it| it.name == self.upstream.name);
-            is_upstream
-                && self
-                    .group
-                    .as_ref()
-                    .is_none_or(|_| other.group == self.group)
-        };
-        let is_fed_late = || links.iter().find(feeds).is_some_and(Link::is_behind);
+        let is_fed_late = || self.fed_by(links).is_some_and(Link::is_behind);
         if self.upstream.role == Role::Primary || self.kind == LinkKind::Logical && !is_fed_late() {
             return None;
         }

@@ -300,8 +300,22 @@ fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {
         (None, _) => Err("its positions are not known".to_owned()),
         // No rule has said why.
         (Some(_), true) => Err(format!("it is {} behind", seconds(report.lag_ms))),
-        (Some(_), false) => Ok(format!("at most {} behind", seconds(report.lag_max_ms))),
+        (Some(_), false) => match late_from_end_to_end(place.view, link, report) {
+            Some(words) => Err(words),
+            None => Ok(format!("at most {} behind", seconds(report.lag_max_ms))),
+        },
     }
+}
+
+/// That the replica is behind the primary although no link on its way lags.
+fn late_from_end_to_end(view: &View<'_>, link: &Link<'_>, report: &LinkReport) -> Option<String> {
+    let all = report.behind_primary.filter(|all| all.behind)?;
+    let way = link.way(&view.links);
+    let is_told = way.into_iter().any(Link::is_behind);
+    let (sign, late) = (all.sign(), seconds(all.lag_ms));
+    (!is_told).then(|| {
+        format!("it is {sign}{late} behind the primary, and no server on its way is behind its own upstream")
+    })
 }
 
 /// The standby streams, or has all that there is.

@@ -68,6 +68,8 @@ causes! {
     RoleRefused = "role_refused",
     /// An upstream has no walsender left for a replica.
     NoFreeWalsender = "no_free_walsender",
+    /// Standbys follow each other, so that nothing comes to them from a primary.
+    NoWayToPrimary = "no_way_to_primary",
     /// `restore_command` does not get WAL that is archived.
     RestoreFails = "restore_fails",
     /// `restore_command` is slower than the WAL.

@@ -52,6 +52,9 @@ mod replica;
 mod replica_tests;
 #[cfg(test)]
 mod reply_tests;
+mod ring;
+#[cfg(test)]
+mod ring_tests;
 #[cfg(test)]
 pub(crate) mod scene;
 mod server;

@@ -1,5 +1,6 @@
-//! The signal of tables that were renamed on the publisher: their publication has them under the new name,
-//! and the subscription follows the old one.
+//! The signal of tables that were renamed on the publisher, or dropped and made anew under another name: their
+//! publication has the new name, and the subscription follows the old one. The subscriber knows no OIDs of the
+//! publisher, so nothing tells the two from each other but people and rows.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +13,15 @@ use crate::window::NodeWindow;
 /// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::TableRenamed,
-    title: "tables were renamed on the publisher: {renamed}",
+    title: "tables were renamed on the publisher, or dropped and made anew: {renamed}",
     signal: renamed,
-    remedies: &["on {server}: {rename} the worker then goes on by itself, and no row is lost"],
+    remedies: &[
+        "ask who changed {upstream}, or compare the rows of {compared}: if a table was dropped and made anew, \
+         to rename the subscriber's would put rows of two tables together",
+        "on {server}: {rename} if it was renamed: the worker then goes on by itself",
+        "on {server}: {anew} ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if it was dropped and made \
+         anew: its rows are copied into an empty table, and the old one stays",
+    ],
 };
 
 /// A name that a subscriber's table has, and the one that the publisher's has now.
@@ -79,6 +86,16 @@ pub(super) fn pairs(
     found.iter().filter(|it| is_single(it)).cloned().collect()
 }
 
+/// What makes an empty table of the new name beside the old one.
+fn anew(it: &Renamed) -> Option<String> {
+    let ((old_schema, _), (new_schema, _)) = (parts(&it.old)?, parts(&it.new)?);
+    let table = format!("CREATE TABLE {} (LIKE {} INCLUDING ALL);", it.new, it.old);
+    Some(match old_schema == new_schema {
+        true => table,
+        false => format!("CREATE SCHEMA IF NOT EXISTS {new_schema}; {table}"),
+    })
+}
+
 /// What gives a table its new name.
 fn statement(it: &Renamed) -> Option<String> {
     let (old_schema, old_name) = parts(&it.old)?;
@@ -102,14 +119,21 @@ fn renamed(view: &View<'_>) -> Vec<Evidence> {
         let first = renamed.first()?;
         let words = renamed
             .iter()
-            .map(|it| format!("{} is {} there", it.old, it.new));
+            .map(|it| format!("{} is not there, {} has its columns", it.old, it.new));
         let words: Vec<String> = words.collect();
+        let pairs = renamed
+            .iter()
+            .map(|it| format!("{} here with {} there", it.old, it.new));
+        let pairs: Vec<String> = pairs.collect();
+        let made: Vec<String> = renamed.iter().filter_map(anew).collect();
         let statements: Vec<String> = renamed.iter().filter_map(statement).collect();
         let evidence = Evidence::of(link, 1.0)
             .severity(by_worker(link))
             .fact("renamed_tables", renamed.len() as f64, some(&words))
             .name("renamed", some(&words))
             .name("tables", &first.old)
+            .name("compared", some(&pairs))
+            .name("anew", made.join(" "))
             .name("rename", statements.join(" "));
         Some(evidence)
     });
@@ -215,6 +239,27 @@ mod tests {
             found(both, &[("public.u", &["id", "v"])]),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn a_table_made_anew_is_made_beside_the_old_one() {
+        let it = |old: &str, new: &str| Renamed {
+            old: old.to_owned(),
+            new: new.to_owned(),
+        };
+        for (new, expected) in [
+            (
+                "public.u",
+                "CREATE TABLE public.u (LIKE public.t INCLUDING ALL);",
+            ),
+            (
+                "s.t",
+                "CREATE SCHEMA IF NOT EXISTS s; CREATE TABLE s.t (LIKE public.t INCLUDING ALL);",
+            ),
+        ] {
+            assert_eq!(anew(&it("public.t", new)).as_deref(), Some(expected));
+        }
+        assert!(RULE.remedies[0].starts_with("ask") && !RULE.remedies.concat().contains("lost"));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::{
     Cause, Rule, connection, consumer, gone, halted, horizon, lock, logical, machine, paused,
-    primaries, published, receive, refused, relay, renamed, replay, replica, server, spool_full,
-    standing, synchronised, synchronous, unconfirmed, unfed,
+    primaries, published, receive, refused, relay, renamed, replay, replica, ring, server,
+    spool_full, standing, synchronised, synchronous, unconfirmed, unfed,
 };
 
 /// The order decides between causes that explain equally much.
@@ -232,6 +232,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     unfed::FAILS,
+    ring::RULE,
     Rule {
         cause: Cause::NotStreaming,
         title: "the standby does not stream",

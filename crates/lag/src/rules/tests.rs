@@ -417,6 +417,7 @@ fn every_cause_has_one_rule_and_a_case() {
     let elsewhere = elsewhere.chain([Cause::SynchronousStandbyMissing, Cause::MissingIndex]);
     let elsewhere = elsewhere.chain(super::overlooked_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::way_tests::CAUSES);
+    let elsewhere = elsewhere.chain(super::ring_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::unfed_tests::CAUSES);
     let elsewhere = elsewhere.chain([Cause::ReplicaGone, Cause::MemberLeft]);
     let elsewhere = elsewhere.chain([Cause::InitialSyncBlocked, Cause::TableRenamed]);

@@ -170,13 +170,13 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(leads).collect()
 }
 
-fn has_slot(node: &NodeWindow, slot: &str) -> bool {
+pub(super) fn has_slot(node: &NodeWindow, slot: &str) -> bool {
     node.last().is_some_and(|last| last.slot(slot).is_some())
 }
 
 /// The primary that a standby may be meant to follow, and its `primary_conninfo` with that one's address.
 /// None if that holds a secret, or if the address is one that only its own machine has.
-fn corrected<'v>(
+pub(super) fn corrected<'v>(
     view: &'v View<'_>,
     node: &NodeWindow,
     source: &Source,

@@ -173,6 +173,7 @@ pub const CHECKS: &[Check] = &[
         proves: "the replica is behind by less than 200 ms most of the time, and by less than 1 s always",
         needs: &[Part::Wal, Part::Senders, Part::Processes],
         causes: &[
+            Cause::NoWayToPrimary,
             Cause::ReplayDelayed,
             Cause::ReplayHalted,
             Cause::RecoveryConflict,
