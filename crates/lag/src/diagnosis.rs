@@ -356,8 +356,10 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 36] = [
+const IMPLIED: [(Cause, Cause); 38] = [
     (Cause::SlotTaken, Cause::NotStreaming),
+    (Cause::SlotTaken, Cause::SubscriptionRefused),
+    (Cause::SlotTaken, Cause::ApplyStopped),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
     (Cause::UpstreamElsewhere, Cause::NotStreaming),

@@ -54,7 +54,7 @@ causes! {
     WalsendersEnded = "walsenders_ended",
     /// A standby does not stream.
     NotStreaming = "not_streaming",
-    /// A standby's slot is in use by another standby.
+    /// A standby's slot is in use by another standby, or a subscription's by another consumer.
     SlotTaken = "slot_taken",
     /// A standby's slot is not there on its upstream.
     SlotMissing = "slot_missing",

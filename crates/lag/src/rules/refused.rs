@@ -1,6 +1,7 @@
 //! Signals of replicas that come to no walsender: their role, their slot, or a place for them is missing, by
 //! what both servers say.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lockstep_service::words::figures::{bytes, percent};
@@ -16,7 +17,7 @@ use crate::node::Role;
 use crate::sample::Sample;
 use crate::source::Publisher;
 use crate::tables::Followed;
-use crate::views::Subscription;
+use crate::views::{Sender, Subscription};
 use crate::window::NodeWindow;
 
 /// Share of samples from which a worker counts as away, or all places as taken.
@@ -135,6 +136,41 @@ fn of_slot(view: &View<'_>, link: &Link<'_>, node: &NodeWindow, evidence: Eviden
             evidence.name("guessed", upstream).name("connects", words)
         }
     }
+}
+
+/// The walsender that uses the slot of a link all the time, and gets replies: one whose consumer has gone may
+/// stay for a while.
+fn consumer<'v>(link: &Link<'v>) -> Option<&'v Sender> {
+    let slot = link.slot.as_deref()?;
+    let pid = |sample: &Sample| sample.slot(slot)?.active_pid;
+    let sender = link.upstream.last().and_then(|last| link.sender(last))?;
+    let stays = link
+        .upstream
+        .share(|sample| pid(sample) == Some(sender.pid))
+        >= MOSTLY;
+    let samples = link.upstream.samples.iter();
+    let replies = samples.filter_map(|sample| link.sender(sample)?.replied_us);
+    let replies: BTreeSet<i64> = replies.collect();
+    (stays && replies.len() > 1).then_some(sender)
+}
+
+/// The subscription has no worker, and somebody uses its slot.
+pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
+    let taken = |(link, node, _, evidence): (&Link<'_>, &NodeWindow, _, Evidence)| {
+        let slot = link.slot.as_deref()?;
+        let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
+        let sender = consumer(link).filter(|_| node.growth(errors) == 0.0)?;
+        let from = sender.client.as_deref().unwrap_or("the server itself");
+        let other = format!(
+            "{} from {from} (process {} on {})",
+            sender.application_name, sender.pid, link.upstream.name
+        );
+        let words = format!("its slot {slot} is in use by {other}");
+        let evidence = evidence.severity(Severity::Lag);
+        let evidence = evidence.fact("taken_slots", 1.0, words);
+        Some(evidence.name("whose", "subscription").name("other", other))
+    };
+    workless(view).filter_map(taken).collect()
 }
 
 const WORKERS: &str = "max_logical_replication_workers";

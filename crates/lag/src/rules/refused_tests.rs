@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::Cause;
 use super::scene::{START, STEP, Scene, lsn, process};
+use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, Finding};
 use crate::source::{Publisher, Source};
 use crate::tables::{Followed, Reference, Tables, Trigger};
@@ -665,6 +665,40 @@ fn the_lag_of_an_unnamed_standby_within_a_record_is_not_known() {
             is_behind,
             "{:?}",
             diagnosis.unknown
+        );
+    }
+}
+
+/// Another consumer has the slot of a subscription: its subscriber loses what that one confirms.
+#[test]
+fn who_uses_the_slot_of_a_subscription_is_told() {
+    let found = |replies: bool, works: bool| {
+        let mut scene = Scene::healthy();
+        for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+            let sender = &mut sample.senders[1];
+            sender.application_name = "pg_recvlogical".to_owned();
+            sender.client = Some("10.0.0.9".to_owned());
+            sender.replied_us = Some(if replies { index } else { 0 });
+        }
+        for sample in scene.one.samples.iter_mut().filter(|_| !works) {
+            sample.subscriptions[0].pid = None;
+            sample.processes.clear();
+        }
+        let findings = scene.diagnose().findings.into_iter();
+        let at_one = findings.filter(|it| it.at == "one" && it.severity != Severity::Note);
+        at_one
+            .map(|it| (it.cause, it.severity, it.title, it.remedies.len()))
+            .collect::<Vec<_>>()
+    };
+    let title = "the subscription's slot is in use by pg_recvlogical from 10.0.0.9 (process 11 on primary): it may be \
+                 a clone";
+    let expected = (Cause::SlotTaken, Severity::Lag, title.to_owned(), 2);
+    assert_eq!(found(true, false), [expected]);
+    for (replies, works) in [(false, false), (true, true)] {
+        let others = found(replies, works);
+        assert!(
+            others.iter().all(|it| it.0 != Cause::SlotTaken),
+            "{others:?}"
         );
     }
 }

@@ -168,11 +168,15 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::SlotTaken,
-        title: "the standby's slot is in use by {other}: it may be a clone",
+        title: "the {whose}'s slot is in use by {other}: it may be a clone",
         signal: unfed::slot_taken,
         remedies: &[
-            "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); it then streams \
+            "on {standby}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); it then streams \
              without a slot. A slot of its own, with another name, keeps WAL for it",
+            "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
+             and SET (slot_name = NONE) before it is dropped there",
+            "copy the tables of {subscription} again after that: it has lost the changes that the other has \
+             confirmed",
         ],
     },
     Rule {

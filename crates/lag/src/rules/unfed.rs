@@ -6,6 +6,7 @@ use lockstep_service::words::figures::{bytes, percent, seconds};
 use lockstep_wire::{Lsn, Timeline};
 
 use super::receive::not_streaming_links;
+use super::refused;
 use super::replay::{standbys, startup_share, unreplayed};
 use super::{Cause, Evidence, Rule, View};
 use crate::figures::ratio;
@@ -232,9 +233,13 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         })?;
         let words = format!("its slot {slot} is in use by {}", other.name);
         let evidence = evidence.fact("taken_slots", 1.0, words);
+        let evidence = evidence
+            .name("standby", &node.name)
+            .name("whose", "standby");
         Some(evidence.name("slot", slot).name("other", &other.name))
     };
-    unfed(view).filter_map(taken).collect()
+    let standbys = unfed(view).filter_map(taken);
+    standbys.chain(refused::slot_taken(view)).collect()
 }
 
 /// The upstream has removed WAL that the standby needs next.

@@ -219,6 +219,7 @@ pub const CHECKS: &[Check] = &[
         needs: &[Part::Subscriptions],
         causes: &[
             Cause::ApplyStopped,
+            Cause::SlotTaken,
             Cause::SlotLost,
             Cause::SubscriptionSlotMissing,
             Cause::SubscriptionRefused,
