@@ -55,7 +55,11 @@ fn stands(ring: &[&Link<'_>]) -> bool {
 
 /// What the standbys do instead of following a primary.
 fn words(ring: &[&Link<'_>], primary: Option<&NodeWindow>) -> String {
-    let primary = primary.map_or("a primary".to_owned(), |it| format!("primary {}", it.name));
+    let primary = match primary.map(|it| it.name.as_str()) {
+        None => "a primary".to_owned(),
+        Some("primary") => "the primary".to_owned(),
+        Some(name) => format!("primary {name}"),
+    };
     match ring {
         [one, other] => format!(
             "{} and {} follow each other, and neither gets anything from {primary}",
