@@ -307,7 +307,7 @@ fn keeps_up(place: &Place<'_, '_>) -> Result<String, String> {
     }
 }
 
-/// That the replica is behind the primary although no link on its way lags.
+/// Words for a replica that is behind the primary although no link on its way lags.
 fn late_from_end_to_end(view: &View<'_>, link: &Link<'_>, report: &LinkReport) -> Option<String> {
     let all = report.behind_primary.filter(|all| all.behind)?;
     let way = link.way(&view.links);

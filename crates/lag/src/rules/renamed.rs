@@ -1,6 +1,6 @@
-//! The signal of tables that were renamed on the publisher, or dropped and made anew under another name: their
-//! publication has the new name, and the subscription follows the old one. The subscriber knows no OIDs of the
-//! publisher, so nothing tells the two from each other but people and rows.
+//! The signal of tables that were renamed on the publisher, or dropped and made anew under another name:
+//! their publication has the new name, and the subscription follows the old one. The subscriber knows no
+//! OIDs of the publisher, so nothing tells the two from each other but people and rows.
 
 use std::collections::BTreeSet;
 
