@@ -8,7 +8,7 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 
 use crate::relay_support;
 use crate::replica::{
@@ -267,6 +267,67 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     // The way forward has the first name again.
     let phase = "SELECT phase FROM lockstep.replica WHERE name = 'r'";
     assert_eq!(value(&target, phase), "ready");
+}
+
+#[test]
+fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
+    let lab = Lab::for_tests().unwrap();
+    let settings = settings_of([
+        ("wal_level", "logical"),
+        ("autovacuum", "off"),
+        ("max_prepared_transactions", "2"),
+    ]);
+    let source = lab.primary("source", None, &settings).unwrap();
+    source.run("CREATE DATABASE app");
+    let target = server(&lab, "target");
+    on(&source, "CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    source.run("ALTER DATABASE app SET default_transaction_read_only = off");
+    target.run("ALTER DATABASE app SET default_transaction_read_only = on");
+    let _process = follows(&lab, "r", &to, &target);
+
+    // While it waits for a transaction, others go on.
+    let mut old = sql(&source);
+    old.execute("BEGIN; SELECT 1 FROM a").unwrap();
+    let mut command = lockstep(&[
+        "switchover",
+        "r",
+        "--target",
+        &to,
+        "--max-pause",
+        "500ms",
+        "--timeout",
+        "30s",
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let switchover = command.spawn().unwrap();
+    while value(&target, "SELECT count(*) FROM pg_replication_slots") != "1" {
+        pause();
+    }
+    on(
+        &source,
+        "CREATE TABLE fresh (id int); INSERT INTO fresh VALUES (1); CREATE SEQUENCE numbers",
+    );
+    let mut prepares = sql(&source);
+    prepares
+        .execute("BEGIN; INSERT INTO a VALUES (1); PREPARE TRANSACTION 'half'")
+        .unwrap();
+    old.execute("COMMIT").unwrap();
+    let found = switchover.wait_with_output().unwrap();
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    for words in ["table public.fresh", "sequence public.numbers", "half"] {
+        assert!(said(&found).contains(words), "{words}: {}", said(&found));
+    }
+    let setting =
+        "SELECT array_to_string(setconfig, ' ') FROM pg_db_role_setting WHERE setrole = 0";
+    for (server, before) in [(&source, "off"), (&target, "on")] {
+        let before = format!("default_transaction_read_only={before}");
+        assert_eq!(value(server, setting), before);
+        let left = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'lockstep%'";
+        assert_eq!(value(server, left), "0");
+    }
+    on(&source, "COMMIT PREPARED 'half'");
 }
 
 #[test]

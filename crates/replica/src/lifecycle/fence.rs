@@ -8,14 +8,21 @@
 //! replica`, which a replica in the other direction needs.
 //!
 //! Function `lockstep.fence()` is there before anything else of the fence, and the last to go, so it says
-//! whether a switchover has left something. [`lower`] lets it pass everything first, which waits for no lock.
+//! whether a switchover has left something; its comment keeps what the setting was. [`lower`] lets it pass
+//! everything first, which waits for no lock.
+//!
+//! [`close`] keeps the target from being written until it opens, in the same way with names of its own: the
+//! target may have the fence of the switchover that has left it, which stays if this one is taken back.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use lockstep_client::quote::identifier;
+use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, field};
+use lockstep_service::words::figures::counted;
 use lockstep_wire::Lsn;
 
+use crate::error::{ReplicaError, Result};
 use crate::lifecycle::exporter::{LOCKED, has_code};
 use crate::names::with_namespaces;
 use crate::status::source::END;
@@ -26,14 +33,90 @@ SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}
 ORDER BY 1";
 
-/// Tables whose fence may be removed.
-const FENCED: &str = "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_trigger t \
-    JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-    WHERE t.tgname = 'lockstep_fence' AND NOT t.tgisinternal ORDER BY 1";
+/// Why a database takes no writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fence {
+    /// A switchover has left it.
+    Left,
+    /// A switchover comes to it.
+    Comes,
+}
 
-/// Whether there is the function.
-const IS_THERE: &str = "SELECT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-    WHERE n.nspname = 'lockstep' AND p.proname = 'fence')";
+impl Fence {
+    /// The name of the function; those of the triggers end with it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Left => "fence",
+            Self::Comes => "closed",
+        }
+    }
+
+    fn refuses(self) -> String {
+        let (says, hint) = match self {
+            Self::Left => (
+                "takes no writes: lockstep replica switchover has moved it to another server",
+                "Connect to the server that has it now.",
+            ),
+            Self::Comes => (
+                "takes no writes yet: lockstep replica switchover is moving it here",
+                "Try again in a moment; after a command that was killed, run it again.",
+            ),
+        };
+        format!(
+            "RAISE EXCEPTION 'database % {says}', quote_ident(current_database()) \
+             USING ERRCODE = 'read_only_sql_transaction', HINT = '{hint}';"
+        )
+    }
+
+    fn function(self, body: &str) -> String {
+        format!(
+            "CREATE OR REPLACE FUNCTION lockstep.{}() RETURNS trigger LANGUAGE plpgsql AS \
+                 $fence$ BEGIN {body} END $fence$",
+            self.name()
+        )
+    }
+
+    fn trigger(self, table: &str) -> String {
+        let name = self.name();
+        format!(
+            "CREATE OR REPLACE TRIGGER lockstep_{name} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE \
+             ON {table} FOR EACH STATEMENT EXECUTE FUNCTION lockstep.{name}()"
+        )
+    }
+
+    /// The words of the function's comment; None if there is no function.
+    fn comment(self, session: &mut Connection) -> Result<Option<String>, ClientError> {
+        let row = session.query_opt(&format!(
+            "SELECT coalesce(obj_description(p.oid, 'pg_proc'), '') FROM pg_proc p \
+             JOIN pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname = 'lockstep' AND p.proname = '{}'",
+            self.name()
+        ))?;
+        row.map(|row| field(&row, 0)).transpose()
+    }
+
+    /// Tables that have its trigger.
+    fn fenced(self, session: &mut Connection) -> Result<Vec<String>, ClientError> {
+        let sql = format!(
+            "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_trigger t \
+             JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE t.tgname = 'lockstep_{}' AND NOT t.tgisinternal ORDER BY 1",
+            self.name()
+        );
+        names(session, &sql)
+    }
+}
+
+/// The database's own setting, as it was before a fence.
+const SETTING: &str = "SELECT (SELECT split_part(c, '=', 2) FROM pg_db_role_setting s, unnest(s.setconfig) c \
+    WHERE s.setrole = 0 AND s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+      AND c LIKE 'default_transaction_read_only=%')";
+
+/// What the comment of a fence's function says of the setting begins with this.
+const BEFORE: &str = "default_transaction_read_only before: ";
+
+/// What it says if there was none.
+const UNSET: &str = "unset";
 
 /// Client sessions of the database that are not ours and that this role may end; `{idle}` narrows them.
 const END_SESSIONS: &str = "
@@ -45,10 +128,6 @@ WHERE a.datid = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (me.rolsuper OR NOT r.rolsuper
         AND (pg_has_role(a.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))";
 
-const REFUSES: &str = "RAISE EXCEPTION 'database % takes no writes: lockstep replica switchover has moved it to \
-    another server', quote_ident(current_database()) USING ERRCODE = 'read_only_sql_transaction', \
-    HINT = 'Connect to the server that has it now.';";
-
 const PASSES: &str = "RETURN NULL;";
 
 /// How long the removal of one table's trigger waits for its readers.
@@ -56,13 +135,6 @@ const REMOVED_WITHIN: &str = "SET lock_timeout = '300ms'";
 
 /// A commit waits for no standby: the replica, which may be one, is held.
 const LOCAL: &str = "SET synchronous_commit = local";
-
-fn function(body: &str) -> String {
-    format!(
-        "CREATE OR REPLACE FUNCTION lockstep.fence() RETURNS trigger LANGUAGE plpgsql AS \
-             $fence$ BEGIN {body} END $fence$"
-    )
-}
 
 fn names(session: &mut Connection, sql: &str) -> Result<Vec<String>, ClientError> {
     let rows = session.query(sql)?;
@@ -80,48 +152,118 @@ pub(crate) fn tables(session: &mut Connection) -> Result<usize, ClientError> {
 }
 
 /// Whether something of a fence is left on this database.
-pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
-    field(&session.query_one(IS_THERE)?, 0)
+pub(crate) fn is_there(session: &mut Connection, fence: Fence) -> Result<bool, ClientError> {
+    Ok(fence.comment(session)?.is_some())
+}
+
+/// Lets sessions begin read-only, and keeps what the setting was. The function passes everything until there
+/// are triggers.
+fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
+    session.execute(LOCAL)?;
+    let mut sql = String::new();
+    if !fence.comment(session)?.is_some_and(|it| !it.is_empty()) {
+        let before: Option<String> = field(&session.query_one(SETTING)?, 0)?;
+        let before = sql_literal(
+            "setting",
+            &format!("{BEFORE}{}", before.as_deref().unwrap_or(UNSET)),
+        )?;
+        sql = format!(
+            "CREATE SCHEMA IF NOT EXISTS lockstep; {}; COMMENT ON FUNCTION lockstep.{}() IS {before}; ",
+            fence.function(PASSES),
+            fence.name()
+        );
+    }
+    let database = database(session)?;
+    session.execute(&format!(
+        "{sql}ALTER DATABASE {database} SET default_transaction_read_only = on"
+    ))
 }
 
 /// Fences the database of a session, and returns the end of its WAL: everything that ordinary sessions have
-/// committed in its tables lies before. An error after `patience` if a transaction that has written does not
-/// end. Another call does the same again.
-pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn, ClientError> {
-    let database = database(session)?;
-    session.execute(LOCAL)?;
-    if !is_there(session)? {
-        session.execute("CREATE SCHEMA IF NOT EXISTS lockstep")?;
-        session.execute(&function(PASSES))?;
+/// committed there lies before. An error after `patience` if a transaction that has written does not end.
+/// Another call does the same again.
+pub(crate) fn raise(session: &mut Connection, patience: Duration) -> Result<Lsn> {
+    let until = Instant::now() + patience;
+    let mut end_writes = || {
+        begin(session, Fence::Left)?;
+        session.query(&format!("{END_SESSIONS} AND a.state = 'idle'"))?;
+        make_triggers(session, patience)?;
+        end_sessions(session, until)
+    };
+    let source = ReplicaError::Source;
+    match end_writes().map_err(source)? {
+        0 => mark(session).map_err(source),
+        left => Err(ReplicaError::State(format!(
+            "{} that were connected to the source have not ended in time",
+            counted(left, "session")
+        ))),
     }
-    session.execute(&format!(
-        "ALTER DATABASE {database} SET default_transaction_read_only = on"
-    ))?;
-    session.query(&format!("{END_SESSIONS} AND a.state = 'idle'"))?;
-    let tables = names(session, &with_namespaces(TABLES))?;
-    // An autovacuum that has a lock ends for whoever has waited so long, where this role may say how long.
+}
+
+/// Lets no table be written any more, once all transactions that have written into one have ended.
+fn make_triggers(session: &mut Connection, patience: Duration) -> Result<(), ClientError> {
+    let fence = Fence::Left;
     let mut sql = format!(
-        "BEGIN; SET LOCAL lock_timeout = {}; \
-         SELECT set_config('deadlock_timeout', '20ms', true) \
-         WHERE has_parameter_privilege('deadlock_timeout', 'SET'); \
-         {}",
-        patience.as_millis().max(1),
-        function(REFUSES)
+        "BEGIN; {}; {}",
+        wait_at_most(patience),
+        fence.function(&fence.refuses())
     );
-    for table in tables {
-        sql.push_str(&format!(
-            "; CREATE OR REPLACE TRIGGER lockstep_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE \
-             ON {table} FOR EACH STATEMENT EXECUTE FUNCTION lockstep.fence()"
-        ));
+    for table in names(session, &with_namespaces(TABLES))? {
+        sql.push_str("; ");
+        sql.push_str(&fence.trigger(&table));
     }
     sql.push_str("; COMMIT");
     if let Err(error) = session.execute(&sql) {
         session.execute("ROLLBACK")?;
         return Err(error);
     }
-    // What these have written elsewhere is not replicated; they would not notice the setting.
-    session.query(END_SESSIONS)?;
-    mark(session)
+    Ok(())
+}
+
+/// Ends all sessions that are connected now: no trigger would hold what they write elsewhere, and they would
+/// not notice the setting. Returns how many are left.
+fn end_sessions(session: &mut Connection, until: Instant) -> Result<u64, ClientError> {
+    let now: String = field(&session.query_one("SELECT clock_timestamp()::text")?, 0)?;
+    let now = sql_literal("time", &now)?;
+    let sql = format!("{END_SESSIONS} AND a.backend_start <= {now}::timestamptz");
+    loop {
+        let left: u64 = field(&session.query_one(&sql)?, 0)?;
+        if left == 0 || Instant::now() >= until {
+            return Ok(left);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Keeps the database of a session from being written, but for sessions with `session_replication_role =
+/// replica`. No session is ended. An error after `patience` if a transaction that has written into a table
+/// does not end. Another call does the same again.
+pub(crate) fn close(session: &mut Connection, patience: Duration) -> Result<(), ClientError> {
+    begin(session, Fence::Comes)?;
+    // What commits later, and is flushed, flushes all of this.
+    session.execute("SET synchronous_commit = off")?;
+    session.execute(&Fence::Comes.function(&Fence::Comes.refuses()))?;
+    // Each by itself: apply, which locks several tables, never waits for one while this waits for another.
+    for table in names(session, &with_namespaces(TABLES))? {
+        let trigger = Fence::Comes.trigger(&table);
+        let sql = format!("BEGIN; {}; {trigger}; COMMIT", wait_at_most(patience));
+        if let Err(error) = session.execute(&sql) {
+            session.execute("ROLLBACK")?;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Bounds the waits of a transaction for locks. An autovacuum that has a lock ends for whoever has waited so
+/// long, where this role may say how long.
+fn wait_at_most(patience: Duration) -> String {
+    format!(
+        "SET LOCAL lock_timeout = {}; \
+         SELECT set_config('deadlock_timeout', '20ms', true) \
+         WHERE has_parameter_privilege('deadlock_timeout', 'SET')",
+        patience.as_millis().max(1)
+    )
 }
 
 /// The end of the WAL once a commit, with all before it, is on disk.
@@ -131,27 +273,49 @@ pub(crate) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
     field(&session.query_one(END)?, 0)
 }
 
-/// Takes the fence of a session's database away, if there is one. Triggers of tables that are in use stay,
-/// and let everything pass. Returns their tables.
-pub(crate) fn lower(session: &mut Connection) -> Result<Vec<String>, ClientError> {
-    if !is_there(session)? {
-        return Ok(Vec::new());
-    }
-    session.execute(LOCAL)?;
-    session.execute(&function(PASSES))?;
-    let database = database(session)?;
-    session.execute(&format!(
-        "ALTER DATABASE {database} RESET default_transaction_read_only"
-    ))?;
-    remove_triggers(session)
+/// Takes a fence of a session's database away, if there is one. Triggers of tables that are in use stay, and
+/// let everything pass. Returns their tables.
+pub(crate) fn lower(session: &mut Connection, fence: Fence) -> Result<Vec<String>, ClientError> {
+    pass(session, fence)?;
+    remove(session, fence)
 }
 
-/// Removes triggers that let everything pass, and the function with the last of them.
-fn remove_triggers(session: &mut Connection) -> Result<Vec<String>, ClientError> {
-    let mut left = Vec::new();
+/// Lets a fence, if there is one, pass everything, and restores the setting. Waits for no lock of a table.
+pub(crate) fn pass(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
+    let Some(comment) = fence.comment(session)? else {
+        return Ok(());
+    };
+    session.execute(LOCAL)?;
+    session.execute(&fence.function(PASSES))?;
+    let Some(before) = comment.strip_prefix(BEFORE) else {
+        return Ok(());
+    };
+    let database = database(session)?;
+    let setting = match before {
+        UNSET => "RESET default_transaction_read_only".to_owned(),
+        before => format!(
+            "SET default_transaction_read_only = {}",
+            sql_literal("setting", before)?
+        ),
+    };
+    session.execute(&format!(
+        "ALTER DATABASE {database} {setting}; COMMENT ON FUNCTION lockstep.{}() IS NULL",
+        fence.name()
+    ))
+}
+
+/// Removes triggers that let everything pass, and the function with the last of them. Returns tables that are
+/// in use, whose triggers stay.
+pub(crate) fn remove(session: &mut Connection, fence: Fence) -> Result<Vec<String>, ClientError> {
+    let (mut left, name) = (Vec::new(), fence.name());
+    if !is_there(session, fence)? {
+        return Ok(left);
+    }
     session.execute(REMOVED_WITHIN)?;
-    for table in names(session, FENCED)? {
-        match session.execute(&format!("DROP TRIGGER IF EXISTS lockstep_fence ON {table}")) {
+    for table in fence.fenced(session)? {
+        match session.execute(&format!(
+            "DROP TRIGGER IF EXISTS lockstep_{name} ON {table}"
+        )) {
             Ok(()) => {}
             Err(error) if has_code(&error, LOCKED) => left.push(table),
             Err(error) => return Err(error),
@@ -159,7 +323,7 @@ fn remove_triggers(session: &mut Connection) -> Result<Vec<String>, ClientError>
     }
     session.execute("SET lock_timeout = 0")?;
     if left.is_empty() {
-        session.execute("DROP FUNCTION IF EXISTS lockstep.fence()")?;
+        session.execute(&format!("DROP FUNCTION IF EXISTS lockstep.{name}()"))?;
     }
     Ok(left)
 }
@@ -210,7 +374,7 @@ ORDER BY 1";
 
 /// Looks whether the database of a session can be fenced. Changes nothing.
 pub(crate) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> {
-    let is_there = is_there(session)?;
+    let is_there = is_there(session, Fence::Left)?;
     let row = session.query_one(FACTS)?;
     Ok(FenceFacts {
         owns_database: field(&row, 0)?,

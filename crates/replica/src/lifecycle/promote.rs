@@ -17,10 +17,11 @@ use lockstep_wire::Lsn;
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::promotion::{Drained, Next, Process, Seen, SourceSays, Wish, next};
 use crate::lifecycle::raise::raise;
 use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, remove_origins};
-use crate::lifecycle::{fence, session, setval};
+use crate::lifecycle::{session, setval};
 use crate::state::failpoint;
 use crate::state::{
     APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, Unmade,
@@ -176,7 +177,10 @@ impl<'a> Run<'a> {
             Next::RaiseSequences => self.raise_sequences()?,
             Next::Open => self.open_database()?,
             Next::Clean => self.clean()?,
-            Next::End => self.state.end_promotion(&self.what.name)?,
+            Next::End => {
+                self.remove_fences()?;
+                self.state.end_promotion(&self.what.name)?;
+            }
             Next::Refuse(_) | Next::Done => {}
         }
         self.refresh()
@@ -247,6 +251,14 @@ impl<'a> Run<'a> {
             )));
         }
         Ok(SourceSays::Ends(end))
+    }
+
+    /// What the target lacks of the source as it is now, in words.
+    pub(crate) fn lacking(&mut self) -> Result<Option<String>> {
+        let tables = self.state.tables(&self.what.name)?;
+        let mut found = Source::ask(&self.replica, Some(&self.source), Some(&tables), None)?;
+        found.look_at_target(&mut self.state, &tables)?;
+        Ok(found.lacking())
     }
 
     /// Gives a process that has just begun the time to say so, and one that applies the time to write what
@@ -435,14 +447,25 @@ impl<'a> Run<'a> {
         self.state.keep_sequences_set(name)
     }
 
-    /// Takes back a fence that a switchover has left, and a setting of the database that lets sessions begin
+    /// Lets fences of switchovers pass, and takes back a setting of the database that lets sessions begin
     /// read-only. Others are told of.
     fn open_database(&mut self) -> Result<()> {
-        let left = fence::lower(self.state.connection()).map_err(ReplicaError::Target)?;
-        self.notes.extend(fence_left(&left));
+        for fence in [Fence::Comes, Fence::Left] {
+            fence::pass(self.state.connection(), fence).map_err(ReplicaError::Target)?;
+        }
         self.is_open = true;
         self.read_only = open_database(self.state.connection(), &self.what.target)
             .map_err(ReplicaError::Target)?;
+        Ok(())
+    }
+
+    /// Removes what is left of fences, for which nobody waits.
+    fn remove_fences(&mut self) -> Result<()> {
+        for fence in [Fence::Comes, Fence::Left] {
+            let left = fence::remove(self.state.connection(), fence);
+            let left = left.map_err(ReplicaError::Target)?;
+            self.notes.extend(fence_left(fence, &left));
+        }
         Ok(())
     }
 
@@ -533,10 +556,11 @@ fn mark(source: &Conninfo) -> Result<(Lsn, u64), ClientError> {
 }
 
 /// Words for triggers of a fence that stay.
-pub(crate) fn fence_left(tables: &[String]) -> Option<String> {
+pub(crate) fn fence_left(fence: Fence, tables: &[String]) -> Option<String> {
     (!tables.is_empty()).then(|| {
         format!(
-            "triggers lockstep_fence, which let everything pass now, stay on tables that are in use: {}",
+            "triggers lockstep_{}, which let everything pass now, stay on tables that are in use: {}",
+            fence.name(),
             tables.join(", ")
         )
     })

@@ -8,6 +8,7 @@
 //! | none, ready | [`Step::Analyze`], [`Step::Prepare`], [`Step::Arm`] | statistics; the slot of the way back; apply listens |
 //! | none, ready | [`Step::Wait`] | nothing that would make the pause long is seen any more |
 //! | none, ready | [`Step::Begin`] | the state says that a switchover has begun |
+//! | begun, ready | [`Step::Close`] | nobody writes on the target but its replica |
 //! | begun, ready | [`Step::Pause`] | the pooler's clients wait, and none has a transaction open |
 //! | begun, ready | [`Step::Fence`] | nothing is written on the source any more |
 //! | begun, ready | [`Step::Drain`], [`Step::Compare`] | the target has all of it, and is equal |
@@ -20,9 +21,10 @@
 //! | begun, promoted | [`Step::Finish`] | the state says that the switchover is done |
 //!
 //! Up to *promoting* a failure, a pause that takes too long, or a crash leads back: [`Step::Unfence`],
-//! [`Step::Resume`], [`Step::Forget`]. Then it is tried again until the time is up. So **at no time do both
-//! servers take writes**: the source is fenced before the target opens, and its fence is taken away only in
-//! phase ready, in which the target never opens.
+//! [`Step::Resume`], [`Step::Unclose`], [`Step::Forget`]. Then it is tried again until the time is up. So **from
+//! the first step of an attempt on no two servers take writes**: the target is closed before the source is
+//! fenced and opens after all else is ready, and the source's fence is taken away only in phase ready, before
+//! that of the target, which never opens then.
 
 use crate::lifecycle::promotion::{self, Drained, Next};
 use crate::state::{Phase, Replica, SwitchStage};
@@ -74,6 +76,10 @@ pub struct SwitchSeen {
     pub is_armed: bool,
     pub clients: Clients,
     pub way_back: WayBack,
+    /// The target is kept from being written, wholly or not.
+    pub is_closed: bool,
+    /// This attempt has closed it.
+    pub is_surely_closed: bool,
     /// The source has a fence, whole or not.
     pub is_fenced: bool,
     /// This attempt has fenced it.
@@ -101,6 +107,8 @@ pub enum Step {
     Wait(String),
     /// Keep in the state that a switchover has begun.
     Begin,
+    /// Let nobody but the replica write on the target.
+    Close,
     /// Let the pooler's clients wait.
     Pause,
     /// Let nobody write on the source any more.
@@ -117,6 +125,8 @@ pub enum Step {
     Resume,
     /// Let the source take writes again.
     Unfence,
+    /// Let the target be written as before the switchover.
+    Unclose,
     /// Keep in the state that no switchover has begun.
     Forget,
     Promotion(Next),
@@ -174,6 +184,9 @@ fn attempt(seen: &SwitchSeen) -> Step {
     if seen.failure.is_some() || seen.is_late {
         return back(seen);
     }
+    if !seen.is_surely_closed {
+        return Step::Close;
+    }
     if seen.clients == Clients::Flow {
         return Step::Pause;
     }
@@ -195,6 +208,7 @@ fn back(seen: &SwitchSeen) -> Step {
     match (seen.is_fenced, seen.clients) {
         (true, _) => Step::Unfence,
         (false, Clients::Wait) => Step::Resume,
+        (false, _) if seen.is_closed => Step::Unclose,
         (false, _) => Step::Forget,
     }
 }

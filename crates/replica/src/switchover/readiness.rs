@@ -17,6 +17,8 @@ const MOST_NAMED: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SwitchFacts {
     pub fence: FenceFacts,
+    /// The same of the target, which is closed; None if it was not asked.
+    pub closing: Option<FenceFacts>,
     pub source_in_recovery: bool,
     /// Transactions of the source's database that are prepared and not ended.
     pub prepared: Vec<String>,
@@ -155,7 +157,7 @@ pub(super) fn long_transactions(
     )))
 }
 
-fn named(names: &[String]) -> String {
+pub(super) fn named(names: &[String]) -> String {
     let shown: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
     let more = match names.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
@@ -215,7 +217,16 @@ pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
         );
     }
     source(facts, &mut add);
-    fence_rules(&facts.fence, &mut add);
+    fence_rules("source", &facts.fence, &mut add);
+    let closing = facts.closing.clone().map(|fence| FenceFacts {
+        // No session is ended there, and the setting may be anything.
+        unended: Vec::new(),
+        is_read_only: false,
+        ..fence
+    });
+    if let Some(fence) = closing {
+        fence_rules("target", &fence, &mut add);
+    }
     if let Some(back) = &facts.back {
         way_back(back, &mut add);
     }
@@ -269,26 +280,26 @@ fn source(facts: &SwitchFacts, add: Add<'_>) {
     );
 }
 
-fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
+fn fence_rules(subject: &str, fence: &FenceFacts, add: Add<'_>) {
     let error = Severity::Error;
     add(
         !fence.owns_database,
         error,
-        "source",
+        subject,
         "this role may not set default_transaction_read_only for the database".to_owned(),
         "connect as its owner or as a superuser",
     );
     add(
         !fence.makes_schemas,
         error,
-        "source",
+        subject,
         "this role may not create a schema in the database".to_owned(),
         "GRANT CREATE ON DATABASE",
     );
     add(
         !fence.untriggered.is_empty(),
         error,
-        "source",
+        subject,
         format!(
             "this role may not fence tables: {}",
             named(&fence.untriggered)
@@ -298,7 +309,7 @@ fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
     add(
         !fence.unended.is_empty(),
         error,
-        "source",
+        subject,
         format!(
             "this role may not end sessions of others: {}",
             named(&fence.unended)
@@ -308,7 +319,7 @@ fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
     add(
         fence.foreign_schema.is_some(),
         error,
-        "source",
+        subject,
         format!(
             "schema lockstep belongs to role \"{}\"",
             fence.foreign_schema.clone().unwrap_or_default()
@@ -318,14 +329,14 @@ fn fence_rules(fence: &FenceFacts, add: Add<'_>) {
     add(
         !fence.has_plpgsql,
         error,
-        "source",
+        subject,
         "it lacks PL/pgSQL, in which the fence is written".to_owned(),
         "CREATE EXTENSION plpgsql",
     );
     add(
         fence.is_read_only,
         error,
-        "source",
+        subject,
         "its database is read-only by default: somebody may be moving away from it".to_owned(),
         "ALTER DATABASE ... RESET default_transaction_read_only, or use lockstep replica promote",
     );

@@ -12,7 +12,7 @@ use lockstep_service::words::{figures, span};
 use lockstep_wire::Lsn;
 
 use crate::error::{Finding, ReplicaError, Result};
-use crate::lifecycle::fence;
+use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::finish;
 use crate::lifecycle::promote::{Promote, Promoted, Run, fence_left};
 use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
@@ -26,6 +26,9 @@ use crate::switchover::readiness::{self, SwitchFacts, findings};
 use crate::switchover::reverse::{self, Reverse};
 use crate::verify::{self, Replicated};
 use lockstep_client::field;
+
+mod behind;
+use behind::Objects;
 
 /// Longest wait for transactions of a pooler's clients in one attempt.
 const PAUSED_WITHIN: Duration = Duration::from_secs(2);
@@ -138,6 +141,8 @@ struct Switch<'a> {
     pooled: Option<Pooled>,
     /// None while it is not connected.
     source: Option<Connection>,
+    /// What only the source has when the command begins.
+    before: Option<Objects>,
     refusal: Option<String>,
     failure: Option<String>,
     began: Instant,
@@ -150,6 +155,8 @@ struct Switch<'a> {
     clients: Clients,
     way_back: WayBack,
     way: Option<Reverse>,
+    is_closed: bool,
+    is_surely_closed: bool,
     is_fenced: bool,
     fence: Option<Lsn>,
     compared: Compared,
@@ -175,6 +182,7 @@ impl<'a> Switch<'a> {
             run,
             pooled,
             source: None,
+            before: None,
             refusal: None,
             failure: None,
             began: Instant::now(),
@@ -186,6 +194,8 @@ impl<'a> Switch<'a> {
             clients,
             way_back: WayBack::NotWanted,
             way: None,
+            is_closed: false,
+            is_surely_closed: false,
             is_fenced: false,
             fence: None,
             compared: not_compared(what),
@@ -200,8 +210,14 @@ impl<'a> Switch<'a> {
         let stage = switch.run.state.switch_stage(&what.name)?;
         let is_ready = switch.run.replica.phase == Phase::Ready;
         if is_ready && stage == SwitchStage::Begun {
-            switch.is_fenced = fence::is_there(switch.source()?).map_err(ReplicaError::Source)?;
+            let is_fenced = fence::is_there(switch.source()?, Fence::Left);
+            switch.is_fenced = is_fenced.map_err(ReplicaError::Source)?;
+            let is_closed = fence::is_there(switch.run.state.connection(), Fence::Comes);
+            switch.is_closed = is_closed.map_err(ReplicaError::Target)?;
             switch.failure = Some("an earlier command ended in the middle of it".to_owned());
+        }
+        if is_ready {
+            switch.before = Some(switch.unreplicated()?);
         }
         if stage != SwitchStage::Done {
             switch.find_way_back(is_ready)?;
@@ -253,7 +269,8 @@ impl<'a> Switch<'a> {
 
     /// Looks for what would make it fail.
     fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        let facts = self.facts()?;
+        let lacks = self.run.lacks.clone();
+        let facts = self.facts(lacks)?;
         let found = findings(&self.run.replica, &facts);
         watcher.found(&found);
         if found.iter().any(Finding::is_error) && self.refusal.is_none() {
@@ -262,19 +279,20 @@ impl<'a> Switch<'a> {
         Ok(())
     }
 
-    fn facts(&mut self) -> Result<SwitchFacts> {
+    fn facts(&mut self, lacks: Vec<String>) -> Result<SwitchFacts> {
         let wants_way_back = self.what.way_back.is_some();
         let target = self.run.state.connection();
         let back = match wants_way_back {
             true => Some(readiness::back_of_target(target).map_err(ReplicaError::Target)?),
             false => None,
         };
-        let lacks = self.run.lacks.clone();
+        let closing = fence::look(target).map_err(ReplicaError::Target)?;
         let source = self.source()?;
         let ask = || -> Result<SwitchFacts, ClientError> {
             let facts = readiness::of_source(source)?;
             let back = back.map(|back| readiness::back_of_source(source, back));
             Ok(SwitchFacts {
+                closing: Some(closing),
                 lacks,
                 back: back.transpose()?,
                 ..facts
@@ -331,6 +349,8 @@ impl<'a> Switch<'a> {
             is_armed: self.is_armed,
             clients: self.clients,
             way_back: self.way_back,
+            is_closed: self.is_closed,
+            is_surely_closed: self.is_surely_closed,
             is_fenced: self.is_fenced,
             fence: self.fence,
             compared: self.compared.clone(),
@@ -368,6 +388,7 @@ impl<'a> Switch<'a> {
                 self.run.state.set_switch_stage(name, SwitchStage::Begun)?;
                 failpoint::SWITCH_BEGUN.reach();
             }
+            Step::Close => self.close(),
             Step::Pause => self.pause(),
             Step::Fence => self.raise_fence(),
             Step::Drain(end) => self.drain(end)?,
@@ -377,6 +398,7 @@ impl<'a> Switch<'a> {
             Step::Redirect => self.redirect(watcher)?,
             Step::Resume => self.resume()?,
             Step::Unfence => self.unfence()?,
+            Step::Unclose => self.unclose()?,
             Step::Forget => self.run.state.set_switch_stage(name, SwitchStage::None)?,
             Step::Finish => {
                 failpoint::SWITCH_CLEANED.reach();
@@ -462,9 +484,20 @@ impl<'a> Switch<'a> {
     fn raise_fence(&mut self) {
         let left = self.left();
         self.is_fenced = true;
-        let raised = self
-            .source()
-            .and_then(|source| fence::raise(source, left).map_err(ReplicaError::Source));
+        let raised = self.source().and_then(|source| fence::raise(source, left));
+        // It may be why the fence could not be raised.
+        match (self.hindrances(), raised) {
+            (Err(error), _) => self.failure = Some(error.to_string()),
+            (Ok(Some(words)), _) => {
+                self.failure = Some(words.clone());
+                // Another attempt finds the same.
+                self.refusal = Some(words);
+            }
+            (Ok(None), raised) => self.fenced(raised),
+        }
+    }
+
+    fn fenced(&mut self, raised: Result<Lsn>) {
         match raised {
             Ok(end) => {
                 failpoint::SWITCH_FENCED.reach();
@@ -623,8 +656,8 @@ impl<'a> Switch<'a> {
             let most = span::show(self.what.max_pause);
             self.failure = Some(format!("clients had waited for {most} (--max-pause)"));
         }
-        let left = fence::lower(self.source()?).map_err(ReplicaError::Source)?;
-        self.run.notes.extend(fence_left(&left));
+        let left = fence::lower(self.source()?, Fence::Left).map_err(ReplicaError::Source)?;
+        self.run.notes.extend(fence_left(Fence::Left, &left));
         self.is_fenced = false;
         self.run.state.end_hold(&self.what.name)?;
         self.is_armed = false;

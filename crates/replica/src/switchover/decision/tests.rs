@@ -16,6 +16,9 @@ struct World {
     has_slot: bool,
     has_sequences: bool,
     is_left: bool,
+    is_closed: bool,
+    /// Whether [`Step::Close`] does anything.
+    closes: bool,
     is_fenced: bool,
     is_open: bool,
     clients: Clients,
@@ -49,6 +52,8 @@ impl World {
             has_slot: true,
             has_sequences: false,
             is_left: true,
+            is_closed: false,
+            closes: true,
             is_fenced: false,
             is_open: false,
             clients: if has_pooler {
@@ -72,6 +77,11 @@ impl World {
         assert!(
             !self.is_open || self.is_fenced,
             "both servers take writes: {self:?}"
+        );
+        // A client that looks for a server that takes writes finds the target once the source takes none.
+        assert!(
+            !self.is_fenced || self.is_closed || self.is_open,
+            "the target takes writes before it opens: {self:?}"
         );
         if self.clients != Clients::Wait {
             if self.is_open && (self.is_redirected || self.clients == Clients::Direct) {
@@ -102,6 +112,7 @@ impl World {
             ..tests_seen()
         };
         let (mut is_analyzed, mut is_armed, mut fence) = (false, false, None);
+        let mut is_surely_closed = false;
         let mut failure = match (self.phase, self.stage) {
             (Phase::Ready, SwitchStage::Begun) => Some("killed".to_owned()),
             _ => None,
@@ -128,6 +139,8 @@ impl World {
                 is_armed,
                 clients: self.clients,
                 way_back: self.way(),
+                is_closed: self.is_closed,
+                is_surely_closed,
                 is_fenced: self.is_fenced && self.phase == Phase::Ready,
                 fence,
                 compared: compared.clone(),
@@ -155,6 +168,11 @@ impl World {
                     self.stage = SwitchStage::Begun;
                     self.begun += 1;
                 }
+                Step::Close if fails => {
+                    self.is_closed = true;
+                    failure = Some("not closed".to_owned());
+                }
+                Step::Close => (self.is_closed, is_surely_closed) = (self.closes, true),
                 Step::Pause if fails => failure = Some("no pause".to_owned()),
                 Step::Pause => self.clients = Clients::Wait,
                 Step::Fence => {
@@ -198,6 +216,10 @@ impl World {
                     failure.get_or_insert_with(|| "late".to_owned());
                     is_armed = false;
                 }
+                Step::Unclose => {
+                    failure.get_or_insert_with(|| "late".to_owned());
+                    (self.is_closed, is_surely_closed) = (false, false);
+                }
                 Step::Forget => {
                     failure.get_or_insert_with(|| "late".to_owned());
                     self.stage = SwitchStage::None;
@@ -227,7 +249,7 @@ impl World {
             Next::Open => {
                 assert!(self.is_fenced && !self.applies && self.has_sequences);
                 assert!(!self.wants_way_back || self.way_back > Some(0), "{self:?}");
-                self.is_open = true;
+                (self.is_open, self.is_closed) = (true, false);
                 own.is_open = true;
             }
             Next::Clean => {
@@ -261,7 +283,7 @@ impl World {
             "{self:?}"
         );
         assert!(
-            !self.is_fenced && !self.is_open && self.clients != Clients::Wait,
+            !self.is_fenced && !self.is_closed && !self.is_open && self.clients != Clients::Wait,
             "{self:?}"
         );
         assert_eq!(
@@ -281,9 +303,9 @@ fn a_switchover_that_is_killed_and_fails_at_any_step_ends_the_same() {
     let mut retried = 0;
     for has_pooler in BOTH {
         for wants_way_back in BOTH {
-            for fails_at in (0..16).map(Some).chain([None]) {
-                for late in (0..20).map(Some).chain([None]) {
-                    for kill_at in 0..24 {
+            for fails_at in (0..18).map(Some).chain([None]) {
+                for late in (0..22).map(Some).chain([None]) {
+                    for kill_at in 0..26 {
                         let mut world = World::new(has_pooler, wants_way_back, fails_at);
                         let began_at = world.source;
                         for (kill, late) in [(Some(kill_at), late), (Some(kill_at / 2), None)] {
@@ -299,6 +321,14 @@ fn a_switchover_that_is_killed_and_fails_at_any_step_ends_the_same() {
         }
     }
     assert!(retried > 1_000, "{retried}");
+}
+
+#[test]
+#[should_panic(expected = "the target takes writes before it opens")]
+fn a_target_that_takes_writes_before_it_opens_is_noticed() {
+    let mut world = World::new(false, true, None);
+    world.closes = false;
+    world.call(None, None, 50);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A switchover that dies at each failpoint, and ends the same; the way back has what was written since.
 
 use lockstep_replica::state::failpoint::{
-    PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_DRAINED, SWITCH_FENCED,
-    SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
+    PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_CLOSED, SWITCH_DRAINED,
+    SWITCH_FENCED, SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
 };
 use lockstep_spool::failpoint::Failpoint;
 
@@ -12,9 +12,10 @@ use crate::apply_lab::until;
 use crate::{on, sql, values};
 
 /// Failpoints of a switchover alone, in the order in which it comes there.
-pub const ORDER: [Failpoint; 7] = [
+pub const ORDER: [Failpoint; 8] = [
     SWITCH_PREPARED,
     SWITCH_BEGUN,
+    SWITCH_CLOSED,
     SWITCH_FENCED,
     SWITCH_DRAINED,
     SWITCH_REVERSED,
@@ -23,7 +24,17 @@ pub const ORDER: [Failpoint; 7] = [
 ];
 
 /// Failpoints before the state says that the replica is being promoted: what is done is taken back.
-const BEFORE: [Failpoint; 4] = [SWITCH_PREPARED, SWITCH_BEGUN, SWITCH_FENCED, SWITCH_DRAINED];
+const BEFORE: [Failpoint; 5] = [
+    SWITCH_PREPARED,
+    SWITCH_BEGUN,
+    SWITCH_CLOSED,
+    SWITCH_FENCED,
+    SWITCH_DRAINED,
+];
+
+/// A write of whoever does not mind the setting.
+const STUBBORN: &str =
+    "SET default_transaction_read_only = off; INSERT INTO emptied VALUES (1); DELETE FROM emptied";
 
 #[test]
 fn a_switchover_goes_on_from_every_failpoint() {
@@ -50,6 +61,10 @@ fn a_switchover_goes_on_from_every_failpoint() {
             "{} {takes_writes:?}",
             at.name()
         );
+        // The target is closed before.
+        let is_closed = at == SWITCH_CLOSED || is_fenced;
+        let there = sql(&scene.target).execute(STUBBORN);
+        assert_eq!(there.is_err(), is_closed, "{} {there:?}", at.name());
     }
     // Each is taken back by the next, which then dies further on.
     let written = scene.next() - 1;
@@ -62,6 +77,13 @@ fn a_switchover_goes_on_from_every_failpoint() {
         dies(at);
         let refused = sql(&scene.source).execute("INSERT INTO log VALUES (-1, 'later')");
         assert!(refused.is_err(), "{}", at.name());
+        let there = sql(&scene.target).execute(STUBBORN);
+        assert_eq!(
+            there.is_ok(),
+            at == SWITCH_REDIRECTED,
+            "{} {there:?}",
+            at.name()
+        );
     }
     // The target is open.
     on(
