@@ -84,6 +84,11 @@ impl Fence {
         )
     }
 
+    /// Whether something of it is there.
+    pub(crate) fn is_there(self, session: &mut Connection) -> Result<bool, ClientError> {
+        Ok(self.comment(session)?.is_some())
+    }
+
     /// The words of the function's comment; None if there is no function.
     fn comment(self, session: &mut Connection) -> Result<Option<String>, ClientError> {
         let row = session.query_opt(&format!(
@@ -151,9 +156,9 @@ pub(crate) fn tables(session: &mut Connection) -> Result<usize, ClientError> {
     names(session, &with_namespaces(TABLES)).map(|names| names.len())
 }
 
-/// Whether something of a fence is left on this database.
-pub(crate) fn is_there(session: &mut Connection, fence: Fence) -> Result<bool, ClientError> {
-    Ok(fence.comment(session)?.is_some())
+/// Whether something of the fence of a switchover that has left this database is there.
+pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
+    Fence::Left.is_there(session)
 }
 
 /// Lets sessions begin read-only, and keeps what the setting was. The function passes everything until there
@@ -308,7 +313,7 @@ pub(crate) fn pass(session: &mut Connection, fence: Fence) -> Result<(), ClientE
 /// in use, whose triggers stay.
 pub(crate) fn remove(session: &mut Connection, fence: Fence) -> Result<Vec<String>, ClientError> {
     let (mut left, name) = (Vec::new(), fence.name());
-    if !is_there(session, fence)? {
+    if !fence.is_there(session)? {
         return Ok(left);
     }
     session.execute(REMOVED_WITHIN)?;
@@ -374,7 +379,7 @@ ORDER BY 1";
 
 /// Looks whether the database of a session can be fenced. Changes nothing.
 pub(crate) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> {
-    let is_there = is_there(session, Fence::Left)?;
+    let is_there = is_there(session)?;
     let row = session.query_one(FACTS)?;
     Ok(FenceFacts {
         owns_database: field(&row, 0)?,

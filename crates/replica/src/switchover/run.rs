@@ -210,9 +210,9 @@ impl<'a> Switch<'a> {
         let stage = switch.run.state.switch_stage(&what.name)?;
         let is_ready = switch.run.replica.phase == Phase::Ready;
         if is_ready && stage == SwitchStage::Begun {
-            let is_fenced = fence::is_there(switch.source()?, Fence::Left);
+            let is_fenced = fence::is_there(switch.source()?);
             switch.is_fenced = is_fenced.map_err(ReplicaError::Source)?;
-            let is_closed = fence::is_there(switch.run.state.connection(), Fence::Comes);
+            let is_closed = Fence::Comes.is_there(switch.run.state.connection());
             switch.is_closed = is_closed.map_err(ReplicaError::Target)?;
             switch.failure = Some("an earlier command ended in the middle of it".to_owned());
         }
