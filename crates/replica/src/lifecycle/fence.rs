@@ -166,7 +166,7 @@ pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
 fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
     session.execute(LOCAL)?;
     let mut sql = String::new();
-    if !fence.comment(session)?.is_some_and(|it| !it.is_empty()) {
+    if fence.comment(session)?.is_none_or(|it| it.is_empty()) {
         let before: Option<String> = field(&session.query_one(SETTING)?, 0)?;
         let before = sql_literal(
             "setting",
