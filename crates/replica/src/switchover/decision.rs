@@ -21,10 +21,9 @@
 //! | begun, promoted | [`Step::Finish`] | the state says that the switchover is done |
 //!
 //! Up to *promoting* a failure, a pause that takes too long, or a crash leads back: [`Step::Unfence`],
-//! [`Step::Resume`], [`Step::Unclose`], [`Step::Forget`]. Then it is tried again until the time is up. So **from
-//! the first step of an attempt on no two servers take writes**: the target is closed before the source is
-//! fenced and opens after all else is ready, and the source's fence is taken away only in phase ready, before
-//! that of the target, which never opens then.
+//! [`Step::Resume`], [`Step::Unclose`], [`Step::Forget`]. Then it is tried again until the time is up. So
+//! **once the target is closed no two servers take writes**: the source is fenced after that and before the
+//! target opens, and its fence is taken away only in phase ready, in which the target never opens.
 
 use crate::lifecycle::promotion::{self, Drained, Next};
 use crate::state::{Phase, Replica, SwitchStage};

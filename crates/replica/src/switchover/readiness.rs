@@ -17,7 +17,7 @@ const MOST_NAMED: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SwitchFacts {
     pub fence: FenceFacts,
-    /// The same of the target, which is closed; None if it was not asked.
+    /// What a session sees of the target, which is closed; None if it was not asked.
     pub closing: Option<FenceFacts>,
     pub source_in_recovery: bool,
     /// Transactions of the source's database that are prepared and not ended.
