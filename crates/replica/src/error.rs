@@ -39,6 +39,12 @@ pub enum ReplicaError {
     /// The replica follows no source any more, or is about to.
     #[error("{}", promoted(.name, *.is_done))]
     Promoted { name: String, is_done: bool },
+    /// A command that has ended in the middle, and what it leaves.
+    #[error("{error}. {left}")]
+    Unfinished {
+        error: Box<ReplicaError>,
+        left: String,
+    },
     /// What no retry of apply can mend.
     #[error("{0}")]
     Apply(ApplyError),
@@ -65,8 +71,16 @@ impl ReplicaError {
                 Some(End::Source)
             }
             Self::Target(_) | Self::Apply(ApplyError::Target(_)) => Some(End::Target),
-            Self::Table { error, .. } => error.end(),
+            Self::Table { error, .. } | Self::Unfinished { error, .. } => error.end(),
             _ => None,
+        }
+    }
+
+    /// A server cannot be reached, or has just ended a session.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Source(error) | Self::Target(error) => error.may_pass(),
+            _ => false,
         }
     }
 }

@@ -9,8 +9,8 @@ use lockstep_replica::error::ReplicaError;
 use lockstep_replica::publication::Expected;
 use lockstep_replica::publication::subset::Subset;
 use lockstep_replica::state::{
-    Applied, Cycle, Hold, Holder, Phase, Progress, Promotion, Replica, ReplicaState, TableCopy,
-    TableState, Unmade, unmade_words,
+    Applied, Cycle, Hold, Holder, Phase, Progress, Promotion, Replica, ReplicaState, SwitchStage,
+    TableCopy, TableState, Unmade, unmade_words,
 };
 use lockstep_replica::status::source::Source;
 use lockstep_replica::status::standing::{Lag, Standing, lag, missed, missing_words, standing};
@@ -58,6 +58,7 @@ struct Known {
     last_cycle: Option<Cycle>,
     /// None unless a promotion was begun.
     promotion: Option<Promotion>,
+    switchover: SwitchStage,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
 }
@@ -170,6 +171,7 @@ fn ask(
             unmade: state.unmade(&replica.name)?,
             last_cycle,
             promotion: state.promotion(&replica.name)?,
+            switchover: state.switch_stage(&replica.name)?,
             replica,
         });
     }
@@ -285,6 +287,7 @@ impl Known {
         let standing = standing(self.holder, &self.applied);
         let last = self.last_cycle.as_ref();
         let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
+        notes.extend(self.switchover_note());
         notes.extend(self.spool_notes());
         notes.extend((self.writers()).map(|(used, why)| format!("writers: {used}, {why}")));
         let of_source = self.errors_of_source();
@@ -349,11 +352,26 @@ impl Known {
         notes
     }
 
+    fn switchover_note(&self) -> Option<String> {
+        let name = &self.replica.name;
+        let goes = match self.promotion {
+            None => "takes it back or goes on",
+            Some(_) => "goes on",
+        };
+        self.switchover.is_begun().then(|| {
+            format!(
+                "a switchover has begun and is not over: the source may take no writes, and clients may wait; if no \
+                 command works on it, repeat lockstep replica switchover {name}, which {goes}"
+            )
+        })
+    }
+
     /// What is left to say of a replica that follows no source.
     fn promoted_notes(&self, promotion: &Promotion) -> Vec<String> {
         let name = &self.replica.name;
         let is = match self.replica.phase {
             Phase::Promoted => format!("it is promoted: {}", promote::words(promotion)),
+            _ if self.switchover.is_begun() => "it is being promoted by a switchover".to_owned(),
             _ => format!(
                 "it is being promoted: {}; if no command works on it, run lockstep replica promote {name} \
                  again, which goes on",
@@ -367,6 +385,7 @@ impl Known {
             )
         });
         let mut notes: Vec<_> = std::iter::once(is).chain(left).collect();
+        notes.extend(self.switchover_note());
         notes.extend(unmade_words(&self.unmade, name));
         notes.extend(missed(self.missing()));
         notes
@@ -460,6 +479,11 @@ impl Known {
             "publication_altered": self.source().and_then(|source| source.altered.clone()),
             "error": self.error(),
             "promotion": self.promotion.as_ref().map(promote::to_json),
+            "switchover": match self.switchover {
+                SwitchStage::None => None,
+                SwitchStage::Begun | SwitchStage::Pooled => Some("begun"),
+                SwitchStage::Done => Some("done"),
+            },
             "spool": self.spool().map(spool_json),
             "cycles": cycles::json(
                 &self.replica,

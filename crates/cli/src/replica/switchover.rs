@@ -105,7 +105,12 @@ fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
         (false, None) => Some(back(&name)),
     };
     if let Some(way_back) = &way_back {
-        replica_name(way_back).map_err(|words| Failure::Usage(format!("--reverse: {words}")))?;
+        replica_name(way_back).map_err(|words| {
+            Failure::Usage(match args.reverse {
+                Some(_) => format!("--reverse: {words}"),
+                None => format!("the way back needs a name of its own (--reverse): {words}"),
+            })
+        })?;
     }
     if way_back.as_ref() == Some(&name) {
         let words = "--reverse: the way back needs another name than the replica";

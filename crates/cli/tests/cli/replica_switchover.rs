@@ -386,11 +386,147 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
     ];
     let unled = switchover(&switched);
     assert_eq!(unled.status.code(), Some(1), "{unled:?}");
-    assert!(said(&unled).contains("The target is open"), "{unled:?}");
+    assert!(said(&unled).contains("the target is open"), "{unled:?}");
     std::fs::write(&leads, "").unwrap();
     let done = switchover(&switched);
     assert!(done.status.success(), "{}", said(&done));
     on(&target, "INSERT INTO a VALUES (4)");
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "4");
     assert!(sql(&source).execute("INSERT INTO a VALUES (5)").is_err());
+    // Nobody copies a fence.
+    let other = to.replace("dbname=app", "dbname=postgres");
+    let copied = output(&["create", "s", "--source", &from, "--target", &other]);
+    assert_eq!(copied.status.code(), Some(1), "{copied:?}");
+    assert!(
+        said(&copied).contains("has the fence of a switchover"),
+        "{}",
+        said(&copied)
+    );
+}
+
+/// The statements that open a source whose target is gone for good.
+fn by_hand() -> String {
+    let docs = include_str!("../../../../docs/replica.md");
+    let lines = docs
+        .lines()
+        .skip_while(|line| *line != "    SET default_transaction_read_only = off;");
+    lines.take_while(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched_to() {
+    let (lab, source, mut target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let bouncer = Bouncer::start(&lab, &source);
+    let mut process = follows(&lab, "r", &to, &target);
+    let (console, leads) = (bouncer.console(), bouncer.on_switch());
+    let switchover = |hook: &str, timeout: &str, more: &[&str]| {
+        let pooled = ["--pgbouncer", &console, "--on-switch", hook];
+        let mut command = lockstep(&["switchover", "r", "--target", &to, "--max-pause", "20s"]);
+        command.args(["--timeout", timeout]).args(pooled).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let is_paused = || {
+        let mut console = bouncer.connect("pgbouncer").unwrap();
+        let shown = console.tables("SHOW DATABASES").unwrap().remove(0);
+        let place = shown.columns.iter().position(|it| it == "paused").unwrap();
+        let mut rows = shown.rows.iter();
+        let row = rows.find(|row| row[0].as_deref() == Some("app")).unwrap();
+        row[place].as_deref() == Some("1")
+    };
+    // One that has written holds the fence up, until the target is gone.
+    let in_the_middle = |target: &mut Server, lose: &dyn Fn(&mut Server), child: Child| {
+        let mut writer = sql(&source);
+        let number = value(&source, "SELECT 1 + count(*) FROM a");
+        while !is_paused() {
+            pause();
+        }
+        writer
+            .execute(&format!(
+                "BEGIN; SET default_transaction_read_only = off; INSERT INTO a VALUES ({number})"
+            ))
+            .unwrap();
+        lose(target);
+        writer.execute("COMMIT").unwrap();
+        child.wait_with_output().unwrap()
+    };
+
+    let child = switchover(&leads, "3s", &[]);
+    let lost = in_the_middle(&mut target, &|target| target.kill().unwrap(), child);
+    assert_ne!(lost.status.code(), Some(0), "{}", said(&lost));
+    for part in [
+        "the source takes no writes, clients of PgBouncer wait",
+        "Repeat",
+        "RESUME app",
+    ] {
+        assert!(said(&lost).contains(part), "{}", said(&lost));
+    }
+    let writes = || sql(&source).execute("INSERT INTO a SELECT 1 + count(*) FROM a");
+    assert!(writes().is_err() && is_paused());
+    on(&source, &by_hand());
+    bouncer
+        .connect("pgbouncer")
+        .unwrap()
+        .query("RESUME app")
+        .unwrap();
+    writes().unwrap();
+
+    // It was not gone for good.
+    target.start().unwrap();
+    let begun = output(&["status", "r", "--target", &to]);
+    assert!(
+        said(&begun).contains("a switchover has begun"),
+        "{}",
+        said(&begun)
+    );
+    let words = said(
+        &switchover(&leads, "9s", &["--dry-run"])
+            .wait_with_output()
+            .unwrap(),
+    );
+    assert!(words.contains("has begun and is not over"), "{words}");
+    let words = said(&output(&["switchover", "r", "--target", &to]));
+    assert!(words.contains("give its options"), "{words}");
+
+    // It comes back, and PgBouncer still leads to the source.
+    let lose = |target: &mut Server| {
+        target.kill().unwrap();
+        target.start().unwrap();
+    };
+    let child = switchover("true", "50s", &[]);
+    let misled = in_the_middle(&mut target, &lose, child);
+    assert_eq!(misled.status.code(), Some(1), "{}", said(&misled));
+    for part in [
+        "connecting again",
+        "which is not the target",
+        "the target is open",
+    ] {
+        assert!(said(&misled).contains(part), "{}", said(&misled));
+    }
+    assert!(is_paused());
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let refused = output(&["drop", "r", "--target", &to]);
+    assert!(
+        said(&refused).contains("has begun and is not over"),
+        "{}",
+        said(&refused)
+    );
+    let words = said(
+        &switchover(&leads, "9s", &["--reverse", "foo"])
+            .wait_with_output()
+            .unwrap(),
+    );
+    assert!(
+        words.contains("repeat the command with --reverse r_back"),
+        "{words}"
+    );
+    let done = switchover(&leads, "9s", &[]).wait_with_output().unwrap();
+    assert!(done.status.success() && !is_paused(), "{}", said(&done));
+    let all = value(&target, "SELECT count(*) FROM a");
+    assert_eq!(
+        (all, writes().is_err()),
+        (value(&source, "SELECT count(*) FROM a"), true)
+    );
 }

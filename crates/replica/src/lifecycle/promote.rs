@@ -186,6 +186,11 @@ impl<'a> Run<'a> {
         self.refresh()
     }
 
+    /// This call has opened the target.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     pub(crate) fn refresh(&mut self) -> Result<()> {
         let name = &self.what.name;
         let gone = || ReplicaError::State(format!("replica \"{name}\" was dropped meanwhile"));

@@ -105,7 +105,7 @@ pub fn left_on_source(replica: &Replica) -> Result<[String; 2]> {
 /// target. The target's tables stay. What is gone already is no error, so a call that failed halfway
 /// can be repeated. `source` is used in place of the conninfo that the state has.
 pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Result<Replica> {
-    removed(name, target, |replica| {
+    removed(name, target, false, |replica| {
         let source = source_of(source, &replica.source)?;
         remove_from_source(&source, replica).map_err(|error| match error {
             ReplicaError::Source(error) if error.refusal().is_none() => ReplicaError::NoSource {
@@ -125,12 +125,13 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
 /// Drops a replica whose source is gone: its origins and its state on the target. What a source that comes
 /// back keeps is told by [`left_on_source`].
 pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Replica> {
-    removed(name, target, |_| Ok(()))
+    removed(name, target, true, |_| Ok(()))
 }
 
 fn removed(
     name: &str,
     target: &Conninfo,
+    is_source_gone: bool,
     from_source: impl FnOnce(&Replica) -> Result<()>,
 ) -> Result<Replica> {
     let unknown = || {
@@ -141,6 +142,13 @@ fn removed(
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
+    if state.switch_stage(name)?.is_begun() && !is_source_gone {
+        return Err(ReplicaError::State(format!(
+            "a switchover of replica \"{name}\" has begun and is not over: its source may take no writes, and \
+             clients may wait. Nothing is changed. Repeat lockstep replica switchover {name} first, which takes it \
+             back or goes on"
+        )));
+    }
     // A promotion may have removed it there, and the source may be gone since.
     if state.promotion(name)?.is_none_or(|it| it.is_left) {
         from_source(&replica)?;

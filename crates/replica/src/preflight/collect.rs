@@ -7,6 +7,7 @@ use lockstep_client::{ClientError, Connection, field};
 use super::facts::{Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::fence;
 use crate::names::{Excluded, TableName, tables_of, with_namespaces};
 use crate::publication::subset::Subset;
 use crate::schema;
@@ -179,6 +180,7 @@ pub fn facts(
 fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
     facts.source = server(source)?;
     facts.tables = tables(source)?;
+    facts.is_fenced = fence::is_there(source)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
     if !facts.subsets.is_empty() {

@@ -11,6 +11,8 @@ pub struct Facts {
     pub source: Server,
     pub target: Server,
     pub tables: Vec<Table>,
+    /// A switchover has left its fence on the source, whole or not.
+    pub is_fenced: bool,
     /// Schemas of the source.
     pub schemas: BTreeSet<String>,
     /// Objects that need something that is left out, each with that.

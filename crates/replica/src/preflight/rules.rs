@@ -19,6 +19,15 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     versions(facts, &mut found);
     source_limits(&facts.source, &mut found);
     source_rights(facts, &mut found);
+    if facts.is_fenced {
+        found.error(
+            "source",
+            "has the fence of a switchover (function lockstep.fence and triggers lockstep_fence), which would be \
+             copied",
+            "give the server to which the database was moved; if this one has it again, repeat the switchover, or \
+             run there: DROP FUNCTION lockstep.fence() CASCADE",
+        );
+    }
     nothing_to_copy(facts, &mut found);
     locks(facts, &mut found);
     target_rights(&facts.target, &mut found);

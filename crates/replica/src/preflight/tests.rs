@@ -101,6 +101,9 @@ fn servers_are_looked_at() {
         (Error, "source", "standby", "primary", |f| {
             f.source.in_recovery = true
         }),
+        (Error, "source", "fence", "DROP FUNCTION", |f| {
+            f.is_fenced = true
+        }),
         (Error, "target", "standby", "primary", |f| {
             f.target.in_recovery = true;
             f.target.read_only = true

@@ -2,7 +2,7 @@
 //!
 //! | column of `lockstep.replica` | what | written |
 //! |---|---|---|
-//! | `switchover` | `begun` or `done`; NULL if there is none | before clients notice anything; at its end |
+//! | `switchover` | `begun`, `begun, pooled` or `done`; NULL if there is none | before clients notice anything; at its end |
 
 use lockstep_client::field;
 
@@ -17,6 +17,8 @@ pub enum SwitchStage {
     /// Entered before clients are made to wait. After a crash it is taken back in phase ready, and goes on
     /// later.
     Begun,
+    /// Begun, and clients of a pooler may wait.
+    Pooled,
     /// Entered once clients write on the target. The end.
     Done,
 }
@@ -26,8 +28,16 @@ as_text!(
     "switchover",
     (SwitchStage::None, ""),
     (SwitchStage::Begun, "begun"),
+    (SwitchStage::Pooled, "begun, pooled"),
     (SwitchStage::Done, "done"),
 );
+
+impl SwitchStage {
+    /// There is one that is not over.
+    pub fn is_begun(self) -> bool {
+        matches!(self, Self::Begun | Self::Pooled)
+    }
+}
 
 impl ReplicaState {
     /// How far a replica's switchover is.

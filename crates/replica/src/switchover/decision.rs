@@ -139,10 +139,16 @@ pub enum Step {
 pub fn next(replica: &Replica, seen: &SwitchSeen) -> Step {
     let name = &replica.name;
     match (seen.stage, replica.phase) {
+        (SwitchStage::Done, _) if seen.clients == Clients::Wait && !seen.is_redirected => {
+            Step::Redirect
+        }
+        (SwitchStage::Done, _) if seen.clients == Clients::Wait => Step::Resume,
         (SwitchStage::Done, _) => Step::Done,
         (SwitchStage::None, Phase::Ready) => begin(seen),
-        (SwitchStage::Begun, Phase::Ready) => attempt(seen),
-        (SwitchStage::Begun, Phase::Promoting | Phase::Promoted) => forward(replica, seen),
+        (SwitchStage::Begun | SwitchStage::Pooled, Phase::Ready) => attempt(seen),
+        (SwitchStage::Begun | SwitchStage::Pooled, Phase::Promoting | Phase::Promoted) => {
+            forward(replica, seen)
+        }
         (SwitchStage::None, Phase::Promoting | Phase::Promoted) => Step::Refuse(format!(
             "replica \"{name}\" is promoted, or about to be, without a switchover: it follows no source any more"
         )),

@@ -7,7 +7,10 @@ use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
-use crate::state::APPLICATION;
+use crate::state::{APPLICATION, system_id};
+
+/// Longest time to connect to the server to which PgBouncer leads.
+const ASKED_WITHIN_S: &str = "3";
 
 /// A database of a PgBouncer.
 #[derive(Debug, Clone)]
@@ -21,8 +24,9 @@ pub struct Pooled {
 /// Where PgBouncer leads to, and whether clients wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Led {
-    /// Host, port and database.
-    pub to: String,
+    host: String,
+    port: String,
+    database: String,
     pub is_paused: bool,
 }
 
@@ -53,13 +57,10 @@ impl Pooled {
         };
         let mut rows = table.rows.iter();
         if let Some(row) = rows.find(|row| value(row, "name") == self.database) {
-            let (host, port, database) = (
-                value(row, "host"),
-                value(row, "port"),
-                value(row, "database"),
-            );
             return Ok(Led {
-                to: format!("host={host} port={port} dbname={database}"),
+                host: value(row, "host"),
+                port: value(row, "port"),
+                database: value(row, "database"),
                 is_paused: value(row, "paused") == "1",
             });
         }
@@ -100,6 +101,37 @@ impl Pooled {
             true => self.command("RESUME"),
             false => Ok(()),
         }
+    }
+
+    /// An error unless PgBouncer leads clients to the target. A server with another address is asked who it is,
+    /// with the target's conninfo.
+    pub(super) fn check_leads_to(&self, target: &mut Connection, to: &Conninfo) -> Result<()> {
+        let led = self.look()?;
+        let server = target.server().map_err(ReplicaError::Target)?;
+        let is_same = (&led.host, &led.database) == (&server.host, &server.database);
+        if is_same && led.port == server.port.to_string() {
+            return Ok(());
+        }
+        let id = system_id(target).map_err(ReplicaError::Target)?;
+        let asked = || -> Result<bool, ClientError> {
+            let there = (to.clone().without("hostaddr"))
+                .with("host", &led.host)?
+                .with("port", &led.port)?
+                .with("connect_timeout", ASKED_WITHIN_S)?
+                .with_database(&led.database)?;
+            let mut there = Connection::connect(&there, Purpose::Sql, APPLICATION)?;
+            Ok(system_id(&mut there)? == id && led.database == server.database)
+        };
+        let why = match asked() {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it is another server or database".to_owned(),
+            Err(error) => format!("it cannot be asked: {}", error.words()),
+        };
+        Err(ReplicaError::State(format!(
+            "after the command of --on-switch, PgBouncer's database {} leads to host={} port={} dbname={}, which is not \
+             the target ({why}): mend the command",
+            self.database, led.host, led.port, led.database
+        )))
     }
 
     /// Lets PgBouncer read its configuration again.

@@ -50,6 +50,32 @@ pub fn find(old: &Conninfo, name: &str) -> Result<Option<Replica>> {
     }
 }
 
+/// The replica of this name in the old source's state, and another one that follows the new server, if it has
+/// them.
+pub fn find_all(
+    old: &Conninfo,
+    name: &str,
+    new: &mut Connection,
+) -> Result<(Option<Replica>, Option<Replica>)> {
+    let Some(mut state) = ReplicaState::find(old).map_err(turned)? else {
+        return Ok((None, None));
+    };
+    let id = system_id(new).map_err(ReplicaError::Target)?;
+    let database = new.query_one("SELECT current_database()");
+    let database: String =
+        (database.and_then(|row| field(&row, 0))).map_err(ReplicaError::Target)?;
+    let (own, others): (Vec<_>, Vec<_>) =
+        (state.replicas().map_err(turned)?.into_iter()).partition(|replica| replica.name == name);
+    let follows = |it: &Replica| {
+        it.system_id == id
+            && it.source_database == database
+            && matches!(it.phase, Phase::Preparing | Phase::Ready)
+    };
+    let mut others: Vec<_> = others.into_iter().filter(follows).collect();
+    others.sort_by_key(|replica| replica.phase);
+    Ok((own.into_iter().next(), others.into_iter().next()))
+}
+
 /// Errors of the state, whose target is the switchover's source.
 pub fn turned(error: ReplicaError) -> ReplicaError {
     match error {

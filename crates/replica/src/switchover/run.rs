@@ -1,7 +1,7 @@
 //! `replica switchover`: clients write on the target from now on, and nobody on the source any more.
 //! [`decision`](super::decision) decides, this does.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -26,9 +26,17 @@ use crate::switchover::readiness::{self, SwitchFacts, findings};
 use crate::switchover::reverse::{self, Reverse};
 use crate::verify::{self, Replicated};
 use lockstep_client::field;
+use lockstep_client::quote::identifier;
 
 mod behind;
+mod hook;
+mod left;
+mod rehearse;
+
 use behind::Objects;
+use hook::redirected;
+use left::Left;
+pub use rehearse::{Rehearsed, rehearse};
 
 /// Longest wait for transactions of a pooler's clients in one attempt.
 const PAUSED_WITHIN: Duration = Duration::from_secs(2);
@@ -44,9 +52,6 @@ const REST: Duration = Duration::from_secs(2);
 const LOOKS: u32 = 3;
 const OFTEN: Duration = Duration::from_millis(400);
 const ARMED_WITHIN: Duration = Duration::from_secs(15);
-
-/// Longest time of the user's command that leads clients to the target.
-const REDIRECTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Longest time of statements that are not on anybody's rows.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -117,21 +122,41 @@ fn to_promote(what: &Switchover) -> Promote {
     }
 }
 
-/// Switches over, or goes on with a switchover that was begun.
+/// Switches over, or goes on with a switchover that was begun. If a server's connection is lost, it connects
+/// again for as long as the timeout says, and goes on as another call would.
 pub fn switchover(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Switched> {
-    let promote = to_promote(what);
-    let mut switch = Switch::open(what, &promote)?;
-    let stage = switch.run.state.switch_stage(&what.name)?;
-    if (stage, switch.run.replica.phase) == (SwitchStage::None, Phase::Ready) {
-        switch.look(watcher)?;
-    }
+    let began = Instant::now();
+    let (mut lost, mut left) = (None, None);
     loop {
-        let seen = switch.see()?;
-        match next(&switch.run.replica, &seen) {
-            Step::Refuse(words) => return Err(ReplicaError::State(words)),
-            Step::Done => return switch.done(stage == SwitchStage::Done),
-            step => switch.take(step, watcher)?,
+        let timeout = what.timeout.saturating_sub(began.elapsed());
+        let this = Switchover {
+            timeout,
+            ..what.clone()
+        };
+        let promote = to_promote(&this);
+        let done = Switch::open(&this, &promote).and_then(|mut switch| {
+            lost = None;
+            let done = switch.run_through(watcher);
+            left = Some(switch.leaves());
+            match done {
+                Ok(is_again) => switch.done(is_again),
+                Err(error) => Err(error),
+            }
+        });
+        let error = match done {
+            Err(error) => error,
+            done => return done,
+        };
+        let Some(left) = &left else {
+            return Err(error);
+        };
+        let since: &mut Instant = lost.get_or_insert_with(Instant::now);
+        let is_stopped = what.stop.load(Ordering::Relaxed);
+        if !error.is_lost() || is_stopped || since.elapsed() >= what.timeout {
+            return Err(left.told(error));
         }
+        watcher.says(&format!("{error}; connecting again"));
+        thread::sleep(REST);
     }
 }
 
@@ -161,6 +186,9 @@ struct Switch<'a> {
     fence: Option<Lsn>,
     compared: Compared,
     is_redirected: bool,
+    stage: SwitchStage,
+    /// What was waited for last.
+    said: String,
 }
 
 impl<'a> Switch<'a> {
@@ -200,6 +228,8 @@ impl<'a> Switch<'a> {
             fence: None,
             compared: not_compared(what),
             is_redirected: false,
+            stage: SwitchStage::None,
+            said: String::new(),
         };
         // From here on no other command works on the switchover.
         if !switch.run.state.take_hold(&what.name)? {
@@ -208,8 +238,16 @@ impl<'a> Switch<'a> {
         }
         switch.run.refresh()?;
         let stage = switch.run.state.switch_stage(&what.name)?;
+        switch.stage = stage;
+        if stage == SwitchStage::Pooled && what.pooler.is_none() {
+            return Err(ReplicaError::State(format!(
+                "a switchover of replica \"{}\" has begun and is not over, and clients of a PgBouncer may wait: \
+                 give its options (--pgbouncer, --on-switch), too",
+                what.name
+            )));
+        }
         let is_ready = switch.run.replica.phase == Phase::Ready;
-        if is_ready && stage == SwitchStage::Begun {
+        if is_ready && stage.is_begun() {
             let is_fenced = fence::is_there(switch.source()?);
             switch.is_fenced = is_fenced.map_err(ReplicaError::Source)?;
             let is_closed = Fence::Comes.is_there(switch.run.state.connection());
@@ -223,6 +261,37 @@ impl<'a> Switch<'a> {
             switch.find_way_back(is_ready)?;
         }
         Ok(switch)
+    }
+
+    /// Does all that is to be done. True if an earlier call had done it.
+    fn run_through(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<bool> {
+        let stage = self.stage;
+        if (stage, self.run.replica.phase) == (SwitchStage::None, Phase::Ready) {
+            self.look(watcher)?;
+        }
+        loop {
+            let seen = self.see()?;
+            match next(&self.run.replica, &seen) {
+                Step::Refuse(words) => return Err(ReplicaError::State(words)),
+                Step::Done => return Ok(stage == SwitchStage::Done),
+                step => self.take(step, watcher)?,
+            }
+        }
+    }
+
+    fn leaves(&self) -> Left {
+        let database = &self.run.replica.source_database;
+        let pooled = self.pooled.as_ref();
+        Left {
+            is_begun: self.stage.is_begun(),
+            phase: self.run.replica.phase,
+            is_fenced: self.is_fenced,
+            is_open: self.run.is_open(),
+            waits: pooled
+                .filter(|_| self.clients == Clients::Wait)
+                .map(|it| it.database.clone()),
+            database: identifier("database", database).unwrap_or_else(|_| database.clone()),
+        }
     }
 
     /// The source, for statements that may take a time.
@@ -246,7 +315,21 @@ impl<'a> Switch<'a> {
             return Ok(());
         };
         self.way_back = WayBack::Missing;
-        let Some(replica) = reverse::find(&self.run.source, name)? else {
+        let (found, other) =
+            reverse::find_all(&self.run.source, name, self.run.state.connection())?;
+        if let Some(other) =
+            other.filter(|it| it.phase == Phase::Preparing || found.is_none() && !is_ready)
+        {
+            let words = format!(
+                "an earlier call has made the way back as replica \"{0}\": repeat the command with --reverse {0}",
+                other.name
+            );
+            if !is_ready {
+                return Err(ReplicaError::State(words));
+            }
+            self.refusal = Some(words);
+        }
+        let Some(replica) = found else {
             return Ok(());
         };
         match (replica.phase, is_ready) {
@@ -321,6 +404,7 @@ impl<'a> Switch<'a> {
 
     fn see(&mut self) -> Result<SwitchSeen> {
         let stage = self.run.state.switch_stage(&self.what.name)?;
+        self.stage = stage;
         let promotion = self.run.see()?;
         let is_stopped = self.what.stop.load(Ordering::Relaxed);
         if is_stopped && self.run.replica.phase == Phase::Ready {
@@ -385,7 +469,11 @@ impl<'a> Switch<'a> {
             Step::Arm => self.arm()?,
             Step::Wait(words) => self.wait(&words, watcher)?,
             Step::Begin => {
-                self.run.state.set_switch_stage(name, SwitchStage::Begun)?;
+                self.stage = match self.pooled {
+                    Some(_) => SwitchStage::Pooled,
+                    None => SwitchStage::Begun,
+                };
+                self.run.state.set_switch_stage(name, self.stage)?;
                 failpoint::SWITCH_BEGUN.reach();
             }
             Step::Close => self.close(),
@@ -395,7 +483,7 @@ impl<'a> Switch<'a> {
             Step::Compare => self.compare(watcher),
             Step::Promotion(next) => self.run.take(next, &mut |_| {})?,
             Step::Reverse => self.reverse()?,
-            Step::Redirect => self.redirect(watcher)?,
+            Step::Redirect => self.redirect()?,
             Step::Resume => self.resume()?,
             Step::Unfence => self.unfence()?,
             Step::Unclose => self.unclose()?,
@@ -459,7 +547,10 @@ impl<'a> Switch<'a> {
     }
 
     fn wait(&mut self, words: &str, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        watcher.says(&format!("waiting: {words}"));
+        if self.said != words {
+            watcher.says(&format!("waiting: {words}"));
+            words.clone_into(&mut self.said);
+        }
         let rest = match self.failure.take() {
             Some(_) => REST,
             None => LOOK_EVERY,
@@ -608,8 +699,7 @@ impl<'a> Switch<'a> {
     }
 
     /// Runs the user's command, and lets the pooler read its configuration.
-    fn redirect(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        let before = self.pooled.as_ref().map(Pooled::look).transpose()?;
+    fn redirect(&mut self) -> Result<()> {
         if let Some(command) = &self.what.on_switch {
             let server = self.run.state.connection().server();
             let server = server.map_err(ReplicaError::Target)?;
@@ -622,15 +712,9 @@ impl<'a> Switch<'a> {
                     .env("LOCKSTEP_DATABASE", &server.database),
             )?;
         }
-        if let (Some(pooled), Some(before)) = (&self.pooled, before) {
+        if let Some(pooled) = &self.pooled {
             pooled.reload()?;
-            let now = pooled.look()?;
-            if now.to == before.to {
-                watcher.says(&format!(
-                    "PgBouncer's database {} leads to {} as before: that must be another server now",
-                    pooled.database, now.to
-                ));
-            }
+            pooled.check_leads_to(self.run.state.connection(), &self.what.target)?;
         }
         failpoint::SWITCH_REDIRECTED.reach();
         self.is_redirected = true;
@@ -700,91 +784,5 @@ fn label(step: &Step) -> Option<&'static str> {
         Step::Redirect => "redirection",
         Step::Resume => "pooler again",
         _ => return None,
-    })
-}
-
-/// Runs the command that leads clients to the target.
-fn redirected(command: &mut Command) -> Result<()> {
-    let failed = |words: String| {
-        ReplicaError::State(format!(
-            "the command that leads clients to the target (--on-switch) {words}. The target is open, and the source \
-             takes no writes; clients of a pooler wait. Mend the command and repeat lockstep replica switchover"
-        ))
-    };
-    let io = |error: std::io::Error| failed(format!("could not be run: {error}"));
-    let mut child = command.stdin(Stdio::null()).spawn().map_err(io)?;
-    let began = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().map_err(io)? {
-            return match status.success() {
-                true => Ok(()),
-                false => Err(failed(format!("has failed ({status})"))),
-            };
-        }
-        if began.elapsed() >= REDIRECTED_WITHIN {
-            child.kill().map_err(io)?;
-            child.wait().map_err(io)?;
-            let most = span::show(REDIRECTED_WITHIN);
-            return Err(failed(format!("did not end within {most}")));
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// What a pause would be made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rehearsed {
-    /// Each part of the pause, and whether it was measured.
-    pub parts: Vec<(&'static str, Duration, bool)>,
-    /// What would be waited for first.
-    pub waits: Option<String>,
-    /// Tables that would be fenced.
-    pub tables: usize,
-}
-
-/// Time that the fence of one table is taken to need, and parts that cannot be measured without doing them.
-const FENCE_OF_TABLE: Duration = Duration::from_micros(300);
-const UNMEASURED: Duration = Duration::from_millis(300);
-
-/// Looks for what would make it fail, and measures what a pause would be made of. Apply stands still for a
-/// moment; otherwise nothing is changed.
-pub fn rehearse(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Rehearsed> {
-    let promote = to_promote(what);
-    let mut switch = Switch::open(what, &promote)?;
-    switch.run.replica.check_ready()?;
-    switch.look(watcher)?;
-    if let Some(words) = switch.see()?.refusal {
-        return Err(ReplicaError::State(words));
-    }
-    let mut parts = Vec::new();
-    let mut timed = |part: &'static str, began: Instant| parts.push((part, began.elapsed(), true));
-    if let Some(pooled) = &switch.pooled {
-        let began = Instant::now();
-        pooled.look()?;
-        timed("pooler", began);
-    }
-    switch.arm()?;
-    let waits = switch.waits()?;
-    let end = fence::mark(switch.source()?).map_err(ReplicaError::Source)?;
-    let began = Instant::now();
-    let drained = switch.run.drain(end, what.timeout)?;
-    timed("drain", began);
-    if what.compare == Compare::Counts {
-        let began = Instant::now();
-        switch.compare_counts()?;
-        timed("comparison", began);
-    }
-    switch.run.state.end_hold(&what.name)?;
-    if let Drained::Not(words) = drained {
-        return Err(ReplicaError::State(words));
-    }
-    let tables = fence::tables(switch.source()?).map_err(ReplicaError::Source)?;
-    let many = u32::try_from(tables).unwrap_or(u32::MAX);
-    parts.push(("fence", FENCE_OF_TABLE.saturating_mul(many), false));
-    parts.push(("end of apply, sequences, opening", UNMEASURED, false));
-    Ok(Rehearsed {
-        parts,
-        waits,
-        tables,
     })
 }

@@ -114,7 +114,7 @@ impl World {
         let (mut is_analyzed, mut is_armed, mut fence) = (false, false, None);
         let mut is_surely_closed = false;
         let mut failure = match (self.phase, self.stage) {
-            (Phase::Ready, SwitchStage::Begun) => Some("killed".to_owned()),
+            (Phase::Ready, stage) if stage.is_begun() => Some("killed".to_owned()),
             _ => None,
         };
         let mut is_late = false;
@@ -165,7 +165,10 @@ impl World {
                     promotion.drained = Drained::NotYet;
                 }
                 Step::Begin => {
-                    self.stage = SwitchStage::Begun;
+                    self.stage = match self.clients {
+                        Clients::Direct => SwitchStage::Begun,
+                        _ => SwitchStage::Pooled,
+                    };
                     self.begun += 1;
                 }
                 Step::Close if fails => {
@@ -352,6 +355,15 @@ fn one_whose_time_is_up_leaves_nothing() {
         }
     }
     assert!(refused > 10, "{refused}");
+}
+
+#[test]
+fn clients_that_wait_although_it_is_done_are_led_on() {
+    let mut world = World::new(true, false, None);
+    assert_eq!(world.call(None, None, 50), Call::Done);
+    (world.clients, world.is_redirected) = (Clients::Wait, false);
+    assert_eq!(world.call(None, None, 50), Call::Done);
+    world.assert_switched(20);
 }
 
 #[test]
