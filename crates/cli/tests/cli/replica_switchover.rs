@@ -409,7 +409,7 @@ fn by_hand() -> String {
     let docs = include_str!("../../../../docs/replica.md");
     let lines = docs
         .lines()
-        .skip_while(|line| *line != "    SET default_transaction_read_only = off;");
+        .skip_while(|line| *line != "    BEGIN READ WRITE;");
     lines.take_while(|line| !line.is_empty()).collect()
 }
 
@@ -437,24 +437,22 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
         row[place].as_deref() == Some("1")
     };
     // One that has written holds the fence up, until the target is gone.
-    let in_the_middle = |target: &mut Server, lose: &dyn Fn(&mut Server), child: Child| {
-        let mut writer = sql(&source);
-        let number = value(&source, "SELECT 1 + count(*) FROM a");
-        while !is_paused() {
-            pause();
-        }
-        writer
-            .execute(&format!(
-                "BEGIN; SET default_transaction_read_only = off; INSERT INTO a VALUES ({number})"
-            ))
-            .unwrap();
-        lose(target);
-        writer.execute("COMMIT").unwrap();
-        child.wait_with_output().unwrap()
-    };
+    let in_the_middle =
+        |target: &mut Server, lose: &dyn Fn(&mut Server), hook: &str, timeout: &str| {
+            let mut writer = sql(&source);
+            writer
+                .execute("BEGIN; INSERT INTO a SELECT 1 + count(*) FROM a")
+                .unwrap();
+            let child = switchover(hook, timeout, &[]);
+            while !is_paused() {
+                pause();
+            }
+            lose(target);
+            writer.execute("COMMIT").unwrap();
+            child.wait_with_output().unwrap()
+        };
 
-    let child = switchover(&leads, "3s", &[]);
-    let lost = in_the_middle(&mut target, &|target| target.kill().unwrap(), child);
+    let lost = in_the_middle(&mut target, &|target| target.kill().unwrap(), &leads, "3s");
     assert_ne!(lost.status.code(), Some(0), "{}", said(&lost));
     for part in [
         "the source takes no writes, clients of PgBouncer wait",
@@ -495,8 +493,7 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
         target.kill().unwrap();
         target.start().unwrap();
     };
-    let child = switchover("true", "50s", &[]);
-    let misled = in_the_middle(&mut target, &lose, child);
+    let misled = in_the_middle(&mut target, &lose, "true", "50s");
     assert_eq!(misled.status.code(), Some(1), "{}", said(&misled));
     for part in [
         "connecting again",

@@ -62,8 +62,8 @@ impl Left {
         };
         Some(format!(
             "{begun}, which takes back what was done and tries again. Only if the target is gone for good, which was \
-             not opened, run in the source's database: SET default_transaction_read_only = off; ALTER DATABASE {} \
-             RESET default_transaction_read_only; DROP FUNCTION IF EXISTS lockstep.fence() CASCADE;{resume}",
+             not opened, run in the source's database: BEGIN READ WRITE; ALTER DATABASE {} RESET \
+             default_transaction_read_only; DROP FUNCTION IF EXISTS lockstep.fence() CASCADE; COMMIT;{resume}",
             self.database
         ))
     }
