@@ -7,7 +7,6 @@ use lockstep_client::{ClientError, Connection, field};
 use super::facts::{Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::fence;
 use crate::names::{Excluded, TableName, tables_of, with_namespaces};
 use crate::publication::subset::Subset;
 use crate::schema;
@@ -180,7 +179,8 @@ pub fn facts(
 fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
     facts.source = server(source)?;
     facts.tables = tables(source)?;
-    facts.is_fenced = fence::is_there(source)?;
+    let fence = "SELECT to_regprocedure('lockstep.fence()') IS NOT NULL";
+    facts.is_fenced = field(&source.query_one(fence)?, 0)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
     if !facts.subsets.is_empty() {

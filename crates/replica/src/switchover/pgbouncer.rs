@@ -103,8 +103,8 @@ impl Pooled {
         }
     }
 
-    /// An error unless PgBouncer leads clients to the target. A server with another address is asked who it is,
-    /// with the target's conninfo.
+    /// An error unless PgBouncer leads clients to the target. A server with another address is asked who
+    /// it is, with the target's conninfo.
     pub(super) fn check_leads_to(&self, target: &mut Connection, to: &Conninfo) -> Result<()> {
         let led = self.look()?;
         let server = target.server().map_err(ReplicaError::Target)?;

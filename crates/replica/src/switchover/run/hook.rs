@@ -8,7 +8,7 @@ use lockstep_service::words::span;
 
 use crate::error::{ReplicaError, Result};
 
-/// Its longest time.
+/// Longest time that it may take.
 const REDIRECTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs the command that leads clients to the target.
