@@ -516,6 +516,7 @@ mod tests {
         Cause::TwoPrimaries,
         Cause::SlotTaken,
         Cause::TimelineDiverged,
+        Cause::NoWayToPrimary,
         Cause::RestoreFails,
         Cause::RestoreSlow,
         Cause::ReplicaGone,
