@@ -3,8 +3,8 @@
 //!
 //! The slot of that replica must keep every change that is made once the target is open, and none that the
 //! switchover's replica has applied there: apply would add them a second time. So the slot is made before
-//! clients wait, and [`complete`] takes it to the end of the target's WAL once nothing is applied any more and nobody else
-//! can write. No origin has to be filtered, which 15 could not.
+//! clients wait, and [`complete`] takes it to the end of the target's WAL once nothing is applied any more
+//! and nobody else can write. No origin has to be filtered, which 15 could not.
 
 use std::collections::HashSet;
 
