@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use lockstep_client::{Connection, Conninfo, Purpose, field};
+use lockstep_client::{Connection, field};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
@@ -15,7 +15,6 @@ use crate::merge::{Start, Tables};
 use crate::names::Excluded;
 use crate::names::TableName;
 use crate::reach::TargetReach;
-use crate::sessions;
 use crate::source_table::SourceTable;
 use crate::table::{Table, TargetTable};
 use crate::target_state;
@@ -206,22 +205,26 @@ pub struct Catalog {
     ahead: Ahead,
 }
 
+/// A session on the target, opened by [`crate::sessions::open`], and where the tables start, as it has found.
+pub type Opened = (Connection, Starts);
+
+/// What opens such a session.
+pub type Open<'a> = dyn FnMut() -> Result<Opened> + Send + 'a;
+
 impl Catalog {
-    pub fn connect(
-        target: &Conninfo,
-        application_name: &str,
-        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
-    ) -> Result<Self> {
-        let mut connection =
-            sessions::open(target, Purpose::Sql, application_name).map_err(ApplyError::Target)?;
-        connection.execute(SESSION).map_err(ApplyError::Target)?;
-        for question in QUESTIONS.into_iter().chain(described::QUESTIONS) {
-            let prepared = connection.prepare(question.0, question.1);
-            prepared.map_err(ApplyError::Target)?;
-        }
+    pub fn of((mut connection, starts): Opened) -> Result<Self> {
+        let mut prepare = || -> lockstep_client::Result<()> {
+            connection.execute(SESSION)?;
+            let mut pipeline = connection.pipeline()?;
+            for (name, question) in QUESTIONS.into_iter().chain(described::QUESTIONS) {
+                pipeline.prepare(name, question)?;
+            }
+            pipeline.finish().map(drop)
+        };
+        prepare().map_err(ApplyError::Target)?;
         Ok(Self {
-            starts: starts(&mut connection)?,
             connection,
+            starts,
             ahead: Ahead::default(),
         })
     }

@@ -8,10 +8,11 @@
 //!
 //! With a spool, messages come from the spool, and feedback goes to it.
 
+use std::panic::resume_unwind;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::Connection;
 use lockstep_intake::continuity::FollowedSource;
 use lockstep_service::clock;
 use lockstep_service::waker::{self, Sleeper};
@@ -20,7 +21,7 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::{debug, info, warn};
 
 use crate::batch::Missing;
-use crate::catalog::{Catalog, Starts};
+use crate::catalog::{Catalog, Open};
 use crate::control::{Control, Event, Phase};
 use crate::crew::{Pace, Why};
 use crate::cycle::Past;
@@ -32,7 +33,7 @@ use crate::order::MOST_WRITERS;
 use crate::pool::Pool;
 use crate::session::{Action, Begin, MOST_WAITING, Next, STATUS_EVERY, Session};
 use crate::settings::Settings;
-use crate::source::{FAREWELL, Source};
+use crate::source::{Beginning, FAREWELL};
 use crate::spool::{Arrived, Content, Feed, Owner, Spool};
 use crate::work::Job;
 use crate::writer::{self, Writer};
@@ -70,12 +71,21 @@ impl<'a> Drive<'a> {
         settings: &'a Settings,
         spool: Option<&Spool>,
         control: &'a Control,
-        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+        open: &mut Open<'_>,
         careful: Lsn,
     ) -> Result<Self> {
-        let name = &settings.application_name;
-        let (mut writers, stands) = writer::open(settings)?;
-        let catalog = Catalog::connect(&settings.target, name, starts)?;
+        let from = match spool {
+            Some(spool) => From::Spool(spool),
+            None => From::Source(Beginning::new(settings)?),
+        };
+        // Each session needs several round trips before it can be used.
+        let (opened, catalog) = thread::scope(|scope| {
+            let catalog = scope.spawn(|| Catalog::of(open()?));
+            let opened = writer::open(settings);
+            let catalog = catalog.join();
+            (opened, catalog.unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        let ((mut writers, stands), catalog) = (opened?, catalog?);
         let first = writers.first_mut();
         let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
         let known = first.known(stands)?;
@@ -84,7 +94,7 @@ impl<'a> Drive<'a> {
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (feed, timeline) = feed(settings, spool, &known, stands, first, &event_sender)?;
+        let (feed, timeline) = feed(settings, (from, stands), &known, first, &event_sender)?;
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let begin = Begin {
             limits: Limits::of_memory(settings.memory, writers.len()),
@@ -448,23 +458,28 @@ fn cycles(
     }
 }
 
+/// Where changes come from.
+enum From<'a> {
+    Spool(&'a Spool),
+    Source(Beginning),
+}
+
 /// What a session reads, and the source's timeline as far as it is known.
 fn feed(
     settings: &Settings,
-    spool: Option<&Spool>,
+    (from, stands): (From<'_>, Lsn),
     known: &FollowedSource,
-    stands: Lsn,
     first: &mut Writer,
     events: &Sender<Event>,
 ) -> Result<(Feed, Option<Timeline>)> {
-    if let Some(spool) = spool {
-        let owner = Owner::new(settings, known.system.clone());
-        let read = spool.read(known, owner, &settings.source_shown(), events.clone())?;
-        return Ok((Feed::Spool(Box::new(read)), known.timeline));
-    }
-    let moved = |now| known.timeline.is_some_and(|before| before != now);
-    let mut source = Source::ask(settings, moved)?.continues(settings, known)?;
-    source.check_published(settings)?;
+    let source = match from {
+        From::Source(source) => source.continues(settings, known)?,
+        From::Spool(spool) => {
+            let owner = Owner::new(settings, known.system.clone());
+            let read = spool.read(known, owner, &settings.source_shown(), events.clone())?;
+            return Ok((Feed::Spool(Box::new(read)), known.timeline));
+        }
+    };
     let timeline = source.found.identity.timeline;
     if known.timeline != Some(timeline) {
         first.keep_timeline(timeline)?;

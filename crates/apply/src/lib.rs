@@ -119,7 +119,7 @@ pub mod types;
 pub mod work;
 pub mod writer;
 
-pub use catalog::{Catalog, Others, Starts};
+pub use catalog::{Catalog, Opened, Others, Starts};
 pub use control::{Control, FullBy, Phase, SpoolFull, SpoolStats, Stats, Unreplicated};
 pub use copies::{Copied, Copies};
 pub use crew::Writers;

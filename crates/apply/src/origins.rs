@@ -39,10 +39,8 @@ pub fn own(connection: &mut Connection, origin: &str) -> Result<()> {
     let origin = sql_literal("origin", origin)?;
     connection.execute(&format!(
         "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_replication_origin WHERE roname OPERATOR(pg_catalog.=) {origin})"
-    ))?;
-    connection.execute(&format!(
-        "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
+         (SELECT FROM pg_catalog.pg_replication_origin WHERE roname OPERATOR(pg_catalog.=) {origin}); \
+         SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
     ))
 }
 

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use lockstep_client::Connection;
 use lockstep_wire::Lsn;
 use tracing::{error, info, warn};
 
-use crate::catalog::Starts;
+use crate::catalog::Open;
 use crate::control::{Control, Phase};
 use crate::drive::{Drive, Ended};
 use crate::error::{ApplyError, Result};
@@ -19,20 +18,20 @@ use crate::spool::Spool;
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Applies until [`Control::stop`]. Changes that the target does not have yet are kept in `spool`;
-/// without one the source keeps them. `starts` says which tables to apply from where; it is called at
-/// each connection to the target. An error is logged, shown in the statistics, and followed by another
-/// attempt; only an error that no attempt can mend is returned.
+/// without one the source keeps them. `open` makes a session on the target that knows which tables to apply
+/// from where; it is called for each connection to the target. An error is logged, shown in the statistics,
+/// and followed by another attempt; only an error that no attempt can mend is returned.
 pub fn run(
     settings: &Settings,
     spool: Option<&Spool>,
     control: &Control,
-    starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+    open: &mut Open<'_>,
 ) -> Result<()> {
     let settings = &Settings {
         memory: settings.memory.max(LEAST_MEMORY),
         ..settings.clone()
     };
-    let ended = sessions(settings, spool, control, starts);
+    let ended = sessions(settings, spool, control, open);
     control.count(|stats| {
         stats.phase = Phase::Stopped;
         stats.error = ended.as_ref().err().map(ToString::to_string);
@@ -44,7 +43,7 @@ fn sessions(
     settings: &Settings,
     spool: Option<&Spool>,
     control: &Control,
-    starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+    open: &mut Open<'_>,
 ) -> Result<()> {
     // A batch up to here did not fit: its transactions are applied one by one.
     let mut careful = Lsn::INVALID;
@@ -66,7 +65,7 @@ fn sessions(
             continue;
         }
         let applied = control.stats().counts.transactions;
-        let ended = match Drive::open(settings, spool, control, starts, careful) {
+        let ended = match Drive::open(settings, spool, control, open, careful) {
             Ok(drive) => {
                 opened = true;
                 drive.run()

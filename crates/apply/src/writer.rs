@@ -19,7 +19,9 @@ mod together;
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
 
 use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
 use lockstep_intake::continuity::FollowedSource;
@@ -70,7 +72,8 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3
 
 /// Plans look rows up by index, whatever the statistics say: those of a fresh copy say
 /// nothing, and the arrays' lengths are not known when the plan is made.
-const SESSION: &str = "SET synchronous_commit = off; SET datestyle = 'ISO'; \
+const SESSION: &str = "SET session_replication_role = replica; \
+    SET synchronous_commit = off; SET datestyle = 'ISO'; \
     SET intervalstyle = 'postgres'; SET extra_float_digits = 3; SET bytea_output = 'hex'; \
     SET row_security = off; SET plan_cache_mode = force_generic_plan; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
@@ -162,8 +165,13 @@ const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
 /// are no longer wanted included, but not beyond what the state has; `0/0` if nothing was ever applied.
 pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
     let numbers = 0..settings.writers.first();
-    let writers = numbers.clone().map(|number| Writer::open(settings, number));
-    let mut writers = writers.collect::<Result<Vec<_>>>()?;
+    let mut writers = thread::scope(|scope| {
+        let open = |number| scope.spawn(move || Writer::open(settings, number));
+        let opening: Vec<_> = numbers.clone().map(open).collect();
+        let opened = opening.into_iter().map(ScopedJoinHandle::join);
+        let opened = opened.map(|writer| writer.unwrap_or_else(|panic| resume_unwind(panic)));
+        opened.collect::<Result<Vec<_>>>()
+    })?;
     let mut stands = Lsn::INVALID;
     for (writer, number) in writers.iter_mut().zip(numbers.clone()) {
         let origin = origins::name(&settings.origin, number);
@@ -242,7 +250,6 @@ impl Writer {
             let mut connection = sessions::open(&settings.target, Purpose::Sql, name)?;
             connection.set_patience(PATIENCE);
             connection.execute(SESSION)?;
-            connection.execute("SET session_replication_role = replica")?;
             origins::own(&mut connection, &origins::name(&settings.origin, number))?;
             Ok(connection)
         };

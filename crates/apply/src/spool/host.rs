@@ -187,7 +187,7 @@ impl SpoolWorld for Real<'_> {
     type Stream = Stream;
 
     fn ask(&mut self) -> Result<(Source, SourceFound)> {
-        let source = Source::ask(self.settings, |_| true)?;
+        let source = Source::ask(self.settings)?;
         let found = source.found.clone();
         Ok((source, found))
     }

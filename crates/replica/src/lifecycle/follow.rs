@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo};
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_wire::Lsn;
 use tracing::{info, warn};
 
@@ -18,7 +18,7 @@ use crate::lifecycle::sequences;
 use crate::publication::Expected;
 use crate::state::failpoint;
 use crate::state::{
-    Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy, TableState,
+    APPLICATION, Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy, TableState,
 };
 use crate::status::source::{Source, source_of};
 use lockstep_apply::cycle::Running;
@@ -27,7 +27,7 @@ use lockstep_apply::session::CyclesShown;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
-    Control, Copied, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats, Writers,
+    Control, Copied, MEMORY, Opened, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats, Writers,
 };
 
 /// Interval of looks at the state, usually and while a hold of the replica is wanted: changes wait meanwhile.
@@ -238,8 +238,11 @@ pub(super) struct Look {
 
 impl Look {
     /// Ends the replica once its publication is not as it should be, and says which tables are not
-    /// replicated. A spool may have taken in much while the target was away, so the first look is at once.
+    /// replicated. A spool may have taken in much while the target was away, so the first look is as soon as
+    /// apply has its sessions, which it shall not slow down.
     fn again_and_again(&self, expected: &Expected) {
+        let is_begun = |stats: &Stats| stats.phase != lockstep_apply::Phase::Connecting;
+        self.control.wait_for(LOOK_EVERY, is_begun);
         let mut expected = expected.clone();
         let (mut before, mut said) = (None, None);
         let mut seen = String::new();
@@ -353,21 +356,27 @@ pub fn run(
     replica: &str,
     control: &Control,
 ) -> ApplyResult<()> {
-    let mut asked = |_: &mut Connection| starts(&settings.target, replica);
-    lockstep_apply::run(settings, spool, control, &mut asked)
+    let mut open = || opened(&settings.target, replica, &settings.application_name);
+    lockstep_apply::run(settings, spool, control, &mut open)
 }
 
 /// Where each table of a replica starts: where its own copy ends. Of others only partitions that
 /// were made later are replicated.
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
+    opened(target, replica, APPLICATION).map(|(_, starts)| starts)
+}
+
+/// A session on the target with what [`starts`] says.
+fn opened(target: &Conninfo, replica: &str, application_name: &str) -> ApplyResult<Opened> {
     let read = || -> Result<_> {
         let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
-        let mut state = ReplicaState::find(target)?.ok_or_else(gone)?;
+        let mut state = ReplicaState::find_as(target, application_name)?.ok_or_else(gone)?;
         let found = state.replica(replica)?.ok_or_else(gone)?;
         found.check_ready()?;
-        Ok((state.tables(replica)?, found.excluded()))
+        let tables = state.tables(replica)?;
+        Ok((state.into_connection(), tables, found.excluded()))
     };
-    let (tables, excluded) = read().map_err(|error| match error {
+    let (session, tables, excluded) = read().map_err(|error| match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
     })?;
@@ -386,11 +395,12 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
         };
         (table.name, start)
     });
-    Ok(Starts {
+    let starts = Starts {
         tables: copied.collect(),
         copies,
         others: Others::LaterPartitions(excluded),
-    })
+    };
+    Ok((session, starts))
 }
 
 /// The state with the replica's lock.

@@ -35,19 +35,22 @@ impl ReplicaState {
 
     /// What is wrong with the state's database, in words.
     fn stranger(&mut self) -> Result<Option<String>, ClientError> {
-        let sql = "SELECT v.system_id, v.database_oid, current_database(), d.datname \
-                   FROM lockstep.state_version v LEFT JOIN pg_database d ON d.oid = v.database_oid";
-        let row = self.connection.query_one(sql)?;
+        let sql = format!(
+            "SELECT v.system_id, v.database_oid, current_database(), d.datname, here.oid, {SYSTEM_ID} \
+             FROM lockstep.state_version v LEFT JOIN pg_database d ON d.oid = v.database_oid \
+                 JOIN pg_database here ON here.datname = current_database()"
+        );
+        let row = self.connection.query_one(&sql)?;
         let (system, oid): (Option<String>, Option<u32>) = (field(&row, 0)?, field(&row, 1)?);
         let here: String = field(&row, 2)?;
-        let now = known(system_id(&mut self.connection)?);
+        let now = known(field(&row, 5)?);
         let is_elsewhere = matches!((&system, &now), (Some(system), Some(now)) if system != now);
         let whose = match (field::<Option<String>>(&row, 3)?, oid) {
             _ if is_elsewhere => format!(
                 "a database of another server (system identifier {})",
                 system.unwrap_or_default()
             ),
-            _ if oid.is_none() || oid == Some(self.connection.database_oid()?) => return Ok(None),
+            _ if oid.is_none() || oid == Some(field(&row, 4)?) => return Ok(None),
             (Some(name), _) => format!("database \"{name}\""),
             (None, _) => format!(
                 "a database of this server that is gone (OID {})",
@@ -63,10 +66,12 @@ impl ReplicaState {
     }
 }
 
-/// The cluster's identifier. A server that does not tell it to this role has one of its own.
+/// The cluster's identifier, in SQL. A server that does not tell it to this role has one of its own.
+const SYSTEM_ID: &str = "CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
+    THEN (SELECT system_identifier::text FROM pg_control_system()) \
+    ELSE 'unknown ' || pg_backend_pid() END";
+
+/// The cluster's identifier.
 pub fn system_id(session: &mut Connection) -> Result<String, ClientError> {
-    let sql = "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
-               THEN (SELECT system_identifier::text FROM pg_control_system()) \
-               ELSE 'unknown ' || pg_backend_pid() END";
-    field(&session.query_one(sql)?, 0)
+    field(&session.query_one(&format!("SELECT {SYSTEM_ID}"))?, 0)
 }

@@ -242,11 +242,16 @@ pub struct ReplicaState {
 }
 
 impl ReplicaState {
-    fn connect(target: &Conninfo) -> Result<Self> {
-        let connection = sessions::open(target, Purpose::Sql, APPLICATION);
+    fn connect(target: &Conninfo, application_name: &str) -> Result<Self> {
+        let connection = sessions::open(target, Purpose::Sql, application_name);
         let mut connection = connection.map_err(ReplicaError::Target)?;
         connection.execute(SESSION).map_err(ReplicaError::Target)?;
         Ok(Self { connection })
+    }
+
+    /// The session, for something else.
+    pub fn into_connection(self) -> Connection {
+        self.connection
     }
 
     /// The session, for SQL of the same transaction.

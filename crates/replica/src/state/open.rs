@@ -5,7 +5,7 @@
 
 use lockstep_client::{ClientError, Conninfo, field};
 
-use super::ReplicaState;
+use super::{APPLICATION, ReplicaState};
 use super::locks::LOCK_PATIENCE;
 use super::trust::Use;
 use crate::error::{ReplicaError, Result};
@@ -191,10 +191,11 @@ ALTER TABLE lockstep.replica ADD switchover text;
 impl ReplicaState {
     /// Connects to the target, and makes or upgrades schema `lockstep`.
     pub fn open(target: &Conninfo) -> Result<Self> {
-        let mut state = Self::connect(target)?;
+        let mut state = Self::connect(target, APPLICATION)?;
         state.check_trust(Use::Write)?;
         state.upgrade()?;
-        state.check_version()?;
+        let version = state.version().map_err(ReplicaError::Target)?;
+        check_known(version)?;
         state.check_home()?;
         Ok(state)
     }
@@ -202,16 +203,21 @@ impl ReplicaState {
     /// Connects to the target, and upgrades schema `lockstep`. None if no replica was ever made
     /// there.
     pub fn find(target: &Conninfo) -> Result<Option<Self>> {
-        Self::found(target, Use::Write)
+        Self::found(target, APPLICATION, Use::Write)
+    }
+
+    /// Like [`ReplicaState::find`], with a name for the session.
+    pub fn find_as(target: &Conninfo, application_name: &str) -> Result<Option<Self>> {
+        Self::found(target, application_name, Use::Write)
     }
 
     /// Opens the state for a role that only reads, whoever owns the state.
     pub fn see(target: &Conninfo) -> Result<Option<Self>> {
-        Self::found(target, Use::Read)
+        Self::found(target, APPLICATION, Use::Read)
     }
 
-    fn found(target: &Conninfo, what: Use) -> Result<Option<Self>> {
-        let mut state = Self::connect(target)?;
+    fn found(target: &Conninfo, application_name: &str, what: Use) -> Result<Option<Self>> {
+        let mut state = Self::connect(target, application_name)?;
         state.check_trust(what)?;
         match state.version().map_err(ReplicaError::Target)? {
             0 => return Ok(None),
@@ -224,7 +230,7 @@ impl ReplicaState {
                     ))
                 })?;
             }
-            _ => state.check_version()?,
+            version => check_known(version)?,
         }
         state.check_home()?;
         Ok(Some(state))
@@ -297,16 +303,16 @@ impl ReplicaState {
         }
         self.connection.execute("COMMIT").map_err(target)
     }
+}
 
-    fn check_version(&mut self) -> Result<()> {
-        let version = self.version().map_err(ReplicaError::Target)?;
-        match version <= VERSIONS.len() {
-            true => Ok(()),
-            false => Err(ReplicaError::State(format!(
-                "the target's schema lockstep has version {version}, this lockstep knows up to {}; \
-                 use the newer one",
-                VERSIONS.len()
-            ))),
-        }
+/// An error if the schema was made by a newer version of this program.
+fn check_known(version: usize) -> Result<()> {
+    match version <= VERSIONS.len() {
+        true => Ok(()),
+        false => Err(ReplicaError::State(format!(
+            "the target's schema lockstep has version {version}, this lockstep knows up to {}; \
+             use the newer one",
+            VERSIONS.len()
+        ))),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use lockstep_client::{ClientError, Connection, field};
+use lockstep_client::{ClientError, Connection, Purpose, field};
 
 use super::besides;
 use super::locked::{self, Table, is_not_there};
@@ -18,7 +18,7 @@ use super::{
 use crate::names::{Excluded, TableName, quoted};
 use crate::state::json_array;
 use crate::status::lost::{names_of, sequences};
-use lockstep_apply::{Catalog, Others};
+use lockstep_apply::{Catalog, Others, sessions};
 
 /// What is compared at once.
 #[derive(Debug)]
@@ -37,8 +37,10 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(locked_by_others)?;
     let changed = unlisted(&mut source, &options.publications).map_err(VerifyError::Source)?;
-    let mut tables = replicated(options, tables, |table| (table.oid, &table.table))?;
-    let changed = replicated(options, changed, |table| (0, table))?;
+    let mut catalog = catalog(options)?;
+    let mut tables = replicated(&mut catalog, tables, |table| (table.oid, &table.table))?;
+    let changed = replicated(&mut catalog, changed, |table| (0, table))?;
+    drop(catalog);
     // One that is published under another name now is found changed when it is read.
     let is_listed = |name: &TableName| tables.iter().any(|table| table.table == *name);
     let changed = changed.into_iter().filter(|name| !is_listed(name));
@@ -187,18 +189,23 @@ fn unlisted(
     rows.iter().map(name).collect()
 }
 
+/// What says which tables apply replicates.
+fn catalog(options: &Options) -> Result<Catalog> {
+    let session = sessions::open(&options.target, Purpose::Sql, APPLICATION);
+    let session = session.map_err(VerifyError::Target)?;
+    Ok(Catalog::of((session, options.starts.clone()))?)
+}
+
 /// The tables that apply replicates into tables of their names. `which`: a table's OID on the source, 0 if
 /// that is not known, and its name.
 fn replicated<T>(
-    options: &Options,
+    catalog: &mut Catalog,
     tables: Vec<T>,
     which: impl Fn(&T) -> (u32, &TableName),
 ) -> Result<Vec<T>> {
     if tables.is_empty() {
         return Ok(tables);
     }
-    let mut starts = |_: &mut Connection| Ok(options.starts.clone());
-    let mut catalog = Catalog::connect(&options.target, APPLICATION, &mut starts)?;
     let asked: Vec<_> = tables.iter().map(&which).collect();
     let replicated = catalog.are_replicated(&asked)?;
     let kept = tables.into_iter().zip(replicated);

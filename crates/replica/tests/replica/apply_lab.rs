@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockstep_apply::{self as apply, Control, Phase, Starts};
+use lockstep_apply::{self as apply, ApplyError, Control, Phase, Starts};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
@@ -53,6 +53,13 @@ pub fn blocked(control: &Control) -> String {
     let blocked = control.wait_for(LONG, |stats| stats.phase == Phase::Blocked);
     assert!(blocked, "{:?}", control.stats());
     control.stats().error.unwrap()
+}
+
+/// What apply asks about tables, which start there.
+pub fn opened(settings: &apply::Settings, starts: &Starts) -> Result<apply::Opened, ApplyError> {
+    let name = &settings.application_name;
+    let session = apply::sessions::open(&settings.target, Purpose::Sql, name);
+    Ok((session.map_err(ApplyError::Target)?, starts.clone()))
 }
 
 pub struct Pair {
@@ -121,7 +128,8 @@ impl Pair {
         let control = Control::default();
         let (settings, given) = (self.settings(), control.clone());
         let thread = std::thread::spawn(move || {
-            apply::run(&settings, None, &given, &mut |_| Ok(starts.clone()))
+            let mut open = || opened(&settings, &starts);
+            apply::run(&settings, None, &given, &mut open)
         });
         self.running = Some((control.clone(), thread));
         control

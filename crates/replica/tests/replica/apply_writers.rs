@@ -8,7 +8,7 @@ use lockstep_client::Connection;
 use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
 
-use super::apply_lab::{LONG, NAME, Pair, rows, sql, until};
+use super::apply_lab::{LONG, NAME, Pair, opened, rows, sql, until};
 
 /// Changes that are worth a writer of their own.
 const WORTH: u32 = 600;
@@ -653,9 +653,9 @@ fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
     pair.target.set([(setting, "3")]).unwrap();
     pair.target.stop(Stop::Fast).unwrap();
     pair.target.start().unwrap();
-    let error = apply::run(&pair.settings(), None, &Control::default(), &mut |_| {
-        Ok(Starts::default())
-    });
+    let settings = pair.settings();
+    let mut open = || opened(&settings, &Starts::default());
+    let error = apply::run(&settings, None, &Control::default(), &mut open);
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("4 writers") && error.contains(setting),
