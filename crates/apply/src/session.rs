@@ -149,6 +149,7 @@ pub struct CyclesShown {
 pub struct Heard {
     /// End of the source's WAL as it last said.
     pub source_end: Lsn,
+    /// When that was, or when nobody was listening.
     pub last: Option<Instant>,
     /// Bytes of messages since the figures were last shown.
     pub bytes: u64,
@@ -287,6 +288,15 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// What to do next.
     pub fn next(&mut self, now: Instant) -> Next {
+        let next = self.decide(now);
+        if matches!(next, Next::Wait(_)) {
+            // A source that nobody listens to is not silent.
+            self.heard = self.heard.map(|_| now);
+        }
+        next
+    }
+
+    fn decide(&mut self, now: Instant) -> Next {
         // Before a misfit is told of: a replica that is blocked has everything before it.
         if self.wanted.ends() || self.is_rescheduled() {
             return Next::End(None);

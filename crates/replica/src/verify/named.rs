@@ -17,11 +17,11 @@ use crate::error::{ReplicaError, Result};
 use crate::lifecycle::follow::{Following, follow_if, settings, starts};
 use crate::names::TableName;
 use crate::publication::Expected;
-use crate::state::{Holder, Replica, ReplicaState};
+use crate::state::{Applied, Holder, Replica, ReplicaState};
 use crate::status::attached::later;
 use crate::status::lost::{Lost, Why, later_partitions, lost};
 use crate::status::source::{Source, source_of};
-use crate::status::standing::hindrance;
+use crate::status::standing::{Standing, hindrance, standing};
 use lockstep_apply::{Control, MEMORY};
 
 /// Interval of questions to the state how far apply is.
@@ -36,7 +36,7 @@ pub struct Replicated {
     pub source: Option<Conninfo>,
     /// Sessions on each side.
     pub jobs: usize,
-    /// Longest time that changes are held back, and that the replica may take to get on at all.
+    /// Longest time that changes are held back, and that a replica whose process does not work is waited for.
     pub patience: Duration,
 }
 
@@ -92,7 +92,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         if own.is_none() && !replica.frequency.is_zero() {
             state.force(name)?;
         }
-        wait_near(&mut state, what, end, own)?;
+        wait_near(&mut state, what, end, own, told)?;
         let options = Options {
             source: source.clone(),
             target: what.target.clone(),
@@ -207,21 +207,55 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
     }
 }
 
-/// Why a replica that works has not got further in the time that a user gives it.
-const SLOW: &str = "it works, and has finished nothing more within the time that --wait gives it: a large \
-    transaction, or the first changes of thousands of tables, takes longer; try a longer --wait";
+/// How a replica stands that is on its way to where its source was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    There,
+    GetsOn,
+    /// Its process works, and has finished nothing for a time. A large transaction takes that.
+    Slow,
+    /// It will not come there, for this reason.
+    Stuck(String),
+}
 
-/// Waits until the replica is where the source was, as long as it gets on: changes are held back
-/// only for what is left then.
+impl Way {
+    /// `stalled` is the time since it got on. Changes are not held back yet, so a process that works is waited
+    /// for as long as it needs. `is_own`: it is this process.
+    fn of(
+        (holder, is_own): (Holder, bool),
+        applied: &Applied,
+        end: Lsn,
+        (stalled, patience): (Duration, Duration),
+    ) -> Self {
+        // A process that begins has not heard of the source yet, and is given its time.
+        let hindrance = hindrance(applied).filter(|_| holder == Holder::Apply);
+        let stuck = |words: &str| {
+            let error = hindrance.as_ref().or(applied.error.as_ref());
+            let error = error.map_or_else(String::new, |error| format!(": {error}"));
+            Self::Stuck(format!("{words}{error}"))
+        };
+        match (holder, standing(holder, applied)) {
+            (Holder::Nobody, _) if !is_own => stuck("the process that applied has ended"),
+            (Holder::Apply, _) if applied.state == "blocked" => stuck("a change does not fit"),
+            (Holder::Apply, _) if applied.lsn >= Some(end) => Self::There,
+            _ if stalled <= patience => Self::GetsOn,
+            (_, Standing::Apply("applying")) if hindrance.is_none() => Self::Slow,
+            _ => stuck("it makes no progress"),
+        }
+    }
+}
+
+/// Waits until the replica is where the source was: changes are held back only for what is left then.
 fn wait_near(
     state: &mut ReplicaState,
     what: &Replicated,
     end: Lsn,
     mut own: Option<ScopedJoinHandle<'_, Result<()>>>,
+    told: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let name = &what.name;
-    let mut reached = None;
-    let mut since = Instant::now();
+    let (mut reached, mut since) = (None, Instant::now());
+    let mut is_told = false;
     loop {
         wanted(state, name)?;
         if let Some(ended) = own.take_if(|own| own.is_finished()) {
@@ -229,29 +263,86 @@ fn wait_near(
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        let holder = state.holder(name)?;
+        let who = (state.holder(name)?, own.is_some());
         let applied = state.applied(name)?;
-        // A process that begins has not heard of the source yet, and is given its time.
-        let hindrance = hindrance(&applied).filter(|_| holder == Holder::Apply);
-        let error = hindrance.as_ref().or(applied.error.as_ref());
-        let of_error = || error.map_or_else(String::new, |error| format!(": {error}"));
-        let refused = match holder {
-            Holder::Nobody if own.is_none() => Some("the process that applied has ended"),
-            Holder::Apply if applied.state == "blocked" => Some("a change does not fit"),
-            Holder::Apply if applied.lsn >= Some(end) => return Ok(()),
-            Holder::Apply if since.elapsed() > what.patience && error.is_none() => Some(SLOW),
-            _ if since.elapsed() > what.patience => Some("it makes no progress"),
-            _ => None,
-        };
-        if let Some(words) = refused {
-            let of_error = of_error();
-            return Err(ReplicaError::State(format!(
-                "replica \"{name}\" does not reach {end}, where its source was: {words}{of_error}"
-            )));
+        match Way::of(who, &applied, end, (since.elapsed(), what.patience)) {
+            Way::There => return Ok(()),
+            Way::Slow if !is_told => {
+                is_told = true;
+                told(&slow_words(name, what.patience));
+            }
+            Way::GetsOn | Way::Slow => {}
+            Way::Stuck(words) => {
+                return Err(ReplicaError::State(format!(
+                    "replica \"{name}\" does not reach {end}, where its source was: {words}"
+                )));
+            }
         }
         if applied.lsn != reached {
-            (reached, since) = (applied.lsn, Instant::now());
+            (reached, since, is_told) = (applied.lsn, Instant::now(), false);
         }
         thread::sleep(ASK_EVERY);
+    }
+}
+
+fn slow_words(name: &str, patience: Duration) -> String {
+    format!(
+        "replica \"{name}\" works, and has finished nothing more for {} s: a large transaction, or the first \
+         changes of thousands of tables, takes so long; it is waited for",
+        patience.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_works_is_waited_for_however_slow_it_is() {
+        let second = Duration::from_secs(1);
+        let works = Applied {
+            state: "applying".to_owned(),
+            lsn: Some(Lsn::from(7)),
+            heard: Some(second),
+            age: Some(second),
+            ..Applied::default()
+        };
+        let way = |who, applied: &Applied, end: u64, stalled: u32| {
+            Way::of(who, applied, Lsn::from(end), (second * stalled, 60 * second))
+        };
+        let apply = (Holder::Apply, false);
+        assert_eq!(way(apply, &works, 7, 0), Way::There);
+        assert_eq!(way(apply, &works, 8, 60), Way::GetsOn);
+        assert_eq!(way(apply, &works, 8, 61), Way::Slow);
+        assert_eq!(way(apply, &works, 8, 6_000), Way::Slow);
+        let stuck = |words: &str| Way::Stuck(words.to_owned());
+        let gone = stuck("the process that applied has ended");
+        assert_eq!(way((Holder::Nobody, false), &works, 8, 0), gone);
+        assert_eq!(way((Holder::Nobody, true), &works, 8, 0), Way::GetsOn);
+        let silent = Applied {
+            age: Some(60 * second),
+            ..works.clone()
+        };
+        assert_eq!(way(apply, &silent, 8, 61), stuck("it makes no progress"));
+        let waits = Applied {
+            error: Some("it waits for process 5".to_owned()),
+            ..works.clone()
+        };
+        let expected = stuck("it makes no progress: it waits for process 5");
+        assert_eq!(way(apply, &waits, 8, 61), expected);
+        let blocked = Applied {
+            state: "blocked".to_owned(),
+            ..waits
+        };
+        let expected = stuck("a change does not fit: it waits for process 5");
+        assert_eq!(way(apply, &blocked, 8, 0), expected);
+        let deaf = Applied {
+            heard: Some(60 * second),
+            ..works
+        };
+        let Way::Stuck(words) = way(apply, &deaf, 8, 61) else {
+            panic!("a source that is away does not come back by waiting for it");
+        };
+        assert!(words.contains("heard nothing of the source"), "{words}");
     }
 }

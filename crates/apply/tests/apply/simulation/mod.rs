@@ -23,6 +23,7 @@
 
 mod cycles;
 mod seen;
+mod silence;
 mod source;
 mod target;
 mod world;
