@@ -37,6 +37,11 @@ pub const COLUMN_VERSION: &str = "pg_attver";
 /// The name of pg_restore's sessions.
 pub const RESTORE: &str = "lockstep restore";
 
+/// pg_restore commits each object, and waits for no disk. Once the state has the next phase, whose commit
+/// waits, all of this is on disk, too: WAL is written in its order. If the target crashes before, the section
+/// is restored again.
+const NOT_WAITED_FOR: &str = "synchronous_commit=off";
+
 /// What a replica makes by itself.
 const NO_MORE: [&str; 2] = ["--no-publications", "--no-subscriptions"];
 
@@ -168,7 +173,7 @@ impl Programs {
         partitions: &[String],
         file: &Path,
     ) -> Result<()> {
-        let mut command = connected(&self.dump, source)?;
+        let mut command = connected(&self.dump, source, &[])?;
         command.args([
             "--format=custom",
             "--schema-only",
@@ -203,7 +208,7 @@ impl Programs {
         section: Section,
         tablespaces: bool,
     ) -> Result<bool> {
-        let mut command = connected(&self.restore, target)?;
+        let mut command = connected(&self.restore, target, &[NOT_WAITED_FOR])?;
         command.env("PGAPPNAME", RESTORE).env("LC_ALL", "C");
         command.args(NO_MORE);
         if !tablespaces {
@@ -354,7 +359,7 @@ pub fn pattern(name: &str) -> String {
 
 /// A program that connects as `conninfo` says. Secrets go through the environment, since every
 /// user of the machine can read arguments.
-fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
+fn connected(program: &Path, conninfo: &Conninfo, settings: &[&str]) -> Result<Command> {
     let mut command = Command::new(program);
     let mut public = conninfo.clone();
     for (option, variable) in [("password", "PGPASSWORD"), ("sslpassword", "")] {
@@ -371,7 +376,11 @@ fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
     }
     // As our own sessions have it; later options come before those of the role and the database.
     let options = conninfo.effective("options").unwrap_or_default();
-    let options = format!("{options} -c default_transaction_read_only=off");
+    let mut options = format!("{options} -c default_transaction_read_only=off");
+    for setting in settings {
+        options.push_str(" -c ");
+        options.push_str(setting);
+    }
     let public = public.with("options", options.trim_start());
     let public = public.map_err(|error| ReplicaError::Usage(error.to_string()))?;
     command.env("PGAPPNAME", APPLICATION);
