@@ -113,8 +113,14 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
                 alive: Arc::downgrade(&alive),
             };
             let sequences = look.clone();
-            thread::spawn(move || sequences::follow(&sequences));
-            thread::spawn(move || look.again_and_again(&expected));
+            thread::spawn(move || {
+                sequences.let_begin();
+                sequences::follow(&sequences);
+            });
+            thread::spawn(move || {
+                look.let_begin();
+                look.again_and_again(&expected);
+            });
         }
         if let (Some(spool), false) = (&spool, away) {
             let settings = settings.clone();
@@ -237,12 +243,15 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Ends the replica once its publication is not as it should be, and says which tables are not
-    /// replicated. A spool may have taken in much while the target was away, so the first look is as soon as
-    /// apply has its sessions, which it shall not slow down.
-    fn again_and_again(&self, expected: &Expected) {
+    /// Lets apply have its sessions first: each more at that time makes both servers, and so it, later.
+    fn let_begin(&self) {
         let is_begun = |stats: &Stats| stats.phase != lockstep_apply::Phase::Connecting;
-        self.control.wait_for(LOOK_EVERY, is_begun);
+        self.control.wait_for(LOOK_AT_SOURCE_EVERY, is_begun);
+    }
+
+    /// Ends the replica once its publication is not as it should be, and says which tables are not
+    /// replicated. A spool may have taken in much while the target was away, so the first look is at once.
+    fn again_and_again(&self, expected: &Expected) {
         let mut expected = expected.clone();
         let (mut before, mut said) = (None, None);
         let mut seen = String::new();

@@ -79,8 +79,9 @@ pub const SCHEMA: &str = "lockstep";
 /// that has become a view is refused, where the server can do that. What a command says is done stays so if
 /// the target crashes.
 const SESSION: &str = "SET row_security = off; SELECT set_config('synchronous_commit', 'local', false) \
-    WHERE current_setting('synchronous_commit') = 'off'; SELECT set_config(name, 'view, foreign-table', false) \
-    FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
+    WHERE current_setting('synchronous_commit') = 'off'; \
+    SELECT set_config('restrict_nonsystem_relation_kind', 'view, foreign-table', false) \
+    WHERE current_setting('restrict_nonsystem_relation_kind', true) IS NOT NULL";
 
 /// How far a replica is, in the order of execution. Each is committed before its work begins, and
 /// all persist; `replica create` goes on from any of them but the last.

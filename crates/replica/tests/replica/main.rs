@@ -36,6 +36,7 @@ mod renamed;
 mod resume;
 mod schema_changes;
 mod spool;
+mod start;
 mod state;
 mod subsets;
 mod subsets_preflight;
