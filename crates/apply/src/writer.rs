@@ -165,13 +165,18 @@ const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
 /// are no longer wanted included, but not beyond what the state has; `0/0` if nothing was ever applied.
 pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
     let numbers = 0..settings.writers.first();
-    let mut writers = thread::scope(|scope| {
-        let open = |number| scope.spawn(move || Writer::open(settings, number));
-        let opening: Vec<_> = numbers.clone().map(open).collect();
-        let opened = opening.into_iter().map(ScopedJoinHandle::join);
-        let opened = opened.map(|writer| writer.unwrap_or_else(|panic| resume_unwind(panic)));
-        opened.collect::<Result<Vec<_>>>()
-    })?;
+    let connections = thread::scope(|scope| {
+        let connect = |_| scope.spawn(|| connect(settings));
+        let connecting: Vec<_> = numbers.clone().map(connect).collect();
+        let connected = connecting.into_iter().map(ScopedJoinHandle::join);
+        let connected = connected.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
+        connected.collect::<lockstep_client::Result<Vec<_>>>()
+    });
+    // An origin keeps its room once it was owned: where there is too little, the first ones have it.
+    let writers = connections.map_err(ApplyError::Target)?.into_iter();
+    let writers = writers.zip(numbers.clone());
+    let writers = writers.map(|(connection, number)| Writer::own(connection, settings, number));
+    let mut writers = writers.collect::<Result<Vec<_>>>()?;
     let mut stands = Lsn::INVALID;
     for (writer, number) in writers.iter_mut().zip(numbers.clone()) {
         let origin = origins::name(&settings.origin, number);
@@ -194,10 +199,8 @@ pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
 
 /// Connects another writer of a session, if the target then still has origins for others.
 pub fn another(settings: &Settings, number: usize) -> Result<Writer> {
-    let name = &settings.application_name;
-    let connected = sessions::open(&settings.target, Purpose::Sql, name);
-    let free = connected.and_then(|mut connection| origins::free(&mut connection));
-    let free = free.map_err(ApplyError::Target)?;
+    let mut connection = connect(settings).map_err(ApplyError::Target)?;
+    let free = origins::free(&mut connection).map_err(ApplyError::Target)?;
     if free <= origins::SPARED {
         return Err(ApplyError::System(format!(
             "target: {free} replication origins are free, and {} are left to others: raise \
@@ -205,7 +208,7 @@ pub fn another(settings: &Settings, number: usize) -> Result<Writer> {
             origins::SPARED
         )));
     }
-    Writer::open(settings, number)
+    Writer::own(connection, settings, number)
 }
 
 /// Drops origins of writers that are no longer wanted, once one of ours stands where the highest of
@@ -243,17 +246,20 @@ fn take_over(
     Ok(stands)
 }
 
+/// A session for a writer.
+fn connect(settings: &Settings) -> lockstep_client::Result<Connection> {
+    let name = &settings.application_name;
+    let mut connection = sessions::open(&settings.target, Purpose::Sql, name)?;
+    connection.set_patience(PATIENCE);
+    connection.execute(SESSION)?;
+    Ok(connection)
+}
+
 impl Writer {
-    fn open(settings: &Settings, number: usize) -> Result<Self> {
-        let target = || -> lockstep_client::Result<Connection> {
-            let name = &settings.application_name;
-            let mut connection = sessions::open(&settings.target, Purpose::Sql, name)?;
-            connection.set_patience(PATIENCE);
-            connection.execute(SESSION)?;
-            origins::own(&mut connection, &origins::name(&settings.origin, number))?;
-            Ok(connection)
-        };
-        let connection = target().map_err(|error| match origins::is_full(&error) {
+    fn own(mut connection: Connection, settings: &Settings, number: usize) -> Result<Self> {
+        let origin = origins::name(&settings.origin, number);
+        let owned = origins::own(&mut connection, &origin);
+        owned.map_err(|error| match origins::is_full(&error) {
             true => ApplyError::System(format!(
                 "target: {}; each of the {} writers needs a replication origin of its own: raise \
                  max_replication_slots there (max_active_replication_origins on 18 and later) or \
