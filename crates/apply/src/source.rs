@@ -33,8 +33,7 @@ impl Beginning {
             let altered = altered(&settings, &mut connection)?;
             Ok((connection, altered))
         });
-        let no_thread =
-            |error| ApplyError::System(format!("no thread can be started: {error}"));
+        let no_thread = |error| ApplyError::System(format!("no thread can be started: {error}"));
         thread.map(Self).map_err(no_thread)
     }
 

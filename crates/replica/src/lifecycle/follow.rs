@@ -18,7 +18,8 @@ use crate::lifecycle::sequences;
 use crate::publication::Expected;
 use crate::state::failpoint;
 use crate::state::{
-    APPLICATION, Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy, TableState,
+    APPLICATION, Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy,
+    TableState,
 };
 use crate::status::source::{Source, source_of};
 use lockstep_apply::cycle::Running;
@@ -27,7 +28,8 @@ use lockstep_apply::session::CyclesShown;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
-    Control, Copied, MEMORY, Opened, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats, Writers,
+    Control, Copied, MEMORY, Opened, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
+    Writers,
 };
 
 /// Interval of looks at the state, usually and while a hold of the replica is wanted: changes wait meanwhile.

@@ -5,9 +5,9 @@
 
 use lockstep_client::{ClientError, Conninfo, field};
 
-use super::{APPLICATION, ReplicaState};
 use super::locks::LOCK_PATIENCE;
 use super::trust::Use;
+use super::{APPLICATION, ReplicaState};
 use crate::error::{ReplicaError, Result};
 use lockstep_apply::sessions;
 

@@ -308,7 +308,12 @@ mod tests {
             ..Applied::default()
         };
         let way = |who, applied: &Applied, end: u64, stalled: u32| {
-            Way::of(who, applied, Lsn::from(end), (second * stalled, 60 * second))
+            Way::of(
+                who,
+                applied,
+                Lsn::from(end),
+                (second * stalled, 60 * second),
+            )
         };
         let apply = (Holder::Apply, false);
         assert_eq!(way(apply, &works, 7, 0), Way::There);

@@ -57,7 +57,9 @@ fn a_process_that_begins_makes_few_sessions_and_asks_little() {
         let reached = control.wait_for(LONG, |stats| stats.applied >= end);
         assert!(reached, "{:?}", control.stats());
         let of_source = source.log_since(seen[0]).unwrap();
-        let begun = of_source.lines().find(|it| it.contains("START_REPLICATION"));
+        let begun = of_source
+            .lines()
+            .find(|it| it.contains("START_REPLICATION"));
         let begun = &begun.unwrap()[..TIME];
         let of_source = sessions(&of_source, begun);
         assert_eq!(of_source.len(), 1, "{of_source:?}");
