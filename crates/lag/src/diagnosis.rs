@@ -49,6 +49,9 @@ pub struct NodeReport {
     /// What no two servers share: system identifier, start and port. None if the node does not tell.
     #[serde(skip)]
     pub identity: Option<Identity>,
+    /// The database that was asked; empty if it is not known.
+    #[serde(skip)]
+    pub database: String,
     /// Version of a relay; None for a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_version: Option<String>,
@@ -60,6 +63,10 @@ pub struct NodeReport {
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkReport {
     pub upstream: String,
+    /// The server that a standby streams from, if that one was not asked: `upstream` is then only what it is
+    /// compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams_from: Option<String>,
     pub replica: String,
     pub kind: LinkKind,
     pub slot: Option<String>,
@@ -214,6 +221,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             usable: node.is_usable(),
             version: node.facts.version,
             identity: node.facts.identity(),
+            database: node.facts.database.clone(),
             relay_version: node.facts.relay.clone(),
             samples: node.samples.len(),
             troubles: node.troubles.clone(),
@@ -311,6 +319,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let blind = view.links.iter().filter(|link| link.points.is_empty());
     unknown.extend(blind.map(|link| {
         let upstream = &link.upstream.name;
+        if link.is_archived() {
+            let why = "it has archived nothing since its statistics began";
+            return format!("how far the archive of {} is: {upstream} does not tell, {why}", link.name);
+        }
         match link.replies_freely() {
             true => format!(
                 "{} has not replied in this window: {upstream} does not show how far it is",
@@ -356,7 +368,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 38] = [
+const IMPLIED: [(Cause, Cause); 42] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotTaken, Cause::SubscriptionRefused),
     (Cause::SlotTaken, Cause::ApplyStopped),
@@ -395,6 +407,10 @@ const IMPLIED: [(Cause, Cause); 38] = [
     (Cause::TableRenamed, Cause::ApplyStopped),
     (Cause::InitialSyncBlocked, Cause::InitialSyncFails),
     (Cause::RoleRefused, Cause::SubscriptionRefused),
+    (Cause::SlotUnsuitable, Cause::SubscriptionRefused),
+    (Cause::SlotUnsuitable, Cause::ApplyStopped),
+    (Cause::PartitionRootDiffers, Cause::ApplyStopped),
+    (Cause::SlotLost, Cause::SlotUnsuitable),
 ];
 
 /// Hides findings that say nothing more than another one.
@@ -428,6 +444,7 @@ fn report(
     let shown = |figure: f64| if has_no_lag { 0.0 } else { figure };
     LinkReport {
         upstream: link.upstream.name.clone(),
+        streams_from: link.unasked.as_ref().map(|it| it.name().to_owned()),
         replica: link.name.clone(),
         kind: link.kind,
         slot: link.slot.clone(),

@@ -68,8 +68,35 @@ pub struct Link<'a> {
     pub replica_name: Option<String>,
     /// The relay's group, on a link to a relay or from one.
     pub group: Option<String>,
+    /// What a standby streams from, if that is a server of which nothing is known: then `upstream` is only the
+    /// one that it is compared with.
+    pub unasked: Option<Unasked>,
     /// Oldest first.
     pub points: Vec<Point>,
+}
+
+/// A server that was not asked, and that a standby gets its WAL from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unasked {
+    /// `host:port`
+    pub address: String,
+    /// The node that was named with this address and cannot be asked.
+    pub node: Option<String>,
+}
+
+impl Unasked {
+    /// The server, and why it was not asked.
+    pub fn words(&self) -> String {
+        match &self.node {
+            Some(name) => format!("{name}, which cannot be asked"),
+            None => format!("{}, which is not named here", self.address),
+        }
+    }
+
+    /// The server's name, or its address.
+    pub fn name(&self) -> &str {
+        self.node.as_deref().unwrap_or(&self.address)
+    }
 }
 
 /// How old a replica's data is, from end to end: its lag to the primary, whatever stands between.
@@ -99,6 +126,12 @@ impl BehindPrimary {
 }
 
 impl<'a> Link<'a> {
+    /// The name of what the replica gets its WAL from, as far as it is known.
+    pub fn feeder(&self) -> &str {
+        let unasked = self.unasked.as_ref().map(Unasked::name);
+        unasked.unwrap_or(&self.upstream.name)
+    }
+
     /// True if the link comes from a relay.
     pub fn is_relayed(&self) -> bool {
         self.upstream.role == Role::Relay

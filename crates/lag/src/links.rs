@@ -4,13 +4,13 @@
 //! asked, its own positions count: those that it last reported to its upstream may be seconds
 //! old.
 
-use crate::link::Link;
-use crate::node::Role;
+use crate::link::{Link, Unasked};
+use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
 use crate::points::points;
 use crate::relay::{self, Group};
 use crate::replica::{self, Replica};
-use crate::sample::Sample;
+use crate::sample::{Sample, is_loopback};
 use crate::states::{SenderState, SlotType};
 use crate::views::{Receiver, Sender, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
@@ -46,25 +46,16 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         node.facts
             .setting("cluster_name")
             .filter(|name| !name.is_empty()),
-        Some("walreceiver"),
+        Some(WALRECEIVER),
     ]
     .into_iter()
     .flatten()
     .map(shortened)
     .collect();
-    let upstream = window
-        .usable()
-        .filter(|other| other.name != node.name)
-        .filter(|other| matches!(other.role, Role::Primary | Role::Standby))
-        .map(|other| (likeness(other, receiver, &names), other))
-        .filter(|(likeness, _)| *likeness > 0)
-        // Of equally likely servers, the first that was named.
-        .rev()
-        .max_by_key(|(likeness, _)| *likeness)
-        .map(|(_, other)| other)
-        // Without any sign of another, it can only be the primary.
-        .or_else(|| window.primary())?;
-    let application_name = names.into_iter().find(|name| {
+    let (upstream, unasked) = upstream_of(window, node, receiver, &names)?;
+    // What another server has by these names is not its own.
+    let is_its = unasked.is_none();
+    let application_name = names.into_iter().filter(|_| is_its).find(|name| {
         upstream
             .samples
             .iter()
@@ -77,12 +68,110 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         replica: Some(node),
         name: node.name.clone(),
         application_name: application_name.map(str::to_owned),
-        slot,
+        slot: slot.filter(|_| is_its),
         subscription: None,
         replica_name: None,
         group: None,
+        unasked,
         points: Vec::new(),
     })
+}
+
+/// The name with which a walreceiver connects if nobody gives it another one.
+const WALRECEIVER: &str = "walreceiver";
+
+/// The server that feeds a standby, and, if that one was not asked, which it is: then the primary stands for
+/// it.
+fn upstream_of<'a>(
+    window: &'a Window,
+    node: &'a NodeWindow,
+    receiver: Option<&Receiver>,
+    names: &[&str],
+) -> Option<(&'a NodeWindow, Option<Unasked>)> {
+    // What fills its archive is the primary's.
+    if node.restores_only() {
+        return Some((window.primary()?, None));
+    }
+    let others = window.usable().filter(|other| other.name != node.name);
+    let servers = others.filter(|other| matches!(other.role, Role::Primary | Role::Standby));
+    let likeliest = servers
+        .map(|other| (likeness(other, receiver, names), other))
+        .filter(|(likeness, _)| *likeness > 0)
+        // Of equally likely servers, the first that was named.
+        .rev()
+        .max_by_key(|(likeness, _)| *likeness);
+    let likely = likeliest.map(|(_, other)| other);
+    let is_its = likely.is_some_and(|other| feeds(other, node, receiver, names));
+    let Some(address) = address_of(node, receiver).filter(|_| !is_its) else {
+        // Without any sign of another, it can only be the primary.
+        return Some((likely.or_else(|| window.primary())?, None));
+    };
+    let unasked = |node: Option<&NodeWindow>| Unasked {
+        address: format!("{}:{}", address.0, address.1),
+        node: node.map(|node| node.name.clone()),
+    };
+    match window.server_at(node, &address) {
+        Some(server) if server.name == node.name => {}
+        Some(server) if server.troubles.iter().any(is_other_system) => {}
+        Some(server) if !server.is_usable() => {
+            return Some((window.primary()?, Some(unasked(Some(server)))));
+        }
+        Some(server) if matches!(server.role, Role::Primary | Role::Standby) => {
+            return Some((server, None));
+        }
+        Some(_) => {}
+        None => {
+            let guess = likely.or_else(|| window.primary())?;
+            let is_connected = receiver.is_some() && node.last().is_some_and(|it| it.receiver.is_some());
+            // It shows all its walsenders to who may see them, and none is of this standby.
+            let shows_none = is_connected && guess.facts.monitor && !has_sender(guess, names);
+            if shows_none || !guess.may_be_at(&address) {
+                return Some((window.primary()?, Some(unasked(None))));
+            }
+        }
+    }
+    Some((likely.or_else(|| window.primary())?, None))
+}
+
+/// Such a server feeds nobody here.
+fn is_other_system(trouble: &Trouble) -> bool {
+    matches!(trouble, Trouble::OtherSystem { .. })
+}
+
+/// Host and port from which a standby streams, or else is to stream by its settings.
+fn address_of(node: &NodeWindow, receiver: Option<&Receiver>) -> Option<(String, String)> {
+    let told = receiver.and_then(|it| Some((it.sender_host.clone()?, it.sender_port?.to_string())));
+    let source = || node.last()?.source.as_deref()?.address.clone();
+    told.or_else(source)
+}
+
+fn has_sender(server: &NodeWindow, names: &[&str]) -> bool {
+    let mut senders = server.samples.iter().flat_map(|sample| &sample.senders);
+    senders.any(|sender| names.contains(&sender.application_name.as_str()))
+}
+
+/// The server's walsender for this standby is known by its slot, by a name that not every standby has, or by the
+/// standby's address.
+fn feeds(
+    server: &NodeWindow,
+    standby: &NodeWindow,
+    receiver: Option<&Receiver>,
+    names: &[&str],
+) -> bool {
+    let slot = receiver.and_then(|receiver| receiver.slot_name.as_deref());
+    let uses = |slot: &str| {
+        let last = server.last();
+        last.is_some_and(|last| last.slot(slot).is_some_and(|slot| slot.active))
+    };
+    let own: Vec<&str> = names.iter().copied().filter(|name| *name != WALRECEIVER).collect();
+    let comes_from_it = |sender: &Sender| {
+        let is_named = names.contains(&sender.application_name.as_str());
+        let from = sender.client.as_ref().filter(|from| !is_loopback(from));
+        is_named && from.is_some_and(|from| standby.facts.hosts.contains(from))
+    };
+    let mut senders = server.samples.iter().flat_map(|sample| &sample.senders);
+    let is_named = slot.is_none() && has_sender(server, &own);
+    receiver.is_some() && (slot.is_some_and(uses) || is_named || senders.any(comes_from_it))
 }
 
 /// Bytes of an `application_name` that a server keeps.
@@ -155,6 +244,7 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             subscription: None,
             replica_name: None,
             group: Some(group.name.clone()),
+            unasked: None,
             points: Vec::new(),
         })
     };
@@ -236,6 +326,7 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             subscription: of_kind(!is_replica),
             replica_name: of_kind(is_replica),
             group: slot.and_then(|slot| group_of(upstream, slot)),
+            unasked: None,
             points: Vec::new(),
         })
     };
@@ -328,6 +419,7 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
             subscription: None,
             replica_name: replica.map(str::to_owned),
             group: group_of(upstream, &slot.slot_name),
+            unasked: None,
             points: Vec::new(),
         });
     }
@@ -359,6 +451,7 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
             subscription: None,
             replica_name: None,
             group: None,
+            unasked: None,
             points: Vec::new(),
         });
     }

@@ -31,8 +31,9 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
     ages.resize(samples.len(), CommitAges::default());
     let pairs = samples.iter().zip(ages);
     let mut points: Vec<Point> = pairs
-        .filter_map(|(sample, ages)| {
-            archived(link, sample).or_else(|| Some(with_ages(point(link, sample)?, sample, ages)))
+        .filter_map(|(sample, ages)| match link.is_archived() {
+            true => archived(link, sample),
+            false => Some(with_ages(point(link, sample)?, sample, ages)),
         })
         .collect();
     if link.kind == LinkKind::Logical {
@@ -285,9 +286,15 @@ fn reached(
     })
 }
 
-/// Segments that a standby may not have replayed yet although it has asked for all: the last record of one
-/// ends in the next, which comes with the next question.
+/// Segments, the newest with them, that a standby may not have replayed to their end although it has asked for
+/// all: the last record of the one before ends in the newest, which may just have been archived.
 const SEGMENTS: f64 = 2.0;
+
+/// How much longer than its interval between two questions it takes until a standby has restored a segment.
+const RESTORES: Duration = Duration::from_secs(2);
+
+/// How long a standby waits between two questions for WAL, unless it says it.
+const RETRY_MS: f64 = 5_000.0;
 
 /// The name with which pg_receivewal connects.
 const RECEIVEWAL: &str = "pg_receivewal";
@@ -305,26 +312,82 @@ fn filled(above: &Sample, segment: f64) -> Option<Lsn> {
     Some(Lsn::from(end - end.checked_rem(segment)?))
 }
 
+/// What a standby that restores from an archive lacks of it, at one moment.
+struct Lacks {
+    /// Where the newest segment ends that the archive has.
+    end: Lsn,
+    own: Lsn,
+    /// It has not begun with the newest segment.
+    segment: bool,
+    /// Time for which that segment has been there; if the server does not archive itself, the least that is known.
+    for_ms: f64,
+}
+
+/// None if nothing says how far the archive is.
+fn lacks(link: &Link<'_>, sample: &Sample) -> Option<Lacks> {
+    let size = link.upstream.facts.number("wal_segment_size")?;
+    let archives = link.upstream.archives();
+    let above = link.upstream.sample_at(sample.at)?;
+    let own = sample.wal.replay?;
+    let end_of = |above: &Sample| match archives {
+        true => above.archiver.archived_end,
+        false => filled(above, size),
+    };
+    // Nothing was archived since the statistics began, but it may have all the same.
+    let end = end_of(above).or_else(|| above.end().filter(|end| *end <= own))?;
+    let is_full = |end: Lsn| end.bytes_since(own) as f64 >= size;
+    let mut samples = link.upstream.samples.iter();
+    let since = samples.find(|above| end_of(above).is_some_and(is_full));
+    let seen_ms = since.map_or(0.0, |since| {
+        sample.at.saturating_sub(since.at).as_secs_f64() * 1000.0
+    });
+    let archived_ms = above.archiver.archived_age_ms.filter(|_| archives);
+    Some(Lacks {
+        end,
+        own,
+        segment: is_full(end),
+        for_ms: archived_ms.unwrap_or(0.0).max(seen_ms),
+    })
+}
+
+/// Longest time that a standby may lack a segment which its archive has.
+fn patience_ms(link: &Link<'_>) -> f64 {
+    let retry = link.replica.and_then(|node| node.facts.number("wal_retrieve_retry_interval"));
+    retry.unwrap_or(RETRY_MS) + RESTORES.as_secs_f64() * 1000.0
+}
+
+/// True if a standby that restores from an archive lacks a segment, and nobody knows for how long it has been
+/// there: another program than the server archives it, and the window is too short.
+pub(crate) fn may_lack_segment(link: &Link<'_>) -> bool {
+    let Some(node) = link.replica.filter(|_| link.is_archived()) else {
+        return false;
+    };
+    let replay = |sample: &Sample| sample.wal.replay;
+    let stands = node.samples.first().and_then(replay) == node.last().and_then(replay);
+    let lacks_it = |sample: &Sample| lacks(link, sample).is_some_and(|it| it.segment);
+    stands && !link.upstream.archives() && node.samples.iter().all(lacks_it)
+}
+
 /// The point of a standby that restores from an archive: what is archived is there for it. None if nothing
 /// says how far that is.
 fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
-    if !link.is_archived() {
-        return None;
-    }
-    let segment = link.upstream.facts.number("wal_segment_size")?;
-    let archives = link.upstream.archives();
-    let end_of = |above: &Sample| match archives {
-        true => above.archiver.archived_end,
-        false => filled(above, segment),
-    };
-    let end = end_of(link.upstream.sample_at(sample.at)?)?;
-    let own = sample.wal.replay?;
-    let open = SEGMENTS * segment;
-    let has_all = sample.asks_for_wal() && end.bytes_since(own) as f64 <= open;
-    let end = end.max(own);
-    let replay = if has_all { end } else { own };
+    let Lacks {
+        end,
+        own,
+        segment,
+        for_ms,
+    } = lacks(link, sample)?;
+    let size = link.upstream.facts.number("wal_segment_size")?;
+    let is_new = end.bytes_since(own) as f64 <= SEGMENTS * size && for_ms <= patience_ms(link);
+    let has_all = sample.asks_for_wal() && (!segment || is_new);
+    let end = if has_all { own } else { end.max(own) };
     let mut samples = link.upstream.samples.iter();
-    let since = samples.position(|above| end_of(above) > Some(replay));
+    let archives = link.upstream.archives();
+    let since = samples.position(|above| match archives {
+        true => above.archiver.archived_end > Some(own),
+        false => filled(above, size) > Some(own),
+    });
+    let since = since.filter(|_| end > own);
     let at = since.and_then(|index| Some(link.upstream.samples.get(index)?.at));
     Some(Point {
         at: sample.at,
@@ -332,11 +395,11 @@ fn archived(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         sent: end,
         write: end,
         flush: end,
-        replay,
-        told: replay,
+        replay: own,
+        told: own,
         age: at.map_or(Duration::ZERO, |at| sample.at.saturating_sub(at)),
         doubt: Duration::ZERO,
-        capped: end > replay && since == Some(0),
+        capped: since == Some(0),
         age_most: None,
         pushed: false,
         busy: false,

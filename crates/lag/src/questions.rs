@@ -156,6 +156,7 @@ const SETTINGS: &[&str] = &[
     "wal_compression",
     "block_size",
     "archive_mode",
+    "archive_timeout",
     "wal_sender_timeout",
     "wal_receiver_timeout",
     "shared_buffers",
@@ -291,7 +292,7 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
              FROM pg_stat_replication",
         ),
         Part::Slots => list(&format!(
-            "SELECT slot_name, slot_type, database, temporary, active, active_pid, \
+            "SELECT slot_name, slot_type, plugin, database, temporary, active, active_pid, \
                greatest(age(xmin), age(catalog_xmin)) AS xmin_age, restart_lsn, \
                confirmed_flush_lsn, wal_status, safe_wal_size, {} AS synced \
              FROM pg_replication_slots",
@@ -304,8 +305,8 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
         Part::Receiver => "(SELECT to_json(r) FROM (SELECT pid, status, written_lsn, flushed_lsn, \
                latest_end_lsn, 1000 * extract(epoch FROM clock_timestamp() - last_msg_receipt_time) \
                  AS message_age_ms, slot_name, sender_host, sender_port, \
-               substring(conninfo FROM 'application_name=(\\S+)') AS application_name \
-               FROM pg_stat_wal_receiver) r)"
+               substring(conninfo FROM 'application_name=(.*?)(?: [a-z_]+=|$)') \
+                 AS application_name FROM pg_stat_wal_receiver) r)"
             .to_owned(),
         Part::Subscriptions => list(&subscriptions(major)),
         Part::Replicas => replicas(),

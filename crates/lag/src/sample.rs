@@ -121,7 +121,7 @@ impl Facts {
 }
 
 /// True of the names and addresses by which a machine reaches itself.
-fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     let address = host.parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }

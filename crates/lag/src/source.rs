@@ -21,11 +21,13 @@ pub const PUBLISHERS: &str = "SELECT coalesce(json_object_agg(subname, subconnin
 /// PostgreSQL's default port.
 const PORT: &str = "5432";
 
-/// Host or address, and port, of the first server that a connection string names.
+/// Host or address, and port, of the server that a connection string names; None if it names several, of which
+/// nobody knows which one is meant now.
 fn address(conninfo: &Conninfo) -> Option<(String, String)> {
     let host = conninfo.get("host").or_else(|| conninfo.get("hostaddr"))?;
     let port = conninfo.get("port").unwrap_or(PORT);
-    Some((host.to_owned(), port.to_owned()))
+    let is_one = !host.contains(',') && !port.contains(',');
+    is_one.then(|| (host.to_owned(), port.to_owned()))
 }
 
 /// Where a subscription connects to.
@@ -131,5 +133,8 @@ mod tests {
         assert_eq!(publisher.database.as_deref(), Some("d"));
         assert_eq!(Some(publisher.address), address("a", "7"));
         assert_eq!(Publisher::read("dbname=d"), None);
+        // Which of several servers it is nobody knows.
+        let several = read(&[("primary_conninfo", "host=a,b port=1,2")]);
+        assert_eq!((several.streams, several.address), (Some(true), None));
     }
 }

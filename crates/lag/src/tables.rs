@@ -36,11 +36,18 @@ pub struct Tables {
     /// Columns of each followed table that can be written, quoted where SQL needs it. Empty if there are
     /// more than are read.
     pub held: BTreeMap<String, BTreeSet<String>>,
+    /// Columns of followed tables that the server generates, quoted where SQL needs it, each with its
+    /// `attgenerated`.
+    pub generated: BTreeMap<String, BTreeMap<String, String>>,
     /// Enums of this database by name, each with its labels as CREATE TYPE has them. Empty if there are more
     /// than are read.
     pub enums: BTreeMap<String, String>,
     /// Publications that publish TRUNCATE.
     pub truncating: BTreeSet<String>,
+    /// Publications that publish partitioned tables by their own names (`publish_via_partition_root`).
+    pub via_root: BTreeSet<String>,
+    /// Partitions of a database with publications, each with the tables that it is a partition of.
+    pub ancestors: BTreeMap<String, BTreeSet<String>>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,
     /// Followed tables without an index by which an apply worker finds a row, each with the number of
@@ -124,7 +131,7 @@ pub fn question() -> String {
               SELECT pubname, json_object_agg(format('%I.%I', t.schemaname, t.tablename), \
                 (SELECT json_object_agg(quote_ident(a.attname), format_type(a.atttypid, a.atttypmod)) \
                  FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (t.attnames) \
-                   AND a.attgenerated = '')) \
+                   AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000))) \
                 AS columns, sum(sum(cardinality(t.attnames))) OVER () AS number \
               FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t \
                 JOIN pg_namespace n ON n.nspname = t.schemaname \
@@ -138,6 +145,13 @@ pub fn question() -> String {
                 JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
                   AND a.attgenerated = '' GROUP BY 1) h), \
+           'generated', (SELECT coalesce(json_object_agg(name, columns), '{{}}') FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS name, \
+                json_object_agg(quote_ident(a.attname), a.attgenerated::text) AS columns \
+              FROM (SELECT DISTINCT srrelid FROM pg_subscription_rel LIMIT {most}) r \
+                JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+                  AND a.attgenerated <> '' GROUP BY 1) g), \
            'enums', (SELECT coalesce(json_object_agg(name, labels) FILTER (WHERE number <= {enums}), '{{}}') \
               FROM (SELECT format('%I.%I', n.nspname, t.typname) AS name, \
                 string_agg(quote_literal(e.enumlabel), ', ' ORDER BY e.enumsortorder) AS labels, \
@@ -146,6 +160,16 @@ pub fn question() -> String {
                 JOIN pg_namespace n ON n.oid = t.typnamespace GROUP BY 1) e), \
            'truncating', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
               WHERE pubtruncate), \
+           'via_root', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
+              WHERE pubviaroot), \
+           'ancestors', (SELECT coalesce(json_object_agg(name, above), '{{}}') FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS name, \
+                (SELECT json_agg(format('%I.%I', m.nspname, d.relname)) \
+                 FROM pg_partition_ancestors(c.oid) AS a(relid) JOIN pg_class d ON d.oid = a.relid \
+                   JOIN pg_namespace m ON m.oid = d.relnamespace WHERE d.oid <> c.oid) AS above \
+              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+              WHERE c.relispartition AND c.relkind IN ('r', 'p') AND EXISTS (SELECT FROM pg_publication) \
+              LIMIT {most}) p WHERE above IS NOT NULL), \
            'full', (SELECT coalesce(json_agg(DISTINCT format('%I.%I', n.nspname, c.relname)), '[]') \
               FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t \
                 JOIN pg_namespace n ON n.nspname = t.schemaname \
@@ -176,6 +200,11 @@ pub fn question() -> String {
 }
 
 impl Tables {
+    /// How the server generates a column of a followed table: `attgenerated`; None if it does not.
+    pub fn generates(&self, table: &str, column: &str) -> Option<&str> {
+        self.generated.get(table)?.get(column).map(String::as_str)
+    }
+
     /// What these publications have together. None if one of them is not there: publications may
     /// be made after their subscription.
     pub fn published(&self, publications: &[String]) -> Option<BTreeSet<&String>> {

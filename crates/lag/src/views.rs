@@ -52,6 +52,8 @@ pub struct Sender {
 pub struct Slot {
     pub slot_name: String,
     pub slot_type: SlotType,
+    /// The output plugin of a logical slot; a relay's slots tell none.
+    pub plugin: Option<String>,
     /// The database of a logical slot.
     pub database: Option<String>,
     pub temporary: bool,

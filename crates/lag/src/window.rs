@@ -130,6 +130,12 @@ impl NodeWindow {
         !self.samples.is_empty() && !self.troubles.iter().any(Trouble::is_blind)
     }
 
+    /// True if it may be reached at this host and port, by another name or address than those that are known
+    /// here.
+    pub(crate) fn may_be_at(&self, (host, port): &(String, String)) -> bool {
+        self.facts.setting("port") == Some(port.as_str()) && self.facts.may_listen_at(host)
+    }
+
     /// True for a standby that gets WAL from an archive only, by its settings.
     pub fn restores_only(&self) -> bool {
         let last = self.last().filter(|last| last.receiver.is_none());

@@ -43,22 +43,29 @@ pub struct ServedCluster {
     pub forecaster: Forecaster,
 }
 
-impl ServedCluster {
-    /// Begins to watch it.
-    fn start(self, settings: &Settings) -> ClusterSite {
-        let name = self.watched.cluster.clone();
-        let monitor = Arc::new(Monitor::start(self.watched, settings.clone()));
-        let keeper = self.keeper.map(|mut keeper| {
+/// Begins to watch clusters.
+fn start(clusters: Vec<ServedCluster>, settings: &Settings) -> Vec<ClusterSite> {
+    let (watched, rest): (Vec<_>, Vec<_>) = clusters
+        .into_iter()
+        .map(|it| (it.watched, (it.keeper, it.forecaster)))
+        .unzip();
+    let names: Vec<_> = watched.iter().map(|it| it.cluster.clone()).collect();
+    let monitors = Monitor::start_all(watched, settings);
+    let all = names.into_iter().zip(monitors).zip(rest);
+    let begin = |((name, monitor), (keeper, forecaster)): (_, (Option<Keeper>, Forecaster))| {
+        let monitor = Arc::new(monitor);
+        let keeper = keeper.map(|mut keeper| {
             keeper.start();
             Arc::new(keeper)
         });
         ClusterSite {
             name,
-            news: feed::start(&monitor, keeper.clone(), self.forecaster),
+            news: feed::start(&monitor, keeper.clone(), forecaster),
             monitor,
             keeper,
         }
-    }
+    };
+    all.map(begin).collect()
 }
 
 /// Serves until a signal ends it.
@@ -87,8 +94,7 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let doors = Arc::new(serving.doors);
     warn_about(address, &doors);
     let settings = serving.settings;
-    let clusters = serving.clusters.into_iter();
-    let clusters: Vec<ClusterSite> = clusters.map(|it| it.start(&settings)).collect();
+    let clusters = start(serving.clusters, &settings);
     let keepers: Vec<_> = clusters.iter().filter_map(|it| it.keeper.clone()).collect();
     let (stop, stopping) = watch::channel(false);
     let server = Server {

@@ -81,12 +81,7 @@ fn prepare(stage: &mut Stage) -> Result<Injected> {
     stage.primary.execute(
         "INSERT INTO copied SELECT generate_series(1, 1000); CREATE PUBLICATION extra FOR TABLE copied",
     )?;
-    let subscribe = format!(
-        "CREATE SUBSCRIPTION {EXTRA} CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
-         PUBLICATION {EXTRA} WITH (enabled = false)",
-        stage.primary.sockets().display(),
-        stage.primary.port()
-    );
+    let subscribe = subscribe(stage, " WITH (enabled = false)");
     stage.second.execute(&subscribe)?;
     for (which, sql) in [
         (Which::Second, "DROP SUBSCRIPTION extra"),
@@ -97,6 +92,16 @@ fn prepare(stage: &mut Stage) -> Result<Injected> {
         injected.undo.push((which, sql.to_owned()));
     }
     Ok(injected)
+}
+
+/// What makes the second subscriber follow the extra publication.
+fn subscribe(stage: &Stage, options: &str) -> String {
+    format!(
+        "CREATE SUBSCRIPTION {EXTRA} CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
+         PUBLICATION {EXTRA}{options}",
+        stage.primary.sockets().display(),
+        stage.primary.port()
+    )
 }
 
 fn begin(stage: &Stage) -> Result<()> {
@@ -163,10 +168,7 @@ pub(super) fn column_renamed(_: &Lab, stage: &mut Stage, strength: Strength) -> 
 /// A column of such a table has another type at the second subscriber.
 pub(super) fn other_type(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let (mut injected, name) = own_table(stage)?;
-    let column = stage.primary.query_text(&format!(
-        "SELECT attname::text FROM pg_attribute WHERE attrelid = '{name}'::regclass AND attname IN ('v', 'w')"
-    ))?;
-    let column = column.unwrap_or_default();
+    let column = column_of(stage, &name)?;
     let alter = |kind: &str| {
         format!(
             "ALTER TABLE {name} ALTER COLUMN {column} DROP DEFAULT, \
@@ -178,6 +180,108 @@ pub(super) fn other_type(_: &Lab, stage: &mut Stage, strength: Strength) -> Resu
     let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
     injected.undo.insert(1, (Which::Primary, drop));
     write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// A table that all follow is dropped on the publisher, and made anew under its other name.
+pub(super) fn table_anew(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let new = other(&name, &NAMES);
+    let column = column_of(stage, &name)?;
+    stage.primary.execute(&format!(
+        "DROP VIEW view_of_named; DROP TABLE {name}; \
+         CREATE TABLE {new} (id bigserial PRIMARY KEY, {column} text DEFAULT 'x'); \
+         CREATE VIEW view_of_named AS SELECT * FROM {new}; ALTER PUBLICATION p ADD TABLE {new}"
+    ))?;
+    // As the remedy leaves it, without the old table; or as if it had been renamed.
+    let alike = format!(
+        "DO $$ BEGIN IF to_regclass('{new}') IS NULL THEN ALTER TABLE {name} RENAME TO {new}; \
+         TRUNCATE {new}; ELSE DROP TABLE IF EXISTS {name}; END IF; END $$"
+    );
+    for which in [Which::First, Which::Second] {
+        injected.undo.insert(0, (which, alike.clone()));
+    }
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {new}");
+    injected.undo.insert(2, (Which::Primary, drop));
+    write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// The column of such a table that is no key.
+fn column_of(stage: &Stage, table: &str) -> Result<String> {
+    let column = stage.primary.query_text(&format!(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attname IN ('v', 'w')"
+    ))?;
+    Ok(column.unwrap_or_default())
+}
+
+/// A column of such a table is generated at the second subscriber.
+pub(super) fn generated(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let column = column_of(stage, &name)?;
+    stage.second.execute(&format!(
+        "ALTER TABLE {name} DROP COLUMN {column}, ADD COLUMN {column} text GENERATED ALWAYS AS ('own') STORED"
+    ))?;
+    let write_it = format!("ALTER TABLE {name} ALTER COLUMN {column} DROP EXPRESSION IF EXISTS");
+    injected.undo.insert(0, (Which::Second, write_it));
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
+    injected.undo.insert(1, (Which::Primary, drop));
+    write(stage, &mut injected, INSERT, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// A partitioned table is published as its subscriber has it, and then by other names: by those of its partitions.
+/// Strong: by its own.
+pub(super) fn by_partitions(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    partitioned(stage, strength.choose(true, false))
+}
+
+/// So it is, and rows are written.
+pub(super) fn written_by_partitions(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = partitioned(stage, true)?;
+    let insert = "INSERT INTO parts (v) VALUES ('x')";
+    write(stage, &mut injected, insert, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
+/// Publishes a partitioned table by its own name or by those of its partitions, lets the second subscriber copy it,
+/// and then publishes it the other way.
+fn partitioned(stage: &mut Stage, by_root: bool) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.primary.execute(
+        "CREATE TABLE parts (id bigserial PRIMARY KEY, v text) PARTITION BY RANGE (id); \
+         CREATE TABLE parts_one PARTITION OF parts FOR VALUES FROM (1) TO (4); \
+         CREATE TABLE parts_two PARTITION OF parts DEFAULT; \
+         INSERT INTO parts (v) SELECT 'copied' FROM generate_series(1, 5)",
+    )?;
+    stage.primary.execute(&format!(
+        "CREATE PUBLICATION {EXTRA} FOR TABLE parts WITH (publish_via_partition_root = {by_root})"
+    ))?;
+    let tables: &[&str] = if by_root { &["parts"] } else { &["parts_one", "parts_two"] };
+    for table in tables {
+        let create = format!("CREATE TABLE {table} (id bigint PRIMARY KEY, v text)");
+        stage.second.execute(&create)?;
+    }
+    stage.second.execute(&subscribe(stage, ""))?;
+    let drop = format!("DROP TABLE {}", tables.join(", "));
+    for (which, sql) in [
+        (Which::Second, "DROP SUBSCRIPTION extra"),
+        (Which::Second, drop.as_str()),
+        (Which::Primary, "DROP PUBLICATION extra"),
+        (Which::Primary, "DROP TABLE parts"),
+    ] {
+        injected.undo.push((which, sql.to_owned()));
+    }
+    stage.await_copies(Which::Second)?;
+    stage.calm()?;
+    stage.primary.execute(&format!(
+        "ALTER PUBLICATION {EXTRA} SET (publish_via_partition_root = {})",
+        !by_root
+    ))?;
     Ok(injected)
 }
 

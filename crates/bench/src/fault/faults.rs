@@ -111,6 +111,12 @@ pub const BLOCKED_BELOW: &str = "initial copy blocked at the subscriber";
 /// The column that has another name on the publisher.
 pub const RENAMED_COLUMN: &str = "column renamed on the publisher";
 
+/// The table that is dropped on the publisher and made anew.
+pub const TABLE_ANEW: &str = "table dropped and made anew on the publisher";
+
+/// The column that the subscriber generates.
+pub const GENERATED_COLUMN: &str = "column generated at the subscriber";
+
 /// The role that is not there.
 pub const NO_ROLE: &str = "subscription's role not there";
 
@@ -378,6 +384,31 @@ pub const FAULTS: &[Fault] = &[
         copies::table_renamed,
     ),
     fault(
+        TABLE_ANEW,
+        Cause::TableRenamed,
+        copies::table_anew,
+    ),
+    fault(
+        GENERATED_COLUMN,
+        Cause::ColumnsMissing,
+        copies::generated,
+    ),
+    fault(
+        "slot of another output plugin",
+        Cause::SlotUnsuitable,
+        missing::other_plugin,
+    ),
+    risky(fault(
+        "partitioned table published by other names",
+        Cause::PartitionRootDiffers,
+        copies::by_partitions,
+    )),
+    fault(
+        "partitioned table written by other names",
+        Cause::PartitionRootDiffers,
+        copies::written_by_partitions,
+    ),
+    fault(
         RENAMED_COLUMN,
         Cause::ColumnsMissing,
         copies::column_renamed,
@@ -509,14 +540,15 @@ mod tests {
     use super::*;
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
-    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs` and
-    /// `doctor_unfed.rs` beside it.
+    /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs`,
+    /// `doctor_unfed.rs` and `doctor_standbys.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::TwoPrimaries,
         Cause::SlotTaken,
         Cause::TimelineDiverged,
         Cause::NoWayToPrimary,
+        Cause::UpstreamNotAsked,
         Cause::RestoreFails,
         Cause::RestoreSlow,
         Cause::ReplicaGone,
@@ -533,6 +565,7 @@ mod tests {
         Cause::ReplicaRowsMissing,
         Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
+        Cause::NotArchivedYet,
         Cause::ChecksumFailures,
     ];
 

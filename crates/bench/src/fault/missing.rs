@@ -152,6 +152,50 @@ pub(super) fn subscription_lost(
     Ok(injected)
 }
 
+/// The slot of the second subscription is made again, for another program.
+pub(super) fn other_plugin(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const NAMES: &str = "('second', 'second_pgoutput')";
+    let mut injected = Injected::default();
+    disable(stage)?;
+    for sql in [
+        "SELECT pg_drop_replication_slot('second')",
+        "SELECT pg_create_logical_replication_slot('second', 'test_decoding')",
+    ] {
+        stage.primary.execute(sql)?;
+    }
+    stage.second.execute("ALTER SUBSCRIPTION second ENABLE")?;
+    // Whichever it uses: its slot is as it was, and at the same position.
+    let own = [
+        "ALTER SUBSCRIPTION second DISABLE",
+        "ALTER SUBSCRIPTION second SET (slot_name = 'second')",
+    ];
+    for sql in own {
+        injected.undo.push((Which::Second, sql.to_owned()));
+    }
+    let released = format!(
+        "DO $$ BEGIN FOR tenth IN 1..600 LOOP \
+           EXIT WHEN NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name IN {NAMES} AND active); \
+           PERFORM pg_sleep(0.1); \
+         END LOOP; END $$"
+    );
+    let kept = format!(
+        "SELECT pg_copy_logical_replication_slot(max(slot_name::text)::name, 'kept', false, 'pgoutput') \
+         FROM pg_replication_slots WHERE slot_name IN {NAMES}"
+    );
+    let dropped = format!(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name IN {NAMES}"
+    );
+    let back = "SELECT pg_copy_logical_replication_slot('kept', 'second')";
+    let end = "SELECT pg_drop_replication_slot('kept')";
+    for sql in [&released, &kept, &dropped, back, end] {
+        injected.undo.push((Which::Primary, sql.to_owned()));
+    }
+    let enable = "ALTER SUBSCRIPTION second ENABLE";
+    injected.undo.push((Which::Second, enable.to_owned()));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
 /// Disables the second subscription, and waits until its slot is free.
 fn disable(stage: &mut Stage) -> Result<()> {
     stage.second.execute("ALTER SUBSCRIPTION second DISABLE")?;

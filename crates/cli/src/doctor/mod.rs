@@ -416,6 +416,7 @@ mod tests {
     pub(super) fn link(replica: &str, lag_ms: f64) -> LinkReport {
         LinkReport {
             upstream: "primary".to_owned(),
+            streams_from: None,
             replica: replica.to_owned(),
             kind: LinkKind::Physical,
             slot: None,
@@ -485,6 +486,7 @@ mod tests {
             usable,
             version: 0,
             identity: None,
+            database: String::new(),
             relay_version: None,
             samples: 0,
             troubles: Vec::new(),

@@ -302,7 +302,7 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
         };
         vec![
             cut_name(&link.replica, 14),
-            cut_name(&link.upstream, 10),
+            cut_name(link.streams_from.as_ref().unwrap_or(&link.upstream), 10),
             link.kind_words().to_owned(),
             of_lag(lag(link)),
             of_lag(seconds(link.lag_max_ms)),

@@ -90,10 +90,7 @@ impl TopArgs {
 /// Runs `lockstep top`. After `--count` samples the exit code tells whether something lags; a
 /// user who quits gets exit code 0.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
-    let clusters = args.nodes.clusters()?.into_iter();
-    let monitors: Vec<Monitor> = clusters
-        .map(|watched| Monitor::start(watched, args.settings()))
-        .collect();
+    let monitors = Monitor::start_all(args.nodes.clusters()?, &args.settings());
     let last = match args.output {
         Output::Text if screen::is_there() => screen::run(&monitors, args.count)?,
         output => plain::run(&monitors, output, args.count, &mut io::stdout().lock())?,

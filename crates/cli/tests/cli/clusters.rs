@@ -509,9 +509,32 @@ fn a_server_that_is_named_twice_is_noticed() {
         "{}",
         said.text
     );
+    let path = file.to_str().unwrap();
+    let serve = Serve::start(&["--nodes", path, "--window", "5"]);
+    for cluster in ["one", "two"] {
+        let state = until("it is noticed", || {
+            let state = serve.get(&format!("/api/state?cluster={cluster}")).json();
+            let unknown = state["diagnosis"]["unknown"].to_string();
+            unknown.contains(words).then_some(state)
+        });
+        assert_eq!(state["verdict"]["level"], "blind", "{state}");
+    }
+    drop(serve);
+    let top = ["top", "--nodes", path, "--window", "5", "--count", "6"];
+    let top = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(top)
+        .output()
+        .unwrap();
+    assert_eq!(top.status.code(), Some(7), "{top:?}");
     let same = b.conninfo(SUPERUSER).replace("host=", "host=/tmp/nowhere,");
     let said = ask(&[node("one", "c", "standby", &same)]);
     assert_eq!(said.code, 7, "{}", said.text);
     let words = "c is the same server as b, at another address";
     assert!(plain(&said.text).contains(words), "{}", said.text);
+    let serve = Serve::start(&["--nodes", path, "--window", "5"]);
+    until("it is noticed in one cluster", || {
+        let state = serve.get("/api/state").json();
+        let unknown = state["diagnosis"]["unknown"].to_string();
+        unknown.contains(words).then_some(())
+    });
 }

@@ -5,12 +5,13 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, monitor, untroubled};
 use crate::relay_support::{until, until_answer};
 use lockstep_bench::fault::Writer;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
 use lockstep_lag::Role;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
@@ -349,4 +350,90 @@ fn the_extension_s_figures_are_used() {
         node.extension.as_ref()?.lag_ms.filter(|ms| *ms >= least)
     });
     standby.run("SELECT pg_wal_replay_resume()");
+}
+
+/// What doctor says of the primary and the second standby, and of the first if it is named.
+fn without_first(cascade: &Cascade, first: Option<&str>) -> (i32, Value) {
+    let [primary, second] =
+        [&cascade.primary, &cascade.second].map(|server| server.conninfo(SUPERUSER));
+    let mut args = vec!["--primary", &primary, "--standby", &second];
+    args.extend(first.iter().flat_map(|conninfo| ["--standby", *conninfo]));
+    args.extend(["--seconds", "3", "--output", "json"]);
+    let _writer = cascade.write();
+    let said = doctor(&args);
+    let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+    (said.code, json)
+}
+
+/// The upstream of a standby is not named, or is down: no other server is to blame, and nothing moves the standby
+/// before that one is looked at.
+#[test]
+fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
+    let mut cascade = Cascade::start();
+    cascade.caught_up();
+    let place = format!(
+        "{}:{}",
+        cascade.first.sockets().display(),
+        cascade.first.port()
+    );
+    let (code, json) = without_first(&cascade, None);
+    let said = json["unknown"].to_string();
+    assert_eq!(code, 7, "{said} {}", brief(&json));
+    assert!(said.contains(&format!("it streams from {place}, which is not named here")), "{said}");
+    assert_eq!(causes(&json), [""; 0], "{}", brief(&json));
+
+    let sql = "SELECT pid::text FROM pg_stat_replication";
+    let walsender = cascade.first.query_text(sql).unwrap().unwrap();
+    let walsender = Pid::from_raw(walsender.parse().unwrap());
+    signal::kill(walsender, Signal::SIGSTOP).unwrap();
+    let (code, json) = without_first(&cascade, None);
+    signal::kill(walsender, Signal::SIGCONT).unwrap();
+    assert_eq!((code, causes(&json)), (6, vec!["upstream_not_asked".to_owned()]), "{}", brief(&json));
+    let remedies = json["findings"][0]["remedies"].to_string();
+    assert!(remedies.contains(&place) && !remedies.contains("primary_conninfo"), "{remedies}");
+    cascade.caught_up();
+
+    let first = cascade.first.conninfo(SUPERUSER);
+    cascade.first.stop(Stop::Fast).unwrap();
+    let receivers = "SELECT count(written_lsn)::text FROM pg_stat_wal_receiver";
+    until_answer(&cascade.second, receivers, "0");
+    for (named, code, begins) in [(None, 6, "name the server at "), (Some(first.as_str()), 4, "let ")] {
+        let (found, json) = without_first(&cascade, named);
+        assert_eq!(found, code, "{} {}", json["unknown"], brief(&json));
+        assert_eq!(causes(&json), ["upstream_elsewhere"], "{}", brief(&json));
+        let remedy = json["findings"][0]["remedies"][0].as_str().unwrap();
+        assert!(remedy.starts_with(begins), "{remedy}");
+    }
+}
+
+/// Two standbys that follow each other, and the remedy as it is printed.
+#[test]
+fn a_ring_is_opened_by_its_remedy() {
+    let cascade = Cascade::start();
+    let back = format!(
+        "host={} port={} user={SUPERUSER}",
+        cascade.second.sockets().display(),
+        cascade.second.port()
+    );
+    cascade.first.run("ALTER SYSTEM SET primary_slot_name = ''");
+    set_upstream(&cascade.first, &back);
+    let follows = "SELECT count(*)::text FROM pg_stat_replication";
+    until_answer(&cascade.second, follows, "1");
+    until_answer(&cascade.primary, follows, "0");
+    cascade.primary.run("INSERT INTO t VALUES ('after')");
+    let (code, json) = cascade.examine(3);
+    assert_eq!((code, causes(&json).first().unwrap().as_str()), (6, "no_way_to_primary"), "{}", brief(&json));
+    let remedies = json["findings"][0]["remedies"].as_array().unwrap();
+    let remedy = remedies[0].as_str().unwrap();
+    let pasted = Pasted::of(remedy);
+    let server = match pasted.place.as_str() {
+        FIRST => &cascade.first,
+        SECOND => &cascade.second,
+        other => panic!("{other}: {remedy}"),
+    };
+    pasted.execute(server, &pasted.statements);
+    let rows = "SELECT count(*)::text FROM t WHERE v = 'after'";
+    for server in [&cascade.first, &cascade.second] {
+        until_answer(server, rows, "1");
+    }
 }

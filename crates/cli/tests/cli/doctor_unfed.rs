@@ -1,7 +1,8 @@
 //! Doctor on a standby that does not stream, and on one that restores all its WAL from an archive.
 
+use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor};
-use crate::relay_support::until_answer;
+use crate::relay_support::{until, until_answer};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
@@ -169,6 +170,21 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     assert_eq!(json["links"][0]["behind"], false, "{}", brief(&json));
     assert_eq!(code, 0, "{}", json["unknown"]);
 
+    // What is not archived yet is not there, and with the remedy that is bounded.
+    pair.primary.run("INSERT INTO t VALUES (7)");
+    let (code, json) = pair.examine();
+    assert_eq!(causes(&json), ["not_archived_yet"], "{}", brief(&json));
+    assert_eq!((code, &json["healthy"]), (0, &Value::Bool(false)));
+    let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
+    let remedy = remedies.find(|it| it.to_string().contains("archive_timeout = '60s'"));
+    let pasted = Pasted::of(remedy.unwrap().as_str().unwrap());
+    pasted.execute(&pair.primary, &pasted.statements);
+    until_answer(&pair.primary, "SHOW archive_timeout", "1min");
+    let (code, json) = pair.examine();
+    assert_eq!((code, &json["healthy"]), (0, &Value::Bool(true)), "{}", brief(&json));
+    pair.archive(1);
+    until_answer(&pair.standby, "SELECT count(*)::text FROM t WHERE id = 7", "1");
+
     // A conflict is one here, too.
     let mut reader = pair.standby.connect(SUPERUSER, "reader").unwrap();
     reader
@@ -203,10 +219,15 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     pair.archive(1);
     pair.assert_first("restore_slow");
     pair.set("restore_command", &format!("cp {}/%f %p", pair.archive));
-    until_answer(&pair.standby, rows, "8");
+    until_answer(&pair.standby, rows, "9");
 
+    // One segment that stays away is enough.
     pair.set("restore_command", "/bin/false");
-    pair.archive(4);
+    pair.archive(1);
+    until("a segment is missed", || {
+        (causes(&pair.examine().1).first()? == "restore_fails").then_some(())
+    });
+    pair.archive(3);
     let json = pair.assert_first("restore_fails");
     // As the remedy says, with a command that works.
     let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
@@ -215,5 +236,5 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         let sql = sql.replace("...", &format!("cp {}/%f %p", pair.archive));
         pair.standby.execute(&sql).unwrap();
     }
-    until_answer(&pair.standby, rows, "12");
+    until_answer(&pair.standby, rows, "13");
 }

@@ -13,6 +13,7 @@ mod doctor;
 mod doctor_all_clear;
 mod doctor_matrix;
 mod doctor_names;
+mod doctor_pasted;
 mod doctor_pooled;
 mod doctor_relay;
 mod doctor_replica;

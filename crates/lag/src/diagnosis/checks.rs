@@ -13,6 +13,7 @@ use crate::diagnosis::{Finding, LinkReport};
 use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::LinkKind;
+use crate::points::may_lack_segment;
 use crate::questions::Part;
 use crate::rules::{
     Cause, Copying, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
@@ -334,9 +335,17 @@ fn streams(place: &Place<'_, '_>) -> Result<String, String> {
         };
     };
     let receiver = replica.last().and_then(|last| last.receiver.as_ref());
-    match receiver.and_then(|receiver| receiver.status.as_ref()) {
+    let status = receiver.and_then(|receiver| receiver.status.as_ref());
+    if let (Some(unasked), Some(_)) = (&link.unasked, status) {
+        return Err(format!("it streams from {}", unasked.words()));
+    }
+    match status {
         Some(ReceiverStatus::Streaming) => Ok(format!("it streams from {upstream}")),
         Some(other) => Err(format!("its walreceiver is {other}")),
+        None if may_lack_segment(link) => Err(format!(
+            "a segment that {upstream} has filled is not restored, and whether it is archived is not known: watch for \
+             longer (--seconds) than wal_retrieve_retry_interval"
+        )),
         None if link.is_archived() && !report.behind => {
             Ok("it restores from an archive, and gets on".to_owned())
         }

@@ -2,35 +2,60 @@
 
 use std::collections::BTreeMap;
 
-use super::{Diagnosis, NodeReport};
+use super::Diagnosis;
 use crate::node::Role;
 use crate::sample::Identity;
+
+/// A server as it was named, and what it says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    name: String,
+    identity: Identity,
+    /// Of a subscriber, which may belong to several clusters: the database.
+    database: Option<String>,
+}
+
+/// The servers of a diagnosis that say which they are.
+pub fn named(diagnosis: &Diagnosis) -> Vec<Named> {
+    let nodes = diagnosis.nodes.iter();
+    let named = nodes.filter_map(|node| {
+        let is_subscriber = node.role == Role::Subscriber;
+        Some(Named {
+            name: node.name.clone(),
+            identity: node.identity.clone()?,
+            database: is_subscriber.then(|| node.database.clone()),
+        })
+    });
+    named.collect()
+}
 
 /// Adds to each diagnosis which of its servers are named twice, by what they say of themselves: what is said
 /// of such a cluster counts a server for two. A subscriber is a database, and may belong to several clusters.
 pub fn add_named_twice(clusters: &[Option<&str>], diagnoses: &mut [Diagnosis]) {
-    let named = clusters.iter().copied().zip(diagnoses.iter());
-    for (index, words) in named_twice(&named.collect::<Vec<_>>()) {
+    let all: Vec<Vec<Named>> = diagnoses.iter().map(named).collect();
+    let all = clusters.iter().copied().zip(all.iter().map(Vec::as_slice));
+    for (index, words) in named_twice(&all.collect::<Vec<_>>()) {
         if let Some(diagnosis) = diagnoses.get_mut(index) {
-            diagnosis.healthy = false;
-            diagnosis.unknown.push(words);
+            add(diagnosis, words);
         }
     }
 }
 
+/// Adds that a server of a diagnosis is named twice.
+pub fn add(diagnosis: &mut Diagnosis, words: String) {
+    diagnosis.healthy = false;
+    diagnosis.unknown.push(words);
+}
+
 /// What is not known for that reason, each with the place of its cluster.
-fn named_twice(clusters: &[(Option<&str>, &Diagnosis)]) -> Vec<(usize, String)> {
-    let nodes = clusters.iter().enumerate().flat_map(|(index, (_, it))| {
-        let servers = it.nodes.iter().filter(|node| node.role != Role::Subscriber);
-        servers.map(move |node| (index, node))
-    });
-    let mut seen: BTreeMap<&Identity, (usize, &NodeReport)> = BTreeMap::new();
+pub fn named_twice(clusters: &[(Option<&str>, &[Named])]) -> Vec<(usize, String)> {
+    let nodes = clusters.iter().enumerate();
+    let nodes = nodes.flat_map(|(index, (_, nodes))| nodes.iter().map(move |node| (index, node)));
+    let mut seen: BTreeMap<_, (usize, &Named)> = BTreeMap::new();
     let mut found = Vec::new();
     for (index, node) in nodes {
-        let Some(identity) = &node.identity else {
-            continue;
-        };
-        let (first, same) = *seen.entry(identity).or_insert((index, node));
+        let own = node.database.as_ref().map(|database| (index, database));
+        let (first, same) = *seen.entry((&node.identity, own)).or_insert((index, node));
         let is_itself = first == index && same.name == node.name;
         if is_itself {
             continue;
@@ -39,8 +64,12 @@ fn named_twice(clusters: &[(Option<&str>, &Diagnosis)]) -> Vec<(usize, String)> 
             Some((Some(name), _)) if clusters.len() > 1 => format!(" of cluster {name}"),
             _ => String::new(),
         };
+        let what = match node.database {
+            Some(_) => "database of the same server",
+            None => "server",
+        };
         let words = format!(
-            "{}{} is the same server as {}{}, at another address: name it once",
+            "{}{} is the same {what} as {}{}, at another address: name it once",
             node.name,
             of(index),
             same.name,
@@ -75,15 +104,26 @@ mod tests {
     fn a_server_is_known_by_what_it_says_of_itself() {
         let one = cluster(&[("a", Role::Primary, 1), ("b", Role::Standby, 2)]);
         let two = cluster(&[("c", Role::Primary, 2), ("s", Role::Subscriber, 1)]);
+        let [one, two] = [&one, &two].map(named);
         let found = named_twice(&[(Some("one"), &one), (Some("two"), &two)]);
         let words = "c of cluster two is the same server as b of cluster one, at another address: name it once";
         assert_eq!(found, [(0, words.to_owned()), (1, words.to_owned())]);
         let twice = cluster(&[("a", Role::Primary, 1), ("b", Role::Standby, 1)]);
         let words = "b is the same server as a, at another address: name it once";
-        assert_eq!(named_twice(&[(None, &twice)]), [(0, words.to_owned())]);
+        let of_one = |of: &Diagnosis| named_twice(&[(None, &named(of))]);
+        assert_eq!(of_one(&twice), [(0, words.to_owned())]);
         // One whose start is not known may be any.
         let unknown = cluster(&[("a", Role::Primary, 0), ("b", Role::Standby, 0)]);
-        assert_eq!(named_twice(&[(None, &unknown)]), []);
+        assert_eq!(of_one(&unknown), []);
+        // A subscriber is a database of one cluster.
+        let subscribers = cluster(&[("s", Role::Subscriber, 1), ("t", Role::Subscriber, 1)]);
+        let words = "t is the same database of the same server as s, at another address: name it once";
+        assert_eq!(of_one(&subscribers), [(0, words.to_owned())]);
+        let alone = cluster(&[("s", Role::Subscriber, 1), ("p", Role::Primary, 1)]);
+        assert_eq!(of_one(&alone), []);
+        let both = named(&alone);
+        let found = named_twice(&[(Some("one"), &both[..1]), (Some("two"), &both[..1])]);
+        assert_eq!(found, []);
         let mut all = [twice];
         add_named_twice(&[None], &mut all);
         assert!(!all[0].healthy && all[0].unknown.iter().any(|it| it == words));

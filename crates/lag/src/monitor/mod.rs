@@ -18,6 +18,7 @@ use lockstep_service::clock::unix_ms;
 use tracing::{info, warn};
 
 use crate::diagnosis::diagnose;
+use crate::diagnosis::twice::{self, Named, named, named_twice};
 use crate::node::Node;
 use crate::nodes::Watched;
 use crate::patroni::{Members, Membership, News};
@@ -64,9 +65,15 @@ struct Asked {
     over: AtomicBool,
 }
 
+/// The servers of all clusters that one program watches, each with the name of its cluster.
+type Roll = Mutex<Vec<(Option<String>, Vec<Named>)>>;
+
 #[derive(Debug)]
 struct MonitorParts {
     cluster: Option<String>,
+    /// The place of the cluster in the roll.
+    place: usize,
+    roll: Arc<Roll>,
     settings: Settings,
     began: Instant,
     /// The nodes now, in the order in which they are shown.
@@ -89,11 +96,27 @@ struct Published {
 }
 
 impl Monitor {
-    /// Starts to watch. The first state says that nothing is known yet.
+    /// Starts to watch clusters. The first state of each says that nothing is known yet.
+    pub fn start_all(clusters: Vec<Watched>, settings: &Settings) -> Vec<Self> {
+        let roll = clusters.iter().map(|it| (it.cluster.clone(), Vec::new()));
+        let roll: Arc<Roll> = Arc::new(Mutex::new(roll.collect()));
+        let places = clusters.into_iter().enumerate();
+        let start = |(place, watched)| Self::join(watched, settings.clone(), place, &roll);
+        places.map(start).collect()
+    }
+
+    /// Starts to watch a cluster alone.
     pub fn start(watched: Watched, settings: Settings) -> Self {
+        let roll = Arc::new(Mutex::new(vec![(watched.cluster.clone(), Vec::new())]));
+        Self::join(watched, settings, 0, &roll)
+    }
+
+    fn join(watched: Watched, settings: Settings, place: usize, roll: &Arc<Roll>) -> Self {
         let first = MonitorState::unknown(&watched, &settings);
         let shared = Arc::new(MonitorParts {
             cluster: watched.cluster,
+            place,
+            roll: Arc::clone(roll),
             asked: Mutex::default(),
             membership: Mutex::new(watched.membership),
             beats: Mutex::default(),
@@ -230,6 +253,21 @@ impl MonitorParts {
         }
     }
 
+    /// Which servers of this cluster are named twice, here or in another cluster that is watched.
+    fn named_twice(&self, diagnosis: &crate::Diagnosis) -> Vec<String> {
+        let mut roll = lock(&self.roll);
+        if let Some((_, own)) = roll.get_mut(self.place) {
+            *own = named(diagnosis);
+        }
+        let all = roll.iter();
+        let all: Vec<_> = all
+            .map(|(cluster, nodes)| (cluster.as_deref(), nodes.as_slice()))
+            .collect();
+        let found = named_twice(&all).into_iter();
+        let found = found.filter(|(place, _)| *place == self.place);
+        found.map(|(_, words)| words).collect()
+    }
+
     fn publish(&self) {
         let asked = lock(&self.asked).clone();
         let nodes: Vec<Node> = asked.iter().map(|one| one.node.clone()).collect();
@@ -241,7 +279,10 @@ impl MonitorParts {
         let at_ms = unix_ms();
         window.remembered = Some(lock(&self.published).history.remembered(at_ms));
         let now = self.began.elapsed();
-        let diagnosis = diagnose(&window);
+        let mut diagnosis = diagnose(&window);
+        for words in self.named_twice(&diagnosis) {
+            twice::add(&mut diagnosis, words);
+        }
         let mut shown = state::nodes(&nodes, &window, &diagnosis);
         state::note_ages(&mut shown, &window, now);
         let beats = lock(&self.beats).clone();

@@ -70,6 +70,8 @@ causes! {
     NoFreeWalsender = "no_free_walsender",
     /// Standbys follow each other, so that nothing comes to them from a primary.
     NoWayToPrimary = "no_way_to_primary",
+    /// A standby gets its WAL from a server that was not asked.
+    UpstreamNotAsked = "upstream_not_asked",
     /// `restore_command` does not get WAL that is archived.
     RestoreFails = "restore_fails",
     /// `restore_command` is slower than the WAL.
@@ -94,11 +96,16 @@ causes! {
     InitialSyncBlocked = "initial_sync_blocked",
     /// The slot of a subscription is on no server.
     SubscriptionSlotMissing = "subscription_slot_missing",
+    /// The slot of a subscription is one that no apply worker can use.
+    SlotUnsuitable = "slot_unsuitable",
     /// A subscription follows a publication that is not there.
     PublicationMissing = "publication_missing",
     /// A published table has another name than the one that a subscription follows.
     TableRenamed = "table_renamed",
-    /// A subscriber's table lacks published columns.
+    /// A partitioned table is followed by its own name and published by those of its partitions, or the other
+    /// way round.
+    PartitionRootDiffers = "partition_root_differs",
+    /// A subscriber's table lacks published columns, or generates them itself.
     ColumnsMissing = "columns_missing",
     /// A subscriber's server has no worker left for a subscription.
     NoFreeWorker = "no_free_worker",
@@ -164,6 +171,9 @@ causes! {
     ReplicaCopying = "replica_copying",
     /// WAL is not archived.
     ArchiverFailing = "archiver_failing",
+    /// What a primary has written since its last archived segment is not on a standby that restores from the
+    /// archive.
+    NotArchivedYet = "not_archived_yet",
     /// Replay cancels queries.
     QueriesCancelled = "queries_cancelled",
     /// A prepared transaction that nobody ends keeps rows and WAL.

@@ -70,7 +70,7 @@ fn lost(view: &View<'_>) -> Vec<Evidence> {
     let links = view.links.iter().filter(|link| link.is_behind());
     for link in links.filter(|link| !link.is_relayed() && !link.is_archived()) {
         let share = late_share(link, |at| !is_connected(link, at));
-        let restarted = restarted(link);
+        let restarted = restarted(link).filter(|_| link.unasked.is_none());
         if share < MOSTLY || !comes_back(link, restarted) || ended(view, link.upstream) {
             continue;
         }
@@ -95,7 +95,7 @@ fn lost(view: &View<'_>) -> Vec<Evidence> {
                     .fact("upstream_up_ms", up_ms, words)
                     .name("restarted", &link.upstream.name)
             }
-            None => evidence.name("kept_up", &link.upstream.name),
+            None => evidence.name("kept_up", link.feeder()),
         };
         let wait = link.replica.map(|node| (node, retry(node)));
         let wait = wait.filter(|(_, wait)| wait.as_secs_f64() * 1000.0 > LONG_RETRY_MS);

@@ -72,7 +72,9 @@ pub(super) fn receiver_halts(link: &Link<'_>) -> bool {
     let silent_ms = node
         .last()
         .and_then(|sample| sample.receiver.as_ref()?.message_age_ms);
-    let silent = silent_ms >= Some(SILENT_MS) && flushes < MOSTLY;
+    // An upstream that was not asked may have nothing to send.
+    let is_fed = link.unasked.is_none();
+    let silent = silent_ms >= Some(SILENT_MS) && flushes < MOSTLY && is_fed;
     link.is_behind() && takes_none(link) && (stopped >= MOSTLY || silent)
 }
 
@@ -96,8 +98,11 @@ pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
                 behind,
                 format!("{} behind {}", bytes(behind), link.upstream.name),
             )
-            .setting(node, "wal_receiver_timeout")
-            .setting(link.upstream, "wal_sender_timeout");
+            .setting(node, "wal_receiver_timeout");
+        let evidence = match link.unasked {
+            None => evidence.setting(link.upstream, "wal_sender_timeout"),
+            Some(_) => evidence,
+        };
         let process = last.and_then(process_of);
         found.push(of_process(evidence, process, stopped));
     }

@@ -33,6 +33,7 @@ mod logical;
 mod machine;
 #[cfg(test)]
 mod overlooked_tests;
+mod partitions;
 mod paused;
 mod primaries;
 mod published;
@@ -68,10 +69,15 @@ mod table;
 mod tests;
 #[cfg(test)]
 mod together_tests;
+mod unarchived;
+mod unasked;
+#[cfg(test)]
+mod unasked_tests;
 mod unconfirmed;
 mod unfed;
 #[cfg(test)]
 mod unfed_tests;
+mod unsuitable;
 #[cfg(test)]
 mod way_tests;
 
@@ -210,7 +216,7 @@ impl Evidence {
             names: BTreeMap::new(),
         };
         evidence = evidence
-            .name("upstream", &link.upstream.name)
+            .name("upstream", link.feeder())
             .name("server", server(link));
         if link.replica.is_some() {
             evidence = evidence.name("node", &link.name);
@@ -303,13 +309,14 @@ impl Rule {
             "disabled_subscription",
             "failed_subscription",
             "publication",
+            "plugin",
         ] {
             if let Some(name) = names.get_mut(name) {
                 *name = identifier(name);
             }
         }
         // They stand inside quotes. No server allows such a slot, but one may claim it.
-        for name in ["slot", "absent_slot", "unowned_slot", "gid"] {
+        for name in ["slot", "absent_slot", "missing_slot", "unowned_slot", "spare", "gid"] {
             if let Some(name) = names.get_mut(name) {
                 *name = name.replace('\'', "''");
             }

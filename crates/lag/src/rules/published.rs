@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::partitions::{self, Otherwise};
 use super::renamed::{self, Renamed};
+use super::synchronised::{Copying, copying, uncopied};
 use super::{Evidence, Severity, View, identifier, in_database};
 use crate::link::Link;
 use crate::node::Role;
@@ -26,9 +28,11 @@ pub(super) struct Difference {
     /// Tables that it follows, and that the publisher does not have at all.
     absent: Vec<String>,
     pub(super) renamed: Vec<Renamed>,
+    /// Partitioned tables that it follows by other names than those by which they are published.
+    pub(super) otherwise: Vec<Otherwise>,
     pub(super) unfollowed: Vec<String>,
     /// The publisher and its database.
-    publisher: String,
+    pub(super) publisher: String,
     /// The first publication that the subscription follows.
     publication: String,
 }
@@ -111,10 +115,15 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Differe
     let renamed = renamed::pairs(&absent, &unfollowed, theirs, ours);
     absent.retain(|table| renamed.iter().all(|it| it.old != *table));
     unfollowed.retain(|table| renamed.iter().all(|it| it.new != *table));
+    unfollowed.retain(|table| !partitions::comes_via_root(table, followed, theirs));
+    let otherwise = partitions::otherwise(&unpublished, &unfollowed, followed, theirs);
+    unpublished.retain(|table| otherwise.iter().all(|it| !it.followed.contains(table)));
+    unfollowed.retain(|table| otherwise.iter().all(|it| !it.published.contains(table)));
     Ok(Difference {
         unpublished,
         absent,
         renamed,
+        otherwise,
         unfollowed,
         publisher: in_database(publisher, &database),
         publication: followed.publications.first().cloned().unwrap_or_default(),
@@ -203,8 +212,48 @@ pub(super) fn by_worker(link: &Link<'_>) -> Severity {
     }
 }
 
-/// Columns that are published, and that the subscriber's table does not have: its worker refuses changes of
-/// that table.
+/// Published columns that the subscriber's tables do not take.
+#[derive(Default)]
+struct Untaken<'v> {
+    /// Those that are not there, by table and name, with their types on the publisher.
+    missing: BTreeMap<(&'v String, &'v String), &'v String>,
+    /// Those that the subscriber generates itself, so.
+    generated: BTreeMap<(&'v String, &'v String), &'v String>,
+}
+
+fn untaken<'v>(followed: &'v Followed, theirs: &'v Tables, ours: &'v Tables) -> Untaken<'v> {
+    let mut found = Untaken::default();
+    let publications = followed.publications.iter();
+    let tables = publications.flat_map(|name| theirs.columns.get(name));
+    for (table, columns) in tables.flatten() {
+        let held = ours.held.get(table);
+        let Some(held) = held.filter(|_| followed.tables.contains(table)) else {
+            continue;
+        };
+        for (column, kind) in columns.iter().filter(|(column, _)| !held.contains(*column)) {
+            let place = match ours.generates(table, column).is_some() {
+                true => &mut found.generated,
+                false => &mut found.missing,
+            };
+            place.insert((table, column), kind);
+        }
+    }
+    found
+}
+
+/// Tables of a link's subscription that lack a published column, or generate it.
+pub(super) fn lacking_tables(view: &View<'_>, link: &Link<'_>) -> BTreeSet<String> {
+    let ours = link.replica.and_then(NodeWindow::last);
+    let Some(((followed, theirs), ours)) = followed(view, link).zip(ours) else {
+        return BTreeSet::new();
+    };
+    let Untaken { missing, generated } = untaken(followed, theirs, &ours.tables);
+    let all = missing.into_keys().chain(generated.into_keys());
+    all.map(|(table, _)| table.clone()).collect()
+}
+
+/// Columns that are published, and that the subscriber's table does not have or generates itself: its worker
+/// refuses changes of that table.
 pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in view.links.iter().filter(|link| link.subscription.is_some()) {
@@ -212,71 +261,117 @@ pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
         let Some(((followed, theirs), ours)) = followed(view, link).zip(ours) else {
             continue;
         };
-        let mut missing: BTreeMap<(&String, &String), &String> = BTreeMap::new();
-        let publications = followed.publications.iter();
-        for (table, columns) in publications
-            .flat_map(|name| theirs.columns.get(name))
-            .flatten()
-        {
-            let held = ours
-                .tables
-                .held
-                .get(table)
-                .filter(|_| followed.tables.contains(table));
-            let lacks = |column: &String| held.is_some_and(|held| !held.contains(column));
-            let lacking = columns.iter().filter(|(column, _)| lacks(column));
-            missing.extend(lacking.map(|(column, kind)| ((table, column), kind)));
-        }
-        if missing.is_empty() {
-            continue;
-        }
-        let names = missing
-            .keys()
-            .map(|(table, column)| format!("{column} of {table}"));
-        let names: Vec<String> = names.collect();
-        let add = missing
-            .iter()
-            .take(MOST_NAMED)
-            .map(|((table, column), kind)| {
-                format!("ALTER TABLE {table} ADD COLUMN {column} {kind};")
-            });
-        // What is of a schema is no type of PostgreSQL's own.
-        let kinds = missing.values().take(MOST_NAMED);
-        let kinds = kinds.map(|kind| kind.trim_end_matches("[]"));
-        let kinds: BTreeSet<&str> = kinds.filter(|kind| kind.contains('.')).collect();
-        let known = |kind: &&str| ours.tables.enums.contains_key(*kind);
-        let (enums, others): (Vec<&str>, Vec<&str>) = kinds
-            .into_iter()
-            .filter(|kind| !known(kind))
-            .partition(|kind| theirs.enums.contains_key(*kind));
-        let create = enums.iter().filter_map(|kind| {
-            let labels = theirs.enums.get(*kind)?;
-            Some(format!("CREATE TYPE {kind} AS ENUM ({labels});"))
-        });
-        let add = create.chain(add).collect::<Vec<_>>().join(" ");
-        let renamed = missing
-            .keys()
-            .filter_map(|(table, column)| renamed::column(view, link, table, column));
-        let renamed: Vec<String> = renamed.collect();
-        let severity = by_worker(link);
+        let Untaken { missing, generated } = untaken(followed, theirs, &ours.tables);
+        let lack = match (missing.is_empty(), generated.is_empty()) {
+            (true, true) => continue,
+            (false, true) => "missing",
+            (true, false) => "generated",
+            (false, false) => "missing or generated",
+        };
+        let copied = uncopied(link);
+        let mut places = missing.keys().chain(generated.keys());
+        let fails = copying(link) == Some(Copying::Fails)
+            && places.any(|(table, _)| copied.contains(table));
         let mut evidence = Evidence::of(link, 1.0)
-            .severity(severity)
-            .fact(
-                "missing_columns",
-                names.len() as f64,
-                format!("published columns that it does not have: {}", some(&names)),
-            )
-            .name("add", add)
-            .name("columns", some(&names));
-        if !others.is_empty() {
-            evidence = evidence.name("types", others.join(", "));
+            .severity(match fails {
+                true => Severity::Lag,
+                false => by_worker(link),
+            })
+            .name("lack", lack);
+        if !missing.is_empty() {
+            evidence = of_missing(evidence, view, link, theirs, &missing);
         }
-        if !renamed.is_empty() {
-            evidence = evidence.name("rename", renamed.join(" "));
+        if !generated.is_empty() {
+            evidence = of_generated(evidence, &ours.tables, &generated);
         }
         found.push(evidence);
     }
     found
+}
+
+/// Columns with their tables, in words.
+fn of_table<'v>(columns: impl Iterator<Item = &'v (&'v String, &'v String)>) -> Vec<String> {
+    let names = columns.map(|(table, column)| format!("{column} of {table}"));
+    names.collect()
+}
+
+/// Adds columns that are not there, and what makes them.
+fn of_missing(
+    mut evidence: Evidence,
+    view: &View<'_>,
+    link: &Link<'_>,
+    theirs: &Tables,
+    missing: &BTreeMap<(&String, &String), &String>,
+) -> Evidence {
+    let names = of_table(missing.keys());
+    let add = missing.iter().take(MOST_NAMED);
+    let add = add.map(|((table, column), kind)| {
+        format!("ALTER TABLE {table} ADD COLUMN {column} {kind};")
+    });
+    // What is of a schema is no type of PostgreSQL's own.
+    let kinds = missing.values().take(MOST_NAMED);
+    let kinds = kinds.map(|kind| kind.trim_end_matches("[]"));
+    let kinds: BTreeSet<&str> = kinds.filter(|kind| kind.contains('.')).collect();
+    let ours = link.replica.and_then(NodeWindow::last);
+    let known = |kind: &&str| ours.is_some_and(|ours| ours.tables.enums.contains_key(*kind));
+    let (enums, others): (Vec<&str>, Vec<&str>) = kinds
+        .into_iter()
+        .filter(|kind| !known(kind))
+        .partition(|kind| theirs.enums.contains_key(*kind));
+    let create = enums.iter().filter_map(|kind| {
+        let labels = theirs.enums.get(*kind)?;
+        Some(format!("CREATE TYPE {kind} AS ENUM ({labels});"))
+    });
+    let add = create.chain(add).collect::<Vec<_>>().join(" ");
+    let renamed = missing
+        .keys()
+        .filter_map(|(table, column)| renamed::column(view, link, table, column));
+    let renamed: Vec<String> = renamed.collect();
+    evidence = evidence
+        .fact(
+            "missing_columns",
+            names.len() as f64,
+            format!("published columns that it does not have: {}", some(&names)),
+        )
+        .name("add", add)
+        .name("columns", some(&names));
+    if !others.is_empty() {
+        evidence = evidence.name("types", others.join(", "));
+    }
+    if !renamed.is_empty() {
+        evidence = evidence.name("rename", renamed.join(" "));
+    }
+    evidence
+}
+
+/// Adds columns that are generated here, and what makes them columns that can be written. Only the values of
+/// those that are stored can be kept.
+fn of_generated(
+    mut evidence: Evidence,
+    ours: &Tables,
+    generated: &BTreeMap<(&String, &String), &String>,
+) -> Evidence {
+    let names = of_table(generated.keys());
+    let words = format!("published columns that it generates itself: {}", some(&names));
+    evidence = evidence
+        .fact("generated_columns", names.len() as f64, words)
+        .name("generated", some(&names));
+    let first = generated.iter().take(MOST_NAMED);
+    let (stored, computed): (Vec<_>, Vec<_>) =
+        first.partition(|((table, column), _)| ours.generates(table, column) == Some("s"));
+    let written = stored.iter().map(|((table, column), _)| {
+        format!("ALTER TABLE {table} ALTER COLUMN {column} DROP EXPRESSION;")
+    });
+    let anew = computed.iter().map(|((table, column), kind)| {
+        format!("ALTER TABLE {table} DROP COLUMN {column}, ADD COLUMN {column} {kind};")
+    });
+    let [written, anew]: [Vec<String>; 2] = [written.collect(), anew.collect()];
+    for (name, statements) in [("written", written), ("anew", anew)] {
+        if !statements.is_empty() {
+            evidence = evidence.name(name, statements.join(" "));
+        }
+    }
+    evidence
 }
 
 /// Most tables of a publication that a remedy names.

@@ -155,6 +155,7 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     let late = view.links.iter().filter(|link| link.is_behind());
+    let late = late.filter(|link| link.unasked.is_none());
     for link in late.filter(|link| !nothing_for(link) && !receiver_halts(link)) {
         let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive);
         let Some(idle) = idle_share(link) else {

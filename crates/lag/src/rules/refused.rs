@@ -95,6 +95,16 @@ pub(super) fn recreated(evidence: Evidence, link: &Link<'_>) -> Evidence {
         .name("subscription", subscription)
         .name("its_tables", tables.join(", "))
         .name("publications", quoted(followed).join(", "))
+        .name("with_slot", with_slot(link, subscription))
+}
+
+/// What names the slot where a subscription is made that would call it otherwise: by its own name, which may
+/// be none that a slot can have.
+fn with_slot(link: &Link<'_>, subscription: &str) -> String {
+    let slot = link.slot.as_deref().filter(|slot| *slot != subscription);
+    slot.map_or_else(String::new, |slot| {
+        format!(" WITH (slot_name = '{}')", slot.replace('\'', "''"))
+    })
 }
 
 /// Adds what is missing besides the slot, and how certain its publisher is: a slot on another server would
@@ -168,7 +178,8 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let words = format!("its slot {slot} is in use by {other}");
         let evidence = evidence.severity(Severity::Lag);
         let evidence = evidence.fact("taken_slots", 1.0, words);
-        Some(evidence.name("whose", "subscription").name("other", other))
+        let evidence = evidence.name("whose", "subscription").name("other", other);
+        Some(recreated(evidence, link))
     };
     workless(view).filter_map(taken).collect()
 }
@@ -250,7 +261,8 @@ pub(super) fn no_walsender(view: &View<'_>) -> Vec<Evidence> {
         let share = upstream.share(|sample| sample.senders.len() as f64 >= most);
         let taken = upstream.last()?.senders.len() as f64;
         let words = format!("all {most:.0} walsenders of {} are taken", upstream.name);
-        (share >= MOSTLY && upstream.role != Role::Relay).then(|| {
+        let is_its = upstream.role != Role::Relay && link.unasked.is_none();
+        (share >= MOSTLY && is_its).then(|| {
             let evidence = evidence.fact("taken_walsenders", taken, words);
             evidence.name("more", format!("{:.0}", (2.0 * most).max(10.0)))
         })

@@ -149,16 +149,14 @@ pub(super) fn column(
     missing: &str,
 ) -> Option<String> {
     let (followed, theirs) = followed(view, link)?;
-    let held = link
-        .replica
-        .and_then(NodeWindow::last)?
-        .tables
-        .held
-        .get(table)?;
+    let ours = &link.replica.and_then(NodeWindow::last)?.tables;
+    let held = ours.held.get(table)?;
     let publications = followed.publications.iter();
     let columns = publications.filter_map(|name| theirs.columns.get(name)?.get(table));
     let published: BTreeSet<&String> = columns.flat_map(|columns| columns.keys()).collect();
-    let lacking = published.iter().filter(|column| !held.contains(**column));
+    let is_there =
+        |column: &String| held.contains(column) || ours.generates(table, column).is_some();
+    let lacking = published.iter().filter(|column| !is_there(column));
     let lacking: Vec<&&String> = lacking.collect();
     let mut surplus = held.iter().filter(|column| !published.contains(column));
     match (lacking.as_slice(), surplus.next(), surplus.next()) {

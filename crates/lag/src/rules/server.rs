@@ -204,6 +204,7 @@ pub(super) fn page_images(view: &View<'_>) -> Vec<Evidence> {
     }
     let physical = view.links.iter();
     let physical = physical.filter(|link| link.kind == LinkKind::Physical);
+    let physical = physical.filter(|link| link.unasked.is_none());
     for link in physical.filter(|link| link.is_behind() && would_keep_up(link, share)) {
         let stages = [Stage::Send, Stage::Receive, Stage::Flush];
         let stages: f64 = stages.map(|stage| link.stage_share(stage)).iter().sum();

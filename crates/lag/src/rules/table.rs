@@ -1,9 +1,10 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, connection, consumer, gone, halted, horizon, lock, logical, machine, paused,
-    primaries, published, receive, refused, relay, renamed, replay, replica, ring, server,
-    spool_full, standing, synchronised, synchronous, unconfirmed, unfed,
+    Cause, Rule, connection, consumer, gone, halted, horizon, lock, logical, machine, partitions,
+    paused, primaries, published, receive, refused, relay, renamed, replay, replica, ring, server,
+    spool_full, standing, synchronised, synchronous, unarchived, unasked, unconfirmed, unfed,
+    unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -175,16 +176,18 @@ pub const RULES: &[Rule] = &[
              without a slot. A slot of its own, with another name, keeps WAL for it",
             "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
              and SET (slot_name = NONE) before it is dropped there",
-            "copy the tables of {subscription} again after that: it has lost the changes that the other has \
-             confirmed",
+            "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
+             {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; after that, with the connection \
+             string that \\dRs+ showed before: it copies its tables again, since it has lost the changes that the \
+             other has confirmed",
         ],
     },
     Rule {
         cause: Cause::SlotMissing,
-        title: "the standby's slot is not there on {upstream}",
+        title: "the standby's slot {state} on {upstream}",
         signal: unfed::slot_missing,
         remedies: &[
-            "on {upstream}: SELECT pg_create_physical_replication_slot('{slot}', true); {node} then streams, \
+            "on {upstream}: SELECT pg_create_physical_replication_slot('{missing_slot}', true); {node} then streams, \
              if {upstream} still has the WAL that it needs",
             "on {node}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); if it needs no slot",
         ],
@@ -237,6 +240,7 @@ pub const RULES: &[Rule] = &[
     },
     unfed::FAILS,
     ring::RULE,
+    unasked::RULE,
     Rule {
         cause: Cause::NotStreaming,
         title: "the standby does not stream",
@@ -349,14 +353,15 @@ pub const RULES: &[Rule] = &[
             "on {lacking_publisher}: create its publications first ({publications}), as they were",
             "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; ALTER SUBSCRIPTION {subscription} SET \
              (slot_name = NONE); DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE \
-             SUBSCRIPTION {subscription} CONNECTION '...' PUBLICATION {publications}; with the connection string \
-             that \\dRs+ showed before: it makes the slot, and copies its tables",
+             SUBSCRIPTION {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; with the connection \
+             string that \\dRs+ showed before: it makes the slot, and copies its tables",
             "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); the subscription then \
              goes on, and what was changed since the slot was dropped is lost there",
             "if {guessed} is its publisher, create slot {slot} there (pg_create_logical_replication_slot): what was \
              changed since it was dropped is lost. On another server such a slot keeps WAL for nobody",
         ],
     },
+    unsuitable::RULE,
     Rule {
         cause: Cause::PublicationMissing,
         title: "publication {publication} is not there",
@@ -371,14 +376,19 @@ pub const RULES: &[Rule] = &[
         ],
     },
     renamed::RULE,
+    partitions::RULE,
     Rule {
         cause: Cause::ColumnsMissing,
-        title: "published columns are missing at the subscriber",
+        title: "published columns are {lack} at the subscriber",
         signal: published::columns,
         remedies: &[
             "on {server}: {rename} if that column was renamed on the publisher: its values stay",
             "types that {server} needs before that, if they are not there: {types}",
             "on {server}: {add} the worker then goes on by itself. In rows that are there already they are empty",
+            "on {server}: {written} the worker then goes on by itself. Rows that are there already keep what was \
+             generated, which may not be what the publisher has",
+            "on {server}: {anew} the worker then goes on by itself. In rows that are there already they are empty",
+            "publish the table without {generated}, by a column list, if the subscriber is to generate them",
         ],
     },
     Rule {
@@ -657,7 +667,7 @@ pub const RULES: &[Rule] = &[
         signal: standing::lost,
         remedies: &[
             "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
-             {subscription} CONNECTION '...' PUBLICATION {publications}; with the connection string that \\dRs+ \
+             {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; with the connection string that \\dRs+ \
              showed before: it makes the slot anew, and copies its tables",
             "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
              copies its tables. A standby with a restore_command may have that WAL from an archive",
@@ -701,6 +711,7 @@ pub const RULES: &[Rule] = &[
              hand: {node} is then lost if it crashes",
         ],
     },
+    unarchived::RULE,
     Rule {
         cause: Cause::QueriesCancelled,
         title: "replay cancels queries",

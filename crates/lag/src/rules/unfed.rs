@@ -10,9 +10,10 @@ use super::refused;
 use super::replay::{standbys, startup_share, unreplayed};
 use super::{Cause, Evidence, Rule, View};
 use crate::figures::ratio;
-use crate::link::Link;
+use crate::link::{Link, Unasked};
 use crate::sample::Sample;
 use crate::source::Source;
+use crate::states::SlotType;
 use crate::window::NodeWindow;
 
 /// Share of samples from which a standby that asks for more WAL gets none.
@@ -37,6 +38,8 @@ pub(super) const ELSEWHERE: Rule = Rule {
     title: "primary_conninfo leads to {address}",
     signal: elsewhere,
     remedies: &[
+        "let {away} answer, or start it: {node} is to follow that one, and goes on by itself",
+        "name the server at {unnamed} here, if there is one: it is then asked, and {node} stays where it is",
         "on {upstream}: SELECT pg_create_physical_replication_slot('{absent_slot}'); then on {node}: ALTER \
          SYSTEM SET primary_conninfo = '{new_conninfo}'; SELECT pg_reload_conf(); if it is to follow \
          {upstream}, \
@@ -48,7 +51,6 @@ pub(super) const ELSEWHERE: Rule = Rule {
          to follow {upstream}, and reaches it at that address",
         "on {node}: correct host and port in primary_conninfo, and reload; its log says what {address} \
          answers",
-        "name the server at {address} here, if it is the right one",
     ],
 };
 
@@ -83,6 +85,19 @@ fn unfed<'v>(
     })
 }
 
+/// The server that feeds a standby, or is meant to; None if that one was not asked.
+fn feeder<'v>(
+    view: &'v View<'_>,
+    link: &Link<'v>,
+    node: &NodeWindow,
+    source: &Source,
+) -> Option<&'v NodeWindow> {
+    match pointed_at(view, node, source) {
+        Some(server) => Some(server).filter(|it| it.is_usable()),
+        None => link.unasked.is_none().then_some(link.upstream),
+    }
+}
+
 /// The node that a standby's `primary_conninfo` leads to, as far as that can be told from here.
 fn pointed_at<'v>(
     view: &'v View<'_>,
@@ -90,13 +105,6 @@ fn pointed_at<'v>(
     source: &Source,
 ) -> Option<&'v NodeWindow> {
     view.window.server_at(node, source.address.as_ref()?)
-}
-
-/// The upstream may be what `primary_conninfo` leads to, by another name or address than those that are known
-/// here.
-fn may_lead_to(upstream: &NodeWindow, (host, port): &(String, String)) -> bool {
-    let facts = &upstream.facts;
-    facts.setting("port") == Some(port.as_str()) && facts.may_listen_at(host)
 }
 
 /// Adds where a standby that does not stream looks for WAL, if nobody here knows that address.
@@ -107,7 +115,7 @@ pub(super) fn of_address(view: &View<'_>, link: &Link<'_>, evidence: Evidence) -
     else {
         return evidence;
     };
-    if pointed_at(view, node, source).is_some() || !may_lead_to(link.upstream, address) {
+    if pointed_at(view, node, source).is_some() || !link.upstream.may_be_at(address) {
         return evidence;
     }
     let (upstream, (host, port)) = (&link.upstream.name, address);
@@ -130,21 +138,32 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
     let leads = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let (host, port) = source.address.as_ref()?;
         let address = format!("{host}:{port}");
+        let mut away = None;
         let words = match pointed_at(view, node, source) {
-            None if may_lead_to(link.upstream, source.address.as_ref()?) => return None,
+            None if link.upstream.may_be_at(source.address.as_ref()?) => return None,
             None => "no server that was named here has that address".to_owned(),
             Some(other) if other.name == node.name => "that is its own address".to_owned(),
             Some(other) if !other.is_usable() && other.samples.is_empty() => {
+                away = Some(&other.name);
                 format!("that is {}, which does not answer", other.name)
             }
             Some(other) if is_other_cluster(node, other) => {
                 format!("that is {}, which is of another cluster", other.name)
+            }
+            Some(other) if !other.is_usable() => {
+                away = Some(&other.name);
+                format!("that is {}, which cannot be asked", other.name)
             }
             Some(_) => return None,
         };
         // A server may have other addresses than those that are known here.
         let mut evidence = evidence.fact("elsewhere", 1.0, format!("{address}: {words}"));
         evidence.explains *= 0.9;
+        evidence = match (away, &link.unasked) {
+            (Some(away), _) => evidence.name("away", away),
+            (None, Some(Unasked { node: None, .. })) => evidence.name("unnamed", &address),
+            _ => evidence,
+        };
         let corrected = corrected(view, node, source);
         let upstream = corrected.as_ref().map(|(upstream, _)| *upstream);
         let slot = source.slot.as_deref();
@@ -205,18 +224,27 @@ fn is_other_cluster(node: &NodeWindow, other: &NodeWindow) -> bool {
 pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
     let missing = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let slot = source.slot.as_deref()?;
-        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
-        let last = upstream.last().filter(|_| upstream.is_usable())?;
+        let upstream = feeder(view, link, node, source)?;
+        let last = upstream.last()?;
         // A slot of another cluster would not help it.
-        let is_missing = last.slot(slot).is_none() && !is_other_cluster(node, upstream);
-        is_missing.then(|| {
-            let words = format!(
-                "primary_slot_name is {slot}: {} has no such slot",
-                upstream.name
-            );
-            let evidence = evidence.fact("missing_slots", 1.0, words);
-            evidence.name("slot", slot).name("upstream", &upstream.name)
-        })
+        if is_other_cluster(node, upstream) {
+            return None;
+        }
+        let name = &upstream.name;
+        let evidence = evidence.name("slot", slot).name("upstream", name);
+        match last.slot(slot) {
+            None => {
+                let words = format!("primary_slot_name is {slot}: {name} has no such slot");
+                let evidence = evidence.fact("missing_slots", 1.0, words);
+                Some(evidence.name("missing_slot", slot).name("state", "is not there"))
+            }
+            Some(other) if other.slot_type == SlotType::Logical => {
+                let words = format!("primary_slot_name is {slot}: {name} has a logical slot of that name");
+                let evidence = evidence.fact("logical_slots", 1.0, words);
+                Some(evidence.name("state", "is a logical one, which is for no standby"))
+            }
+            Some(_) => None,
+        }
     };
     unfed(view).filter_map(missing).collect()
 }
@@ -245,7 +273,7 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
 /// The upstream has removed WAL that the standby needs next.
 pub(super) fn wal_removed(view: &View<'_>) -> Vec<Evidence> {
     let removed = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
-        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
+        let upstream = feeder(view, link, node, source)?;
         let oldest = upstream.last()?.wal_folder?.oldest?;
         let needed = node.last()?.end()?;
         (needed < oldest && !is_other_cluster(node, upstream)).then(|| {
@@ -277,7 +305,7 @@ pub(super) fn diverged(view: &View<'_>) -> Vec<Evidence> {
         &Source,
         Evidence,
     )| {
-        let upstream = pointed_at(view, node, source).unwrap_or(link.upstream);
+        let upstream = feeder(view, link, node, source)?;
         if is_other_cluster(node, upstream) {
             return None;
         }

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, NO_ROLE, RENAMED_COLUMN, SUBSCRIBER_NETWORK,
+    BEHIND_RELAY, BLOCKED_BELOW, GENERATED_COLUMN, NO_ROLE, RENAMED_COLUMN, SUBSCRIBER_NETWORK,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
@@ -117,6 +117,20 @@ fn of_tables(fault: &Fault) -> Option<Question> {
         Cause::TableRenamed => once("renamed_tables"),
         Cause::NoReplicaIdentity => once("unidentified_tables"),
         Cause::ColumnsMissing if fault.name == RENAMED_COLUMN => once("missing_columns"),
+        Cause::ColumnsMissing if fault.name == GENERATED_COLUMN => of(
+            "generated_columns",
+            Kind::Between,
+            Which::Second,
+            "SELECT count(*) FROM pg_attribute WHERE attgenerated = 's' AND attrelid IN \
+               (SELECT srrelid FROM pg_subscription_rel)",
+        ),
+        Cause::SlotUnsuitable => of(
+            "unsuitable_slots",
+            Kind::Between,
+            Which::Primary,
+            "SELECT count(*) FROM pg_replication_slots WHERE plugin = 'test_decoding'",
+        ),
+        Cause::PartitionRootDiffers => once("tables_published_otherwise"),
         Cause::RoleRefused if fault.name == NO_ROLE => once("refused_roles"),
         _ => return None,
     })

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
+    BEHIND_RELAY, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
     SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
@@ -214,7 +214,9 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::WalRemoved => Some(("upstream", "primary")),
         Cause::ConfirmsNothing => Some(("slot", "etl")),
         // Its names take turns.
-        Cause::ColumnsMissing if fault.name == RENAMED_COLUMN => None,
+        Cause::ColumnsMissing if [RENAMED_COLUMN, GENERATED_COLUMN].contains(&fault.name) => None,
+        Cause::SlotUnsuitable => Some(("spare", "second_pgoutput")),
+        Cause::PartitionRootDiffers => Some(("publication", "extra")),
         Cause::RoleRefused if fault.name == NO_ROLE => Some(("role", "nobody")),
         Cause::InitialSyncBlocked | Cause::InitialSyncFails => Some(("tables", "public.copied")),
         Cause::ConnectionLost | Cause::NotStreaming => Some(("node", "standby")),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, NO_ROLE, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY,
-    REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST,
+    BEHIND_RELAY, BLOCKED_BELOW, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY,
+    REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
@@ -212,6 +212,20 @@ const TRIED: &[(&str, Tried)] = &[
         "table renamed on the publisher",
         Tried::Done("RENAME TO", None),
     ),
+    (TABLE_ANEW, Tried::Done("CREATE TABLE", None)),
+    (GENERATED_COLUMN, Tried::Done("DROP EXPRESSION", None)),
+    (
+        "slot of another output plugin",
+        Tried::All(&["pg_copy_logical_replication_slot", "SET (slot_name"]),
+    ),
+    (
+        "partitioned table published by other names",
+        Tried::Done("SET (publish_via_partition_root", None),
+    ),
+    (
+        "partitioned table written by other names",
+        Tried::All(&["SET (publish_via_partition_root", "DROP SUBSCRIPTION"]),
+    ),
     (RENAMED_COLUMN, Tried::Done("RENAME COLUMN", None)),
     (
         "column of another type at the subscriber",
@@ -356,19 +370,19 @@ fn still_there(stage: &Stage, fault: &Fault) -> Option<String> {
 }
 
 /// A remedy that can be pasted.
-struct Pasted {
+pub struct Pasted {
     /// The node's name.
-    place: String,
+    pub place: String,
     database: Option<String>,
     /// A command for a shell on the node's machine, and not SQL.
     is_command: bool,
-    statements: Vec<String>,
+    pub statements: Vec<String>,
     restart: bool,
 }
 
 impl Pasted {
     /// Reads `on PLACE[, in database D]: STATEMENT; STATEMENT; words`.
-    fn of(remedy: &str) -> Self {
+    pub fn of(remedy: &str) -> Self {
         let (place, rest) = remedy.split_once(": ").unwrap();
         let (machine, place) = match place.strip_prefix("on the machine of ") {
             Some(place) => (true, place),
@@ -432,7 +446,7 @@ impl Pasted {
     }
 
     /// Each statement by itself, as psql sends them.
-    fn execute(&self, server: &Server, statements: &[String]) {
+    pub fn execute(&self, server: &Server, statements: &[String]) {
         let mut address = server.config(SUPERUSER, "administrator");
         if let Some(database) = &self.database {
             address = address.database(database);

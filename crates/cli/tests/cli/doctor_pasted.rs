@@ -1,0 +1,193 @@
+//! Remedies are pasted as they are printed, where names need quotes, and where another consumer has the slot of a
+//! subscription.
+
+use crate::doctor_support::remedy::Pasted;
+use crate::doctor_support::{brief, causes, doctor};
+use crate::relay_support::{until, until_answer};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
+use serde_json::Value;
+
+/// A publisher and a subscriber, whose names need quotes.
+struct Pair {
+    primary: Server,
+    subscriber: Server,
+}
+
+/// Names with all that has to be quoted, the longest that a server keeps, and a word of SQL.
+const SCHEMA: &str = "\"S.x\"";
+const TABLE: &str = "\"S.x\".\"My \"\"t\"\" é\"";
+const TYPE: &str = "\"S.x\".\"select\"";
+const PUBLICATION: &str = "\"Pub's\"";
+const SUBSCRIPTION: &str = "\"a name of sixty-three bytes, the longest one that servers keep.\"";
+
+fn settings(of: &[(&str, &str)]) -> Settings {
+    let own = of.iter();
+    own.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+impl Pair {
+    fn start(lab: &Lab) -> Self {
+        let primary = lab
+            .primary("primary", None, &settings(&[("wal_level", "logical")]))
+            .unwrap();
+        let retry = settings(&[("wal_retrieve_retry_interval", "200ms")]);
+        let subscriber = lab.primary("subscriber", None, &retry).unwrap();
+        for server in [&primary, &subscriber] {
+            server.run(&format!(
+                "CREATE SCHEMA {SCHEMA}; CREATE TABLE {TABLE} (id int PRIMARY KEY)"
+            ));
+        }
+        primary.run(&format!("CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}"));
+        let pair = Self {
+            primary,
+            subscriber,
+        };
+        pair.subscriber.run(&format!(
+            "CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION {} PUBLICATION {PUBLICATION} WITH (slot_name = 'odd')",
+            pair.connection()
+        ));
+        pair.await_copies();
+        pair
+    }
+
+    /// The subscription's connection string, as SQL.
+    fn connection(&self) -> String {
+        let primary = &self.primary;
+        format!(
+            "'host={} port={} user={SUPERUSER} dbname={DATABASE}'",
+            primary.sockets().display(),
+            primary.port()
+        )
+    }
+
+    fn await_copies(&self) {
+        let sql = "SELECT count(*)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+        until_answer(&self.subscriber, sql, "0");
+    }
+
+    fn examine(&self) -> (i32, Value) {
+        let [primary, subscriber] =
+            [&self.primary, &self.subscriber].map(|server| server.conninfo(SUPERUSER));
+        let nodes = ["--primary", &primary, "--subscriber", &subscriber];
+        let said = doctor(&[&nodes[..], &["--seconds", "2", "--output", "json"]].concat());
+        let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+        (said.code, json)
+    }
+
+    /// Doctor finds this cause first; the remedy that has these words is pasted, and the cause is gone.
+    fn mend(&self, cause: &str, words: &str) {
+        let json = until("it is found", || {
+            let (_, json) = self.examine();
+            (causes(&json).first()? == cause).then_some(json)
+        });
+        let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
+        let remedy = remedies.find(|it| it.as_str().unwrap().contains(words));
+        let remedy = remedy.unwrap_or_else(|| panic!("{}", json["findings"][0]));
+        let pasted = Pasted::of(remedy.as_str().unwrap());
+        let filled = pasted.statements.iter();
+        let filled: Vec<String> = filled
+            .map(|sql| sql.replace("'...'", &self.connection()))
+            .collect();
+        let server = match pasted.place.as_str() {
+            "primary" => &self.primary,
+            _ => &self.subscriber,
+        };
+        pasted.execute(server, &filled);
+        until("it is healthy", || {
+            let (code, json) = self.examine();
+            if code == 0 && json["healthy"] == true {
+                return Some(());
+            }
+            println!("{cause}: {} {}", json["unknown"], brief(&json));
+            None
+        });
+    }
+}
+
+#[test]
+fn remedies_quote_what_they_name() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let primary = &pair.primary;
+    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    pair.mend("apply_stopped", "ENABLE;");
+
+    primary.run(&format!(
+        "CREATE TYPE {TYPE} AS ENUM ('it''s', 'x'); ALTER TABLE {TABLE} ADD COLUMN \"C c\" {TYPE}; \
+         INSERT INTO {TABLE} VALUES (1, 'it''s')"
+    ));
+    pair.mend("columns_missing", "ADD COLUMN");
+
+    let other = "\"S.x\".\"table\"";
+    for server in [primary, &pair.subscriber] {
+        server.run(&format!("CREATE TABLE {other} (id int PRIMARY KEY)"));
+    }
+    primary.run(&format!("ALTER PUBLICATION {PUBLICATION} ADD TABLE {other}"));
+    pair.mend("tables_not_followed", "REFRESH PUBLICATION");
+
+    primary.run(&format!("ALTER PUBLICATION {PUBLICATION} DROP TABLE {other}"));
+    pair.mend("tables_not_published", "ADD TABLE");
+
+    primary.run(&format!("ALTER TABLE {other} RENAME TO \"Re named\""));
+    pair.mend("table_renamed", "RENAME TO");
+
+    primary.run(&format!("DROP PUBLICATION {PUBLICATION}"));
+    pair.mend("publication_missing", "CREATE PUBLICATION");
+
+    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    until_answer(primary, "SELECT count(*)::text FROM pg_replication_slots WHERE active", "0");
+    primary.run("SELECT pg_drop_replication_slot('odd')");
+    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
+    pair.mend("subscription_slot_missing", "DROP SUBSCRIPTION");
+    let rows = format!("SELECT count(*)::text FROM {TABLE}");
+    until_answer(&pair.subscriber, &rows, "1");
+}
+
+/// Another server has the subscription, too, as a copy of it has.
+#[test]
+fn a_slot_that_is_taken_is_given_back_as_printed() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let other = lab.primary("other", None, &Settings::new()).unwrap();
+    other.run(&format!(
+        "CREATE SCHEMA {SCHEMA}; CREATE TABLE {TABLE} (id int PRIMARY KEY)"
+    ));
+    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+    until_answer(&pair.primary, active, "0");
+    other.run(&format!(
+        "CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION {} PUBLICATION {PUBLICATION} \
+         WITH (slot_name = 'odd', create_slot = false, copy_data = false)",
+        pair.connection()
+    ));
+    until_answer(&pair.primary, active, "1");
+    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
+    pair.primary.run(&format!("INSERT INTO {TABLE} VALUES (1)"));
+    until_answer(&other, &format!("SELECT count(*)::text FROM {TABLE}"), "1");
+    let json = until("it is found", || {
+        pair.primary.run(&format!("INSERT INTO {TABLE} SELECT max(id) + 1 FROM {TABLE}"));
+        let (_, json) = pair.examine();
+        (causes(&json).first()? == "slot_taken").then_some(json)
+    });
+    let first = json["findings"][0]["remedies"][0].as_str().unwrap();
+    let disable = format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE");
+    assert!(first.contains(&disable) && first.contains("SET (slot_name = NONE)"), "{first}");
+    other.run(&disable);
+    other.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"));
+    other.run(&format!("DROP SUBSCRIPTION {SUBSCRIPTION}"));
+    let second = Pasted::of(json["findings"][0]["remedies"][1].as_str().unwrap());
+    let statements = second.statements.iter();
+    let statements: Vec<String> = statements
+        .map(|sql| sql.replace("'...'", &pair.connection()))
+        .collect();
+    second.execute(&pair.subscriber, &statements);
+    pair.await_copies();
+    let rows = format!("SELECT count(*)::text FROM {TABLE}");
+    let there = pair.primary.query_text(&rows).unwrap().unwrap();
+    until_answer(&pair.subscriber, &rows, &there);
+    let (code, json) = pair.examine();
+    assert_eq!(code, 0, "{} {}", json["unknown"], brief(&json));
+}
