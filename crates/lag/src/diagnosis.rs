@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_service::words::figures::counted;
 use serde::Serialize;
 
 use crate::failover::{Candidate, candidates};
@@ -11,7 +12,7 @@ use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
 use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, initial_copy};
-use crate::sample::Identity;
+use crate::sample::{Identity, Sample};
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
@@ -298,6 +299,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         if node.role == Role::Standby && !linked(None) {
             unknown.push(missing(&node.name));
         }
+        if let Some(last) = node.last().filter(|last| is_detached(node, last)) {
+            let number = counted(last.subscriptions.len() as u64, "subscription");
+            unknown.push(format!("nothing comes to {}: {number} without a slot", node.name));
+        }
         let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
         for subscription in subscriptions
             .filter(|_| node.role == Role::Subscriber)
@@ -338,6 +343,14 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         format!("{upstream} does not show for how long {replica} has been behind")
     }));
     unknown
+}
+
+/// True of a subscriber all of whose subscriptions are detached from their publishers. One of several may be so on
+/// purpose.
+fn is_detached(node: &NodeWindow, last: &Sample) -> bool {
+    let mut slots = last.subscriptions.iter().map(|it| &it.slot_name);
+    let is_subscriber = node.role == Role::Subscriber && !last.subscriptions.is_empty();
+    is_subscriber && last.replicas.is_empty() && slots.all(Option::is_none)
 }
 
 fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {

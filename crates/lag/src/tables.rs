@@ -53,8 +53,10 @@ pub struct Tables {
     /// Followed tables without an index by which an apply worker finds a row, each with the number of
     /// rows that a search reads.
     pub unindexed: BTreeMap<String, f64>,
-    /// All tables of a database with publications, published or not; None if there are more than are read.
+    /// All tables of a database with publications or subscriptions; None if there are more than are read.
     pub there: Option<BTreeSet<String>>,
+    /// Those of them that are unlogged.
+    pub unlogged: BTreeSet<String>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
 }
@@ -92,6 +94,10 @@ pub struct Reference {
     /// The table to whose rows it leads.
     pub to: String,
 }
+
+/// True in a database that publishes or subscribes.
+const REPLICATES: &str = "(EXISTS (SELECT FROM pg_publication) OR EXISTS (SELECT subname FROM pg_subscription \
+     WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())))";
 
 /// The statement for [`Tables`]. Whoever asks may read all of it.
 pub fn question() -> String {
@@ -186,13 +192,17 @@ pub fn question() -> String {
            'there', (SELECT CASE WHEN count(*) < {most} THEN coalesce(json_agg(name), '[]') END FROM (\
               SELECT format('%I.%I', n.nspname, c.relname) AS name \
               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-              WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND EXISTS (SELECT FROM pg_publication) \
+              WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {replicates} \
                 AND n.nspname NOT IN ('pg_catalog', 'information_schema') LIMIT {most}) h), \
+           'unlogged', (SELECT coalesce(json_agg(format('%I.%I', n.nspname, c.relname)), '[]') \
+              FROM (SELECT * FROM pg_class WHERE relkind = 'r' AND relpersistence = 'u' LIMIT {most}) c \
+                JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {replicates}), \
            'refused', {refused}, \
            'cut_off', (SELECT count(*) FROM (SELECT FROM pg_publication_tables LIMIT {most}) a) \
               >= {most} OR (SELECT count(*) FROM (SELECT FROM pg_subscription_rel LIMIT {most}) b) \
               >= {most})",
         refused = refused::expression(MOST_TABLES),
+        replicates = REPLICATES,
         most = MOST_TABLES,
         few = MOST_NAMED,
         enums = MOST_ENUMS

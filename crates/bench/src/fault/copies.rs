@@ -230,6 +230,16 @@ pub(super) fn generated(_: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     Ok(injected)
 }
 
+/// A table of the second subscriber is unlogged.
+pub(super) fn unlogged(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.second.execute("ALTER TABLE keyed SET UNLOGGED")?;
+    let back = "ALTER TABLE keyed SET LOGGED";
+    injected.undo.push((Which::Second, back.to_owned()));
+    stage.calm()?;
+    Ok(injected)
+}
+
 /// A partitioned table is published as its subscriber has it, and then by other names: by those of its partitions.
 /// Strong: by its own.
 pub(super) fn by_partitions(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {

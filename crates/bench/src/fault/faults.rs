@@ -403,6 +403,11 @@ pub const FAULTS: &[Fault] = &[
         Cause::PartitionRootDiffers,
         copies::by_partitions,
     )),
+    risky(fault(
+        "unlogged table at the subscriber",
+        Cause::TablesUnlogged,
+        copies::unlogged,
+    )),
     fault(
         "partitioned table written by other names",
         Cause::PartitionRootDiffers,

@@ -435,6 +435,23 @@ fn is_published(place: &Place<'_, '_>) -> Result<String, String> {
     difference_known(place.view, link).map(|()| "it follows what is published".to_owned())
 }
 
+/// Time for which commits wait for replicas that are connected from which that is no usual wait, in milliseconds.
+const LONG_COMMIT_MS: f64 = 5_000.0;
+
+/// No commit waits for long.
+fn commits_return(place: &Place<'_, '_>) -> Result<String, String> {
+    let clients = place.node.and_then(NodeWindow::last).map(|last| &last.clients);
+    let waits = clients.filter(|it| it.awaiting_sync > 0);
+    let waits = waits.and_then(|it| it.awaiting_sync_ms).unwrap_or(0.0);
+    match waits >= LONG_COMMIT_MS {
+        true => Err(format!(
+            "commits have waited for {} for replicas that are connected",
+            seconds(waits)
+        )),
+        false => Ok("nothing is found".to_owned()),
+    }
+}
+
 /// What no rule has found; its check has no other state.
 fn nothing_found(_: &Place<'_, '_>) -> Result<String, String> {
     Ok("nothing is found".to_owned())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::refused_tests::{lacks_column, tables};
 use super::scene::{START, Scene, lsn, node, process, sender, session, slot};
 use super::{Cause, RULES, Severity};
 use crate::diagnosis::checks::{Answer, CHECKS};
@@ -581,5 +582,94 @@ fn a_state_that_no_check_knows_is_not_healthy() {
         assert!(!diagnosis.healthy, "{name}");
         let is_known = diagnosis.unknown.is_empty() && diagnosis.findings.is_empty();
         assert!(!is_known, "{name}: nothing is said");
+    }
+}
+
+/// The copy of a table fails for ever, since the subscriber's table lacks a column.
+#[test]
+fn a_copy_that_fails_for_a_column_names_it() {
+    let mut scene = Scene::healthy();
+    unsynced(&mut scene, |at| (None, None, 7 + at as u64 / 30));
+    lacks_column(&mut scene);
+    let diagnosis = scene.diagnose();
+    assert_eq!(causes(&diagnosis), [Cause::ColumnsMissing]);
+    assert!(diagnosis.has_lag());
+}
+
+/// A subscription that nothing comes to, of a subscriber that has no other.
+#[test]
+fn a_subscriber_that_is_detached_is_not_healthy() {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.one.samples {
+        let row = &mut sample.subscriptions[0];
+        (row.enabled, row.slot_name, row.pid) = (false, None, None);
+        sample.processes.clear();
+    }
+    for sample in &mut scene.primary.samples {
+        sample.slots.remove(1);
+        sample.senders.remove(1);
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(causes(&diagnosis), []);
+    let words = "nothing comes to one: 1 subscription without a slot";
+    assert_eq!(diagnosis.unknown, [words]);
+}
+
+#[test]
+fn commits_that_wait_for_replicas_which_are_there_are_told() {
+    for (waits_ms, expected) in [(100.0, Answer::Well), (9_000.0, Answer::NotKnown)] {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.primary.samples {
+            sample.clients.awaiting_sync = 1;
+            sample.clients.awaiting_sync_ms = Some(waits_ms);
+        }
+        let diagnosis = scene.diagnose();
+        assert_eq!(answer(&diagnosis, "commits", "primary"), expected);
+    }
+}
+
+/// Names of tables, as a server gives them.
+fn names(of: &[&str]) -> std::collections::BTreeSet<String> {
+    of.iter().map(|name| format!("public.{name}")).collect()
+}
+
+#[test]
+fn unlogged_tables_are_told_at_both_ends() {
+    let mut scene = Scene::healthy();
+    tables(&mut scene.one, |it| it.unlogged = names(&["t", "other"]));
+    let diagnosis = scene.diagnose();
+    assert_eq!(causes(&diagnosis), [Cause::TablesUnlogged]);
+    let remedy = "on one: ALTER TABLE public.t SET LOGGED;";
+    assert!(diagnosis.findings[0].remedies[0].starts_with(remedy));
+    assert!(diagnosis.has_risk() && !diagnosis.has_lag());
+
+    // A publication of all tables does not have it.
+    let mut scene = Scene::healthy();
+    tables(&mut scene.primary, |it| {
+        it.publications = [("p".to_owned(), names(&[]))].into();
+        it.there = Some(names(&["t"]));
+        it.unlogged = names(&["t"]);
+    });
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::TablesNotPublished));
+    let remedies = &diagnosis.findings[0].remedies;
+    assert!(remedies[0].contains("make public.t logged"), "{remedies:?}");
+    assert!(!remedies.concat().contains("ADD TABLE"), "{remedies:?}");
+}
+
+#[test]
+fn a_table_that_the_subscriber_does_not_have_is_made_first() {
+    for (there, is_first) in [(&["t"][..], true), (&["t", "new"], false)] {
+        let mut scene = Scene::healthy();
+        tables(&mut scene.primary, |it| {
+            it.publications = [("p".to_owned(), names(&["t", "new"]))].into();
+        });
+        tables(&mut scene.one, |it| it.there = Some(names(there)));
+        let diagnosis = scene.diagnose();
+        let mut found = diagnosis.findings.iter();
+        let found = found.find(|it| it.at == "one").unwrap();
+        assert_eq!(found.cause, Cause::TablesNotFollowed);
+        let says = found.remedies[0].contains("make public.new first");
+        assert_eq!(says, is_first, "{:?}", found.remedies);
     }
 }

@@ -31,6 +31,10 @@ pub(super) struct Difference {
     /// Partitioned tables that it follows by other names than those by which they are published.
     pub(super) otherwise: Vec<Otherwise>,
     pub(super) unfollowed: Vec<String>,
+    /// Those of them that the subscriber does not have.
+    unmade: Vec<String>,
+    /// Those that it follows and that are unlogged on the publisher, so that none of their changes is sent.
+    unlogged: Vec<String>,
     /// The publisher and its database.
     pub(super) publisher: String,
     /// The first publication that the subscription follows.
@@ -119,8 +123,16 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Differe
     let otherwise = partitions::otherwise(&unpublished, &unfollowed, followed, theirs);
     unpublished.retain(|table| otherwise.iter().all(|it| !it.followed.contains(table)));
     unfollowed.retain(|table| otherwise.iter().all(|it| !it.published.contains(table)));
+    let here = ours.there.as_ref();
+    let is_unmade = |table: &&String| here.is_some_and(|here| !here.contains(*table));
+    let unmade = unfollowed.iter().filter(is_unmade).cloned().collect();
+    let (unlogged, unpublished) = unpublished
+        .into_iter()
+        .partition(|table| theirs.unlogged.contains(table));
     Ok(Difference {
         unpublished,
+        unmade,
+        unlogged,
         absent,
         renamed,
         otherwise,
@@ -557,6 +569,14 @@ pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {
         |tables| &tables.unpublished,
         words,
     );
+    let words = "tables that the subscription follows and that are unlogged on its publisher";
+    let unlogged = of_tables(view, "unlogged_tables", |tables| &tables.unlogged, words);
+    found.extend(unlogged.into_iter().map(|mut evidence| {
+        // No publication can have them.
+        let tables = ["few_tables", "many_tables"].map(|name| evidence.names.remove(name));
+        let tables = tables.into_iter().flatten().next().unwrap_or_default();
+        evidence.name("unlogged", tables)
+    }));
     let words = "tables that the subscription follows and its publisher does not have";
     let absent = of_tables(view, "absent_tables", |tables| &tables.absent, words);
     found.extend(absent.into_iter().map(|mut evidence| {
@@ -573,10 +593,48 @@ pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn unfollowed(view: &View<'_>) -> Vec<Evidence> {
     let words = "tables that are published and the subscription does not follow";
-    of_tables(
+    let mut found = of_tables(
         view,
         "unfollowed_tables",
         |tables| &tables.unfollowed,
         words,
-    )
+    );
+    let words = "those of them that are not there at the subscriber";
+    for unmade in of_tables(view, "unmade_tables", |tables| &tables.unmade, words) {
+        let its = found.iter_mut().find(|it| it.at == unmade.at);
+        if let (Some(evidence), Some(tables)) = (its, unmade.names.get("left_out")) {
+            evidence.names.insert("unmade", tables.clone());
+            evidence.facts.extend(unmade.facts);
+        }
+    }
+    found
+}
+
+/// Tables that a subscription follows, and that are unlogged at the subscriber.
+pub(super) fn unlogged(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.subscription.is_some()) {
+        let last = link.replica.and_then(NodeWindow::last);
+        let Some((tables, own)) = last.map(|last| &last.tables).and_then(|tables| {
+            let own = tables.subscriptions.get(link.subscription.as_deref()?)?;
+            Some((tables, own))
+        }) else {
+            continue;
+        };
+        let both: Vec<String> = tables.unlogged.intersection(&own.tables).cloned().collect();
+        if both.is_empty() {
+            continue;
+        }
+        let set = both.iter().take(MOST_NAMED);
+        let set = set.map(|table| format!("ALTER TABLE {table} SET LOGGED;"));
+        let words = format!("followed tables that are unlogged there: {}", some(&both));
+        found.push(
+            Evidence::of(link, 0.0)
+                .severity(Severity::Risk)
+                .fact("unlogged_tables", both.len() as f64, words)
+                .name("tables", some(&both))
+                .name("set_logged", set.collect::<Vec<_>>().join(" ")),
+        );
+    }
+    found
 }

@@ -320,6 +320,28 @@ const CASES: [(&str, Change, Cause, &str, &str); 22] = [
         "on one: ALTER TABLE public.t ADD COLUMN \"W\" integer; the worker",
     ),
     (
+        "columns that are generated",
+        |s| {
+            failing(s);
+            lacks_column(s);
+            tables(&mut s.one, |it| generates(it, "s"));
+        },
+        Cause::ColumnsMissing,
+        "one",
+        "on one: ALTER TABLE public.t ALTER COLUMN \"W\" DROP EXPRESSION; the worker",
+    ),
+    (
+        "columns that are computed when they are read",
+        |s| {
+            failing(s);
+            lacks_column(s);
+            tables(&mut s.one, |it| generates(it, "v"));
+        },
+        Cause::ColumnsMissing,
+        "one",
+        "on one: ALTER TABLE public.t DROP COLUMN \"W\", ADD COLUMN \"W\" integer; the worker",
+    ),
+    (
         "lost slot of a subscription",
         |s| {
             workless(s, 0);
@@ -419,6 +441,12 @@ fn lines(scene: &mut Scene, primary: u32, standby: u32) {
     for sample in &mut scene.standby.samples {
         sample.background = Arc::clone(&background);
     }
+}
+
+/// The subscriber generates the column that it lacks otherwise.
+fn generates(tables: &mut Tables, how: &str) {
+    let column = [("\"W\"".to_owned(), how.to_owned())];
+    tables.generated = [("public.t".to_owned(), column.into())].into();
 }
 
 pub(super) fn lacks_column(scene: &mut Scene) {

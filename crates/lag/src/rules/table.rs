@@ -442,6 +442,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if {absent_tables} were dropped \
              on the publisher: it then follows them no longer. If they were renamed there, rename them here",
+            "on {publisher}: make {unlogged} logged (ALTER TABLE ... SET LOGGED), which writes them anew: no changes of \
+             unlogged tables are sent. What was changed meanwhile is missing until they are copied again",
             "on {publisher}: ALTER PUBLICATION {publication} ADD TABLE {few_tables}; what was changed \
              meanwhile stays missing at the subscriber until the table is copied again",
             "on {publisher}: ALTER PUBLICATION ... ADD TABLE for {many_tables}; what was changed meanwhile \
@@ -455,9 +457,19 @@ pub const RULES: &[Rule] = &[
         title: "published tables are not followed",
         signal: published::unfollowed,
         remedies: &[
+            "on {server}: make {unmade} first, as they are on the publisher: what follows fails without them",
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies {tables} and \
              follows them. They must be there and empty: a row that is there already doubles, or makes the \
              copy fail for ever",
+        ],
+    },
+    Rule {
+        cause: Cause::TablesUnlogged,
+        title: "followed tables are unlogged: a crash of the subscriber empties them",
+        signal: published::unlogged,
+        remedies: &[
+            "on {server}: {set_logged} which writes them anew. If the server has crashed since they were copied, their \
+             rows must be copied again",
         ],
     },
     Rule {

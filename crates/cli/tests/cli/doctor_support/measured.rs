@@ -130,6 +130,7 @@ fn of_tables(fault: &Fault) -> Option<Question> {
             Which::Primary,
             "SELECT count(*) FROM pg_replication_slots WHERE plugin = 'test_decoding'",
         ),
+        Cause::TablesUnlogged => once("unlogged_tables"),
         Cause::PartitionRootDiffers => once("tables_published_otherwise"),
         Cause::RoleRefused if fault.name == NO_ROLE => once("refused_roles"),
         _ => return None,

@@ -215,6 +215,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::ConfirmsNothing => Some(("slot", "etl")),
         // Its names take turns.
         Cause::ColumnsMissing if [RENAMED_COLUMN, GENERATED_COLUMN].contains(&fault.name) => None,
+        Cause::TablesUnlogged => Some(("tables", "public.keyed")),
         Cause::SlotUnsuitable => Some(("spare", "second_pgoutput")),
         Cause::PartitionRootDiffers => Some(("publication", "extra")),
         Cause::RoleRefused if fault.name == NO_ROLE => Some(("role", "nobody")),

@@ -223,6 +223,10 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::Done("SET (publish_via_partition_root", None),
     ),
     (
+        "unlogged table at the subscriber",
+        Tried::Done("SET LOGGED", None),
+    ),
+    (
         "partitioned table written by other names",
         Tried::All(&["SET (publish_via_partition_root", "DROP SUBSCRIPTION"]),
     ),

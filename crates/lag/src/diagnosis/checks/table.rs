@@ -77,7 +77,7 @@ pub const CHECKS: &[Check] = &[
         proves: "the replicas that commits wait for are connected",
         needs: &[Part::Wal, Part::Senders, Part::Clients],
         causes: &[Cause::SynchronousStandbyMissing],
-        holds: super::nothing_found,
+        holds: super::commits_return,
     },
     Check {
         id: "horizon",
@@ -255,6 +255,7 @@ pub const CHECKS: &[Check] = &[
             Cause::PartitionRootDiffers,
             Cause::TablesNotPublished,
             Cause::TablesNotFollowed,
+            Cause::TablesUnlogged,
         ],
         holds: super::is_published,
     },
