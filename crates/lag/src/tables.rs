@@ -46,6 +46,8 @@ pub struct Tables {
     pub truncating: BTreeSet<String>,
     /// Publications that publish partitioned tables by their own names (`publish_via_partition_root`).
     pub via_root: BTreeSet<String>,
+    /// Tables that a publication has with a row filter.
+    pub filtered: BTreeSet<String>,
     /// Partitions of a database with publications, each with the tables that it is a partition of.
     pub ancestors: BTreeMap<String, BTreeSet<String>>,
     /// Published tables with REPLICA IDENTITY FULL.
@@ -168,6 +170,8 @@ pub fn question() -> String {
               WHERE pubtruncate), \
            'via_root', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
               WHERE pubviaroot), \
+           'filtered', (SELECT coalesce(json_agg(DISTINCT format('%I.%I', schemaname, tablename)), '[]') \
+              FROM (SELECT * FROM pg_publication_tables LIMIT {most}) t WHERE rowfilter IS NOT NULL), \
            'ancestors', (SELECT coalesce(json_object_agg(name, above), '{{}}') FROM (\
               SELECT format('%I.%I', n.nspname, c.relname) AS name, \
                 (SELECT json_agg(format('%I.%I', m.nspname, d.relname)) \

@@ -546,7 +546,7 @@ mod tests {
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
     /// in `crates/cli/tests/cli/doctor_replica.rs`, others in `doctor_all_clear.rs`,
-    /// `doctor_unfed.rs` and `doctor_standbys.rs` beside it.
+    /// `doctor_pasted.rs`, `doctor_unfed.rs` and `doctor_standbys.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::TwoPrimaries,
@@ -556,6 +556,7 @@ mod tests {
         Cause::UpstreamNotAsked,
         Cause::RestoreFails,
         Cause::RestoreSlow,
+        Cause::TableFollowedTwice,
         Cause::ReplicaGone,
         Cause::MemberLeft,
         Cause::RelayNotStreaming,

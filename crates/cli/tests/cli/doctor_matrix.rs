@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::doctor_support::healthy::SITUATIONS;
+use crate::doctor_support::healthy::{self, SITUATIONS};
 use crate::doctor_support::true_lag::Probing;
 use crate::doctor_support::{
     SPACE_MB, brief, causes, examine, examine_at, examine_with, trial, without_copies,
@@ -206,9 +206,10 @@ fn doctor_names_the_cause_of_every_fault() {
     }
     for (index, (situation, _)) in SITUATIONS.iter().enumerate() {
         let name = format!("healthy, {situation}");
-        if is_chosen(&name) {
-            let row = healthy(&lab, &mut stage, index);
-            matrix.add(&name, row);
+        match healthy::missing(situation) {
+            _ if !is_chosen(&name) => {}
+            Some(why) => matrix.skip(&name, why),
+            None => matrix.add(&name, when_healthy(&lab, &mut stage, index)),
         }
     }
     for (name, place, is_down, code) in HIDDEN {
@@ -268,7 +269,7 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
 }
 
 /// Nothing is wrong.
-fn healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) -> Value {
+fn when_healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) -> Value {
     stage.calm().unwrap();
     let (situation, begin) = SITUATIONS[index];
     let lasting = begin(lab, stage);

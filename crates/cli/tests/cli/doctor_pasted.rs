@@ -191,3 +191,26 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
     let (code, json) = pair.examine();
     assert_eq!(code, 0, "{} {}", json["unknown"], brief(&json));
 }
+
+/// Without a key nothing fails: each row is there twice.
+#[test]
+fn a_table_that_two_subscriptions_follow_is_told() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    for server in [&pair.primary, &pair.subscriber] {
+        server.run("CREATE TABLE keyless (v text)");
+    }
+    pair.primary.run("CREATE PUBLICATION keyless FOR TABLE keyless WITH (publish = 'insert')");
+    for name in ["one", "two"] {
+        pair.subscriber.run(&format!(
+            "CREATE SUBSCRIPTION {name} CONNECTION {} PUBLICATION keyless",
+            pair.connection()
+        ));
+    }
+    pair.await_copies();
+    pair.primary.run("INSERT INTO keyless VALUES ('x')");
+    until_answer(&pair.subscriber, "SELECT count(*)::text FROM keyless", "2");
+    let (code, json) = pair.examine();
+    assert_eq!((code, causes(&json)), (0, vec!["table_followed_twice".to_owned()]), "{}", brief(&json));
+    assert_eq!(json["findings"][0]["at"], "subscriber (two)");
+}

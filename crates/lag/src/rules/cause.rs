@@ -117,6 +117,8 @@ causes! {
     TablesNotPublished = "tables_not_published",
     /// Published tables that a subscription does not follow.
     TablesNotFollowed = "tables_not_followed",
+    /// Two subscriptions of a database follow a table of the same publisher.
+    TableFollowedTwice = "table_followed_twice",
     /// Tables that a subscription follows are unlogged at the subscriber.
     TablesUnlogged = "tables_unlogged",
     /// Updates and deletes of a published table are refused.

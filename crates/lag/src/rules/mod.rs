@@ -24,6 +24,7 @@ mod bound_tests;
 mod cause;
 mod connection;
 mod consumer;
+mod followed_twice;
 mod gone;
 mod halted;
 mod horizon;

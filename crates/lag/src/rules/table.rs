@@ -1,7 +1,7 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, connection, consumer, gone, halted, horizon, lock, logical, machine, partitions,
+    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, lock, logical, machine, partitions,
     paused, primaries, published, receive, refused, relay, renamed, replay, replica, ring, server,
     spool_full, standing, synchronised, synchronous, unarchived, unasked, unconfirmed, unfed,
     unsuitable,
@@ -463,6 +463,7 @@ pub const RULES: &[Rule] = &[
              copy fail for ever",
         ],
     },
+    followed_twice::RULE,
     Rule {
         cause: Cause::TablesUnlogged,
         title: "followed tables are unlogged: a crash of the subscriber empties them",

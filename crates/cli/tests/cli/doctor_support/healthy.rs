@@ -13,6 +13,18 @@ pub struct Lasting {
     writers: Vec<Writer>,
     undo: Vec<(Which, &'static str)>,
     cascaded: Option<Server>,
+    /// The standby's clock is another one.
+    is_faked: bool,
+}
+
+/// The situation in which the standby's clock is wrong, and the library that makes it so.
+const CLOCK: &str = "clock of the standby 5 minutes ahead";
+const CLOCK_LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// Why a situation cannot be made on this machine, if it cannot.
+pub fn missing(situation: &str) -> Option<&'static str> {
+    let lacks = situation == CLOCK && !std::path::Path::new(CLOCK_LIBRARY).exists();
+    lacks.then_some("Debian's package libfaketime is not installed")
 }
 
 /// What begins a situation.
@@ -22,7 +34,7 @@ type Begin = fn(&Lab, &mut Stage) -> Lasting;
 type Situation = (&'static str, Begin);
 
 /// Situations in which nothing is wrong.
-pub const SITUATIONS: [Situation; 10] = [
+pub const SITUATIONS: [Situation; 11] = [
     ("idle", |_, _| Lasting::default()),
     ("some load", |_, stage| trickled(stage)),
     ("bulk load", |_, stage| {
@@ -52,6 +64,23 @@ pub const SITUATIONS: [Situation; 10] = [
         let back = "ALTER SYSTEM RESET timezone";
         lasting.undo = vec![(Which::Primary, back), (Which::Standby, back)];
         lasting
+    }),
+    (CLOCK, |_, stage| {
+        let fake = [
+            ("LD_PRELOAD", CLOCK_LIBRARY),
+            ("FAKETIME", "+300s"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("FAKETIME_DISABLE_SHM", "1"),
+        ];
+        for (name, value) in fake {
+            stage.standby.set_environment(name, value);
+        }
+        stage.restart(Which::Standby).unwrap();
+        stage.calm().unwrap();
+        Lasting {
+            is_faked: true,
+            ..trickled(stage)
+        }
     }),
     ("synchronous standby", |_, stage| {
         let sql = "ALTER SYSTEM SET synchronous_standby_names = 'standby'";
@@ -161,6 +190,10 @@ impl Lasting {
             let server = stage.server(which);
             server.execute(sql).unwrap();
             server.reload().unwrap();
+        }
+        if self.is_faked {
+            stage.standby.set_environment("LD_PRELOAD", "");
+            stage.restart(Which::Standby).unwrap();
         }
         if let Some(server) = self.cascaded {
             server.discard(&stage.standby).unwrap();

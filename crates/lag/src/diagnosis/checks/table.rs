@@ -255,6 +255,7 @@ pub const CHECKS: &[Check] = &[
             Cause::PartitionRootDiffers,
             Cause::TablesNotPublished,
             Cause::TablesNotFollowed,
+            Cause::TableFollowedTwice,
             Cause::TablesUnlogged,
         ],
         holds: super::is_published,
