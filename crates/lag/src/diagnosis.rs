@@ -301,7 +301,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         }
         if let Some(last) = node.last().filter(|last| is_detached(node, last)) {
             let number = counted(last.subscriptions.len() as u64, "subscription");
-            unknown.push(format!("nothing comes to {}: {number} without a slot", node.name));
+            unknown.push(format!(
+                "nothing comes to {}: {number} without a slot",
+                node.name
+            ));
         }
         let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
         for subscription in subscriptions
@@ -326,7 +329,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         let upstream = &link.upstream.name;
         if link.is_archived() {
             let why = "it has archived nothing since its statistics began";
-            return format!("how far the archive of {} is: {upstream} does not tell, {why}", link.name);
+            return format!(
+                "how far the archive of {} is: {upstream} does not tell, {why}",
+                link.name
+            );
         }
         match link.replies_freely() {
             true => format!(
@@ -381,13 +387,14 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 42] = [
+const IMPLIED: [(Cause, Cause); 43] = [
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotTaken, Cause::SubscriptionRefused),
     (Cause::SlotTaken, Cause::ApplyStopped),
     (Cause::SlotMissing, Cause::NotStreaming),
     (Cause::WalRemoved, Cause::NotStreaming),
     (Cause::UpstreamElsewhere, Cause::NotStreaming),
+    (Cause::UpstreamElsewhere, Cause::ReceiverHalted),
     (Cause::TimelineDiverged, Cause::NotStreaming),
     (Cause::RoleRefused, Cause::NotStreaming),
     (Cause::NoFreeWalsender, Cause::NotStreaming),

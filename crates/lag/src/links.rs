@@ -122,7 +122,8 @@ fn upstream_of<'a>(
         Some(_) => {}
         None => {
             let guess = likely.or_else(|| window.primary())?;
-            let is_connected = receiver.is_some() && node.last().is_some_and(|it| it.receiver.is_some());
+            let is_connected =
+                receiver.is_some() && node.last().is_some_and(|it| it.receiver.is_some());
             // It shows all its walsenders to who may see them, and none is of this standby.
             let shows_none = is_connected && guess.facts.monitor && !has_sender(guess, names);
             if shows_none || !guess.may_be_at(&address) {
@@ -163,7 +164,11 @@ fn feeds(
         let last = server.last();
         last.is_some_and(|last| last.slot(slot).is_some_and(|slot| slot.active))
     };
-    let own: Vec<&str> = names.iter().copied().filter(|name| *name != WALRECEIVER).collect();
+    let own: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| *name != WALRECEIVER)
+        .collect();
     let comes_from_it = |sender: &Sender| {
         let is_named = names.contains(&sender.application_name.as_str());
         let from = sender.client.as_ref().filter(|from| !is_loopback(from));

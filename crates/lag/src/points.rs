@@ -36,6 +36,11 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
             false => Some(with_ages(point(link, sample)?, sample, ages)),
         })
         .collect();
+    // How far the archive is now is not known.
+    let newest = samples.last().filter(|_| link.is_archived());
+    if newest.is_some_and(|newest| lacks(link, newest).is_none()) {
+        points.clear();
+    }
     if link.kind == LinkKind::Logical {
         keep_told(link, &mut points);
         add_doubts(link, &mut points);
@@ -352,7 +357,9 @@ fn lacks(link: &Link<'_>, sample: &Sample) -> Option<Lacks> {
 
 /// Longest time that a standby may lack a segment which its archive has.
 fn patience_ms(link: &Link<'_>) -> f64 {
-    let retry = link.replica.and_then(|node| node.facts.number("wal_retrieve_retry_interval"));
+    let retry = link
+        .replica
+        .and_then(|node| node.facts.number("wal_retrieve_retry_interval"));
     retry.unwrap_or(RETRY_MS) + RESTORES.as_secs_f64() * 1000.0
 }
 

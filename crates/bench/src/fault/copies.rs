@@ -271,7 +271,11 @@ fn partitioned(stage: &mut Stage, by_root: bool) -> Result<Injected> {
     stage.primary.execute(&format!(
         "CREATE PUBLICATION {EXTRA} FOR TABLE parts WITH (publish_via_partition_root = {by_root})"
     ))?;
-    let tables: &[&str] = if by_root { &["parts"] } else { &["parts_one", "parts_two"] };
+    let tables: &[&str] = if by_root {
+        &["parts"]
+    } else {
+        &["parts_one", "parts_two"]
+    };
     for table in tables {
         let create = format!("CREATE TABLE {table} (id bigint PRIMARY KEY, v text)");
         stage.second.execute(&create)?;

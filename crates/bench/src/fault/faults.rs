@@ -383,16 +383,8 @@ pub const FAULTS: &[Fault] = &[
         Cause::TableRenamed,
         copies::table_renamed,
     ),
-    fault(
-        TABLE_ANEW,
-        Cause::TableRenamed,
-        copies::table_anew,
-    ),
-    fault(
-        GENERATED_COLUMN,
-        Cause::ColumnsMissing,
-        copies::generated,
-    ),
+    fault(TABLE_ANEW, Cause::TableRenamed, copies::table_anew),
+    fault(GENERATED_COLUMN, Cause::ColumnsMissing, copies::generated),
     fault(
         "slot of another output plugin",
         Cause::SlotUnsuitable,

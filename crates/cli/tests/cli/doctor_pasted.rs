@@ -40,7 +40,9 @@ impl Pair {
                 "CREATE SCHEMA {SCHEMA}; CREATE TABLE {TABLE} (id int PRIMARY KEY)"
             ));
         }
-        primary.run(&format!("CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}"));
+        primary.run(&format!(
+            "CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}"
+        ));
         let pair = Self {
             primary,
             subscriber,
@@ -112,7 +114,10 @@ fn remedies_quote_what_they_name() {
     let lab = TestLab::stock().start().unwrap();
     let pair = Pair::start(&lab);
     let primary = &pair.primary;
-    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    pair.subscriber
+        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+    until_answer(primary, active, "0");
     pair.mend("apply_stopped", "ENABLE;");
 
     primary.run(&format!(
@@ -125,10 +130,14 @@ fn remedies_quote_what_they_name() {
     for server in [primary, &pair.subscriber] {
         server.run(&format!("CREATE TABLE {other} (id int PRIMARY KEY)"));
     }
-    primary.run(&format!("ALTER PUBLICATION {PUBLICATION} ADD TABLE {other}"));
+    primary.run(&format!(
+        "ALTER PUBLICATION {PUBLICATION} ADD TABLE {other}"
+    ));
     pair.mend("tables_not_followed", "REFRESH PUBLICATION");
 
-    primary.run(&format!("ALTER PUBLICATION {PUBLICATION} DROP TABLE {other}"));
+    primary.run(&format!(
+        "ALTER PUBLICATION {PUBLICATION} DROP TABLE {other}"
+    ));
     pair.mend("tables_not_published", "ADD TABLE");
 
     primary.run(&format!("ALTER TABLE {other} RENAME TO \"Re named\""));
@@ -137,10 +146,16 @@ fn remedies_quote_what_they_name() {
     primary.run(&format!("DROP PUBLICATION {PUBLICATION}"));
     pair.mend("publication_missing", "CREATE PUBLICATION");
 
-    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
-    until_answer(primary, "SELECT count(*)::text FROM pg_replication_slots WHERE active", "0");
+    pair.subscriber
+        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    until_answer(
+        primary,
+        "SELECT count(*)::text FROM pg_replication_slots WHERE active",
+        "0",
+    );
     primary.run("SELECT pg_drop_replication_slot('odd')");
-    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
+    pair.subscriber
+        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
     pair.mend("subscription_slot_missing", "DROP SUBSCRIPTION");
     let rows = format!("SELECT count(*)::text FROM {TABLE}");
     until_answer(&pair.subscriber, &rows, "1");
@@ -155,7 +170,8 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
     other.run(&format!(
         "CREATE SCHEMA {SCHEMA}; CREATE TABLE {TABLE} (id int PRIMARY KEY)"
     ));
-    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
+    pair.subscriber
+        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
     let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
     until_answer(&pair.primary, active, "0");
     other.run(&format!(
@@ -164,19 +180,27 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
         pair.connection()
     ));
     until_answer(&pair.primary, active, "1");
-    pair.subscriber.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
+    pair.subscriber
+        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
     pair.primary.run(&format!("INSERT INTO {TABLE} VALUES (1)"));
     until_answer(&other, &format!("SELECT count(*)::text FROM {TABLE}"), "1");
     let json = until("it is found", || {
-        pair.primary.run(&format!("INSERT INTO {TABLE} SELECT max(id) + 1 FROM {TABLE}"));
+        pair.primary.run(&format!(
+            "INSERT INTO {TABLE} SELECT max(id) + 1 FROM {TABLE}"
+        ));
         let (_, json) = pair.examine();
         (causes(&json).first()? == "slot_taken").then_some(json)
     });
     let first = json["findings"][0]["remedies"][0].as_str().unwrap();
     let disable = format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE");
-    assert!(first.contains(&disable) && first.contains("SET (slot_name = NONE)"), "{first}");
+    assert!(
+        first.contains(&disable) && first.contains("SET (slot_name = NONE)"),
+        "{first}"
+    );
     other.run(&disable);
-    other.run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"));
+    other.run(&format!(
+        "ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"
+    ));
     other.run(&format!("DROP SUBSCRIPTION {SUBSCRIPTION}"));
     let second = Pasted::of(json["findings"][0]["remedies"][1].as_str().unwrap());
     let statements = second.statements.iter();
@@ -200,7 +224,8 @@ fn a_table_that_two_subscriptions_follow_is_told() {
     for server in [&pair.primary, &pair.subscriber] {
         server.run("CREATE TABLE keyless (v text)");
     }
-    pair.primary.run("CREATE PUBLICATION keyless FOR TABLE keyless WITH (publish = 'insert')");
+    pair.primary
+        .run("CREATE PUBLICATION keyless FOR TABLE keyless WITH (publish = 'insert')");
     for name in ["one", "two"] {
         pair.subscriber.run(&format!(
             "CREATE SUBSCRIPTION {name} CONNECTION {} PUBLICATION keyless",
@@ -211,6 +236,11 @@ fn a_table_that_two_subscriptions_follow_is_told() {
     pair.primary.run("INSERT INTO keyless VALUES ('x')");
     until_answer(&pair.subscriber, "SELECT count(*)::text FROM keyless", "2");
     let (code, json) = pair.examine();
-    assert_eq!((code, causes(&json)), (0, vec!["table_followed_twice".to_owned()]), "{}", brief(&json));
+    assert_eq!(
+        (code, causes(&json)),
+        (0, vec!["table_followed_twice".to_owned()]),
+        "{}",
+        brief(&json)
+    );
     assert_eq!(json["findings"][0]["at"], "subscriber (two)");
 }

@@ -181,9 +181,18 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     pasted.execute(&pair.primary, &pasted.statements);
     until_answer(&pair.primary, "SHOW archive_timeout", "1min");
     let (code, json) = pair.examine();
-    assert_eq!((code, &json["healthy"]), (0, &Value::Bool(true)), "{}", brief(&json));
+    assert_eq!(
+        (code, &json["healthy"]),
+        (0, &Value::Bool(true)),
+        "{}",
+        brief(&json)
+    );
     pair.archive(1);
-    until_answer(&pair.standby, "SELECT count(*)::text FROM t WHERE id = 7", "1");
+    until_answer(
+        &pair.standby,
+        "SELECT count(*)::text FROM t WHERE id = 7",
+        "1",
+    );
 
     // A conflict is one here, too.
     let mut reader = pair.standby.connect(SUPERUSER, "reader").unwrap();

@@ -440,7 +440,10 @@ const LONG_COMMIT_MS: f64 = 5_000.0;
 
 /// No commit waits for long.
 fn commits_return(place: &Place<'_, '_>) -> Result<String, String> {
-    let clients = place.node.and_then(NodeWindow::last).map(|last| &last.clients);
+    let clients = place
+        .node
+        .and_then(NodeWindow::last)
+        .map(|last| &last.clients);
     let waits = clients.filter(|it| it.awaiting_sync > 0);
     let waits = waits.and_then(|it| it.awaiting_sync_ms).unwrap_or(0.0);
     match waits >= LONG_COMMIT_MS {

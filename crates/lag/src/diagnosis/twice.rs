@@ -117,8 +117,9 @@ mod tests {
         assert_eq!(of_one(&unknown), []);
         // A subscriber is a database of one cluster.
         let subscribers = cluster(&[("s", Role::Subscriber, 1), ("t", Role::Subscriber, 1)]);
-        let words = "t is the same database of the same server as s, at another address: name it once";
-        assert_eq!(of_one(&subscribers), [(0, words.to_owned())]);
+        let again =
+            "t is the same database of the same server as s, at another address: name it once";
+        assert_eq!(of_one(&subscribers), [(0, again.to_owned())]);
         let alone = cluster(&[("s", Role::Subscriber, 1), ("p", Role::Primary, 1)]);
         assert_eq!(of_one(&alone), []);
         let both = named(&alone);

@@ -92,7 +92,10 @@ mod tests {
             it.subscriptions.insert("again".to_owned(), own);
         });
         tables(&mut scene.primary, |it| {
-            it.filtered = filtered.then(|| "public.t".to_owned()).into_iter().collect();
+            it.filtered = filtered
+                .then(|| "public.t".to_owned())
+                .into_iter()
+                .collect();
         });
         let findings = scene.diagnose().findings.into_iter();
         let found = findings.filter(|it| it.cause == Cause::TableFollowedTwice);

@@ -213,10 +213,8 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         };
         let mut evidence = Evidence::of(link, away.max(0.5));
         // Its own worker is not there, so somebody else uses the slot: a copy of this server, perhaps.
-        let taken = link
-            .slot
-            .as_deref()
-            .filter(|_| link.connected_share() > 0.0);
+        let sender = link.upstream.last().and_then(|last| link.sender(last));
+        let taken = link.slot.as_deref().filter(|_| sender.is_some());
         match (last.enabled, taken) {
             (true, _) => {}
             (false, Some(slot)) => evidence = evidence.name("taken_slot", slot),

@@ -317,7 +317,14 @@ impl Rule {
             }
         }
         // They stand inside quotes. No server allows such a slot, but one may claim it.
-        for name in ["slot", "absent_slot", "missing_slot", "unowned_slot", "spare", "gid"] {
+        for name in [
+            "slot",
+            "absent_slot",
+            "missing_slot",
+            "unowned_slot",
+            "spare",
+            "gid",
+        ] {
             if let Some(name) = names.get_mut(name) {
                 *name = name.replace('\'', "''");
             }

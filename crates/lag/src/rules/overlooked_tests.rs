@@ -352,7 +352,7 @@ fn what_is_hidden_is_not_healthy() {
             ],
         ),
         (
-            "a subscription without a slot is detached on purpose",
+            "a subscription without a slot, and no other",
             |s| {
                 for sample in &mut s.primary.samples {
                     sample.slots.remove(2);
@@ -362,7 +362,7 @@ fn what_is_hidden_is_not_healthy() {
                     sample.subscriptions[0].slot_name = None;
                 }
             },
-            &[],
+            &["nothing comes to two: 1 subscription without a slot"],
         ),
     ];
     for (name, change, unknown) in cases {

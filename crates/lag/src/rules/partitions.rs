@@ -48,7 +48,8 @@ fn publication_of(
     let mut names = followed.publications.iter();
     let has = |name: &&String| {
         let own = theirs.publications.get(*name);
-        own.is_some_and(|own| !own.is_disjoint(tables)) && theirs.via_root.contains(*name) == via_root
+        own.is_some_and(|own| !own.is_disjoint(tables))
+            && theirs.via_root.contains(*name) == via_root
     };
     names.find(has).cloned()
 }
@@ -78,7 +79,7 @@ pub(super) fn otherwise(
     let parts = |all: &[String], of: &String| -> BTreeSet<String> {
         all.iter().filter(|it| is_part(it, of)).cloned().collect()
     };
-    let found = |followed_as: BTreeSet<String>, published: BTreeSet<String>, is_root| {
+    let found = |followed_as: BTreeSet<String>, published: BTreeSet<String>, is_root: bool| {
         let publication = publication_of(&published, !is_root, followed, theirs)?;
         let is_some = !followed_as.is_empty() && !published.is_empty();
         is_some.then_some(Otherwise {
@@ -137,7 +138,11 @@ mod tests {
     /// What is said of a subscription that follows these tables, of which the publication has others. Tables
     /// `public.r…` are partitions of `public.r`.
     fn said(follows: &[&str], publishes: &[&str], via_root: bool, fails: bool) -> Diagnosis {
-        let names = |of: &[&str]| of.iter().map(|it| format!("public.{it}")).collect::<BTreeSet<_>>();
+        let names = |of: &[&str]| {
+            of.iter()
+                .map(|it| format!("public.{it}"))
+                .collect::<BTreeSet<_>>()
+        };
         let mut scene = Scene::healthy();
         if fails {
             failing(&mut scene);
@@ -173,7 +178,11 @@ mod tests {
                 "public.r is followed, and is published as public.r1, public.r2"
             );
             let switch = "on primary, in database app: ALTER PUBLICATION p SET (publish_via_partition_root = true);";
-            assert!(first.remedies[0].starts_with(switch), "{:?}", first.remedies);
+            assert!(
+                first.remedies[0].starts_with(switch),
+                "{:?}",
+                first.remedies
+            );
             let anew = "on one: DROP SUBSCRIPTION sub_one; TRUNCATE public.r; and then CREATE SUBSCRIPTION sub_one \
                         CONNECTION '...' PUBLICATION p WITH (slot_name = 'slot_one');";
             assert!(first.remedies[1].starts_with(anew), "{:?}", first.remedies);
@@ -188,13 +197,21 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].cause, Cause::PartitionRootDiffers);
         let switch = "ALTER PUBLICATION p SET (publish_via_partition_root = false);";
-        assert!(found[0].remedies[0].contains(switch), "{:?}", found[0].remedies);
+        assert!(
+            found[0].remedies[0].contains(switch),
+            "{:?}",
+            found[0].remedies
+        );
     }
 
     #[test]
     fn what_is_no_partition_is_left_out_or_not_followed_as_before() {
         for (follows, publishes, expected) in [
-            (&["r1"][..], &["r1", "t"][..], Some(Cause::TablesNotFollowed)),
+            (
+                &["r1"][..],
+                &["r1", "t"][..],
+                Some(Cause::TablesNotFollowed),
+            ),
             (&["t"], &["r1"], Some(Cause::TablesNotPublished)),
             (&["r1", "r2"], &["r1", "r2"], None),
         ] {

@@ -317,9 +317,8 @@ fn of_missing(
 ) -> Evidence {
     let names = of_table(missing.keys());
     let add = missing.iter().take(MOST_NAMED);
-    let add = add.map(|((table, column), kind)| {
-        format!("ALTER TABLE {table} ADD COLUMN {column} {kind};")
-    });
+    let add = add
+        .map(|((table, column), kind)| format!("ALTER TABLE {table} ADD COLUMN {column} {kind};"));
     // What is of a schema is no type of PostgreSQL's own.
     let kinds = missing.values().take(MOST_NAMED);
     let kinds = kinds.map(|kind| kind.trim_end_matches("[]"));
@@ -364,7 +363,10 @@ fn of_generated(
     generated: &BTreeMap<(&String, &String), &String>,
 ) -> Evidence {
     let names = of_table(generated.keys());
-    let words = format!("published columns that it generates itself: {}", some(&names));
+    let words = format!(
+        "published columns that it generates itself: {}",
+        some(&names)
+    );
     evidence = evidence
         .fact("generated_columns", names.len() as f64, words)
         .name("generated", some(&names));

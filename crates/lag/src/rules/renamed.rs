@@ -13,7 +13,7 @@ use crate::window::NodeWindow;
 /// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::TableRenamed,
-    title: "tables were renamed on the publisher, or dropped and made anew: {renamed}",
+    title: "tables were renamed at one end, or dropped on the publisher and made anew: {renamed}",
     signal: renamed,
     remedies: &[
         "ask who changed {upstream}, or compare the rows of {compared}: if a table was dropped and made anew, \

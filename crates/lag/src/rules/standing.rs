@@ -394,8 +394,9 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
         let has_all = |point: &&Point| {
             let primary = view.window.primary();
             let end = primary.and_then(|primary| primary.end_at(None, point.at));
-            let is_cascaded = link.upstream.role == Role::Standby;
-            point.bytes() == 0 && (!is_cascaded || end.is_some_and(|end| end <= point.replay))
+            // So may an archive.
+            let is_direct = link.upstream.role == Role::Primary && !link.is_archived();
+            point.bytes() == 0 && (is_direct || end.is_some_and(|end| end <= point.replay))
         };
         let same = link.points.iter().filter(has_all).count();
         let share = same as f64 / node.samples.len().max(1) as f64;

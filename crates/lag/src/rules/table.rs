@@ -1,10 +1,10 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, lock, logical, machine, partitions,
-    paused, primaries, published, receive, refused, relay, renamed, replay, replica, ring, server,
-    spool_full, standing, synchronised, synchronous, unarchived, unasked, unconfirmed, unfed,
-    unsuitable,
+    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, lock, logical,
+    machine, partitions, paused, primaries, published, receive, refused, relay, renamed, replay,
+    replica, ring, server, spool_full, standing, synchronised, synchronous, unarchived, unasked,
+    unconfirmed, unfed, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -184,7 +184,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::SlotMissing,
-        title: "the standby's slot {state} on {upstream}",
+        title: "the standby's slot on {upstream} {state}",
         signal: unfed::slot_missing,
         remedies: &[
             "on {upstream}: SELECT pg_create_physical_replication_slot('{missing_slot}', true); {node} then streams, \
@@ -457,7 +457,7 @@ pub const RULES: &[Rule] = &[
         title: "published tables are not followed",
         signal: published::unfollowed,
         remedies: &[
-            "on {server}: make {unmade} first, as they are on the publisher: what follows fails without them",
+            "on {server}: make {unmade} first, as on the publisher: the next remedy fails without that",
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies {tables} and \
              follows them. They must be there and empty: a row that is there already doubles, or makes the \
              copy fail for ever",

@@ -30,7 +30,11 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
         }
         let (seen, own) = (node.last()?.wal.next_xid?, node.last()?.end()?);
         // What was committed before this window, and is visible at its end nowhere but on the primary.
-        let missing = first.wal.next_xid?.checked_sub(seen).filter(|number| *number > 0)?;
+        let missing = first
+            .wal
+            .next_xid?
+            .checked_sub(seen)
+            .filter(|number| *number > 0)?;
         let lacks = last.end()?.bytes_since(own) as f64;
         let timeout = upstream.facts.number("archive_timeout").unwrap_or(0.0);
         let severity = match timeout > 0.0 {
@@ -43,7 +47,12 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "unarchived_bytes",
                 lacks,
-                format!("{} of WAL are on {} and not on {}", bytes(lacks), upstream.name, node.name),
+                format!(
+                    "{} of WAL are on {} and not on {}",
+                    bytes(lacks),
+                    upstream.name,
+                    node.name
+                ),
             )
             .fact(
                 "missing_transactions",
@@ -54,7 +63,11 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
                     seconds(since)
                 ),
             );
-        if let Some(age) = last.archiver.archived_age_ms.filter(|_| upstream.archives()) {
+        if let Some(age) = last
+            .archiver
+            .archived_age_ms
+            .filter(|_| upstream.archives())
+        {
             let words = format!("the last segment was archived {} ago", seconds(age));
             evidence = evidence.fact("archived_age_ms", age, words);
         }

@@ -48,7 +48,11 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "behind_bytes",
                 behind,
-                format!("it lacks {} of what {} has", bytes(behind), link.upstream.name),
+                format!(
+                    "it lacks {} of what {} has",
+                    bytes(behind),
+                    link.upstream.name
+                ),
             );
         Some(match &unasked.node {
             Some(away) => evidence.name("away", away),

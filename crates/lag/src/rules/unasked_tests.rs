@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Cause;
 use super::scene::{START, STEP, Scene, lsn, sender};
+use super::{Cause, Severity};
 use crate::diagnosis::checks::Answer;
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::{Role, Trouble};
@@ -80,7 +80,10 @@ fn an_upstream_that_was_not_asked_is_not_known() {
         let mut checks = diagnosis.checks.iter();
         let check = checks.find(|it| it.check == "streams" && it.at == "standby");
         let check = check.unwrap();
-        assert_eq!((check.answer, check.words.as_str()), (Answer::NotKnown, words));
+        assert_eq!(
+            (check.answer, check.words.as_str()),
+            (Answer::NotKnown, words)
+        );
         let said = diagnosis.unknown.iter().any(|it| it.contains(words));
         assert!(said, "{:?}", diagnosis.unknown);
     }
@@ -97,7 +100,10 @@ fn lag_behind_an_upstream_that_was_not_asked_is_nobody_else_s() {
         let found = diagnosis.findings.iter().find(|it| it.at == "standby");
         let remedies = &found.unwrap().remedies;
         assert!(remedies[0].starts_with(begins), "{remedies:?}");
-        assert!(!remedies.concat().contains("primary_conninfo"), "{remedies:?}");
+        assert!(
+            !remedies.concat().contains("primary_conninfo"),
+            "{remedies:?}"
+        );
         let link = diagnosis.links.iter().find(|it| it.replica == "standby");
         let from = link.and_then(|it| it.streams_from.as_deref());
         assert_eq!(from, Some(if named { "first" } else { "db5:5433" }));
@@ -158,6 +164,25 @@ fn a_walsender_of_the_standby_says_that_it_is_the_upstream() {
             sample.senders[0].application_name.clone_from(&named);
         }
     }));
+}
+
+/// A server allows that.
+#[test]
+fn a_standby_that_streams_from_itself_is_told() {
+    for (is_late, severity) in [(true, Severity::Lag), (false, Severity::Risk)] {
+        let mut scene = cascaded(|index| START + if is_late { 0 } else { index * STEP });
+        scene.standby.address = "db5:5433/app".to_owned();
+        let diagnosis = diagnosis(scene, false);
+        assert_eq!(causes(&diagnosis), [Cause::UpstreamElsewhere]);
+        let found = diagnosis
+            .findings
+            .iter()
+            .find(|it| it.at == "standby")
+            .unwrap();
+        assert_eq!(found.severity, severity);
+        let said = format!("{:?}", found.evidence);
+        assert!(said.contains("that is its own address"), "{said}");
+    }
 }
 
 /// Bytes of a segment.

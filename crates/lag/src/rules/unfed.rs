@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use lockstep_service::words::figures::{bytes, percent, seconds};
 use lockstep_wire::{Lsn, Timeline};
 
-use super::receive::not_streaming_links;
+use super::receive::{not_streaming_links, streams};
 use super::refused;
 use super::replay::{standbys, startup_share, unreplayed};
-use super::{Cause, Evidence, Rule, View};
+use super::{Cause, Evidence, Rule, Severity, View};
 use crate::figures::ratio;
 use crate::link::{Link, Unasked};
 use crate::sample::Sample;
@@ -187,7 +187,36 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
         }
         Some(evidence.name("address", address))
     };
-    unfed(view).filter_map(leads).collect()
+    unfed(view)
+        .chain(fed_by_itself(view))
+        .filter_map(leads)
+        .collect()
+}
+
+/// Standbys that stream from themselves, which a server allows: they get nothing.
+fn fed_by_itself<'v>(
+    view: &'v View<'_>,
+) -> impl Iterator<Item = (&'v Link<'v>, &'v NodeWindow, &'v Source, Evidence)> {
+    view.links.iter().filter_map(|link| {
+        let node = link.replica?;
+        let (source, last) = source(node).zip(node.last())?;
+        let is_its = pointed_at(view, node, source).is_some_and(|it| it.name == node.name);
+        if !is_its || !streams(node, last) {
+            return None;
+        }
+        let severity = match link.is_behind() {
+            true => Severity::Lag,
+            false => Severity::Risk,
+        };
+        let words = "its walreceiver is connected to its own walsender";
+        let evidence = Evidence::of(link, 1.0).severity(severity);
+        Some((
+            link,
+            node,
+            source,
+            evidence.fact("fed_by_itself", 1.0, words),
+        ))
+    })
 }
 
 pub(super) fn has_slot(node: &NodeWindow, slot: &str) -> bool {
@@ -236,10 +265,15 @@ pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
             None => {
                 let words = format!("primary_slot_name is {slot}: {name} has no such slot");
                 let evidence = evidence.fact("missing_slots", 1.0, words);
-                Some(evidence.name("missing_slot", slot).name("state", "is not there"))
+                Some(
+                    evidence
+                        .name("missing_slot", slot)
+                        .name("state", "is not there"),
+                )
             }
             Some(other) if other.slot_type == SlotType::Logical => {
-                let words = format!("primary_slot_name is {slot}: {name} has a logical slot of that name");
+                let words =
+                    format!("primary_slot_name is {slot}: {name} has a logical slot of that name");
                 let evidence = evidence.fact("logical_slots", 1.0, words);
                 Some(evidence.name("state", "is a logical one, which is for no standby"))
             }

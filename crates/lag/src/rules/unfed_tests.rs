@@ -482,8 +482,11 @@ fn whether_a_segment_is_missed_may_not_be_known() {
 fn an_archive_that_nobody_knows_is_not_known() {
     let diagnosis = restoring_scene("Timeout", "RecoveryRetrieveRetryInterval").diagnose();
     assert_eq!(causes(&diagnosis), []);
-    assert!(!diagnosis.healthy && !diagnosis.has_lag());
-    let said = diagnosis.unknown.iter().any(|it| it.contains("how far the archive of standby is"));
+    assert!(!diagnosis.healthy && !diagnosis.has_lag(), "{diagnosis:#?}");
+    let said = diagnosis
+        .unknown
+        .iter()
+        .any(|it| it.contains("how far the archive of standby is"));
     assert!(said, "{:?}", diagnosis.unknown);
 }
 
@@ -494,7 +497,15 @@ fn a_logical_slot_is_no_slot_of_a_standby() {
     scene.primary.address = "db1:5432/app".to_owned();
     let diagnosis = scene.diagnose();
     assert_eq!(causes(&diagnosis), [Cause::SlotMissing]);
-    let found = diagnosis.findings.iter().find(|it| it.at == "standby").unwrap();
+    let found = diagnosis
+        .findings
+        .iter()
+        .find(|it| it.at == "standby")
+        .unwrap();
     assert!(found.title.contains("is a logical one"), "{}", found.title);
-    assert!(!found.remedies.concat().contains("pg_create"), "{:?}", found.remedies);
+    assert!(
+        !found.remedies.concat().contains("pg_create"),
+        "{:?}",
+        found.remedies
+    );
 }

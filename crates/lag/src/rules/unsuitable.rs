@@ -138,7 +138,11 @@ mod tests {
         assert_eq!(plugin.len(), 1, "{plugin:?}");
         let first = &plugin[0];
         assert_eq!(first.cause, Cause::SlotUnsuitable);
-        assert!(first.title.contains("output plugin test_decoding"), "{}", first.title);
+        assert!(
+            first.title.contains("output plugin test_decoding"),
+            "{}",
+            first.title
+        );
         let remedies = [
             "on primary, in database app: SELECT pg_copy_logical_replication_slot('slot_one', 'slot_one_pgoutput', \
              false, 'pgoutput');",
@@ -153,11 +157,22 @@ mod tests {
             (slot.slot_type, slot.database) = (SlotType::Physical, None);
         });
         assert_eq!(physical[0].cause, Cause::SlotUnsuitable, "{physical:?}");
-        assert!(physical[0].remedies[0].contains("pg_create_logical_replication_slot('slot_one_pgoutput'"));
+        assert!(
+            physical[0].remedies[0]
+                .contains("pg_create_logical_replication_slot('slot_one_pgoutput'")
+        );
         let elsewhere = said(|slot| slot.database = Some("other".to_owned()));
         assert_eq!(elsewhere[0].cause, Cause::SlotUnsuitable, "{elsewhere:?}");
-        assert!(elsewhere[0].title.contains("of database other, and the subscription connects to app"));
-        assert!(elsewhere[0].remedies[0].contains("dbname=other"), "{:?}", elsewhere[0].remedies);
+        assert!(
+            elsewhere[0]
+                .title
+                .contains("of database other, and the subscription connects to app")
+        );
+        assert!(
+            elsewhere[0].remedies[0].contains("dbname=other"),
+            "{:?}",
+            elsewhere[0].remedies
+        );
         // The right one.
         let right = said(|slot| slot.plugin = Some(PLUGIN.to_owned()));
         assert_eq!(right[0].cause, Cause::SubscriptionRefused, "{right:?}");

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
-    SUBSCRIPTION_LOST,
+    BEHIND_RELAY, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER,
+    RENAMED_COLUMN, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
