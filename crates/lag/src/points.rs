@@ -322,7 +322,7 @@ struct Lacks {
     /// Where the newest segment ends that the archive has.
     end: Lsn,
     own: Lsn,
-    /// It has not begun with the newest segment.
+    /// True if it has not begun with the newest segment.
     segment: bool,
     /// Time for which that segment has been there; if the server does not archive itself, the least that is known.
     for_ms: f64,

@@ -21,8 +21,8 @@ pub const PUBLISHERS: &str = "SELECT coalesce(json_object_agg(subname, subconnin
 /// PostgreSQL's default port.
 const PORT: &str = "5432";
 
-/// Host or address, and port, of the server that a connection string names; None if it names several, of which
-/// nobody knows which one is meant now.
+/// Host or address, and port, of the server that a connection string names; None if it names several: nobody
+/// knows which of them is meant now.
 fn address(conninfo: &Conninfo) -> Option<(String, String)> {
     let host = conninfo.get("host").or_else(|| conninfo.get("hostaddr"))?;
     let port = conninfo.get("port").unwrap_or(PORT);

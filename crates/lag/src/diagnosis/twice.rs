@@ -11,7 +11,7 @@ use crate::sample::Identity;
 pub struct Named {
     name: String,
     identity: Identity,
-    /// Of a subscriber, which may belong to several clusters: the database.
+    /// The database of a subscriber, which may belong to several clusters.
     database: Option<String>,
 }
 

@@ -32,7 +32,7 @@ pub(super) const RULE: Rule = Rule {
 pub(super) struct Otherwise {
     pub(super) followed: BTreeSet<String>,
     pub(super) published: BTreeSet<String>,
-    /// It is followed by its own name, and not by those of its partitions.
+    /// True if it is followed by its own name, and not by those of its partitions.
     is_root: bool,
     /// A publication of the subscription that is to have the other setting.
     publication: String,

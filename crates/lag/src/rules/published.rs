@@ -31,9 +31,9 @@ pub(super) struct Difference {
     /// Partitioned tables that it follows by other names than those by which they are published.
     pub(super) otherwise: Vec<Otherwise>,
     pub(super) unfollowed: Vec<String>,
-    /// Those of them that the subscriber does not have.
+    /// Unfollowed tables that the subscriber does not have.
     unmade: Vec<String>,
-    /// Those that it follows and that are unlogged on the publisher, so that none of their changes is sent.
+    /// Followed tables that are unlogged on the publisher, so that none of their changes is sent.
     unlogged: Vec<String>,
     /// The publisher and its database.
     pub(super) publisher: String,
@@ -227,9 +227,9 @@ pub(super) fn by_worker(link: &Link<'_>) -> Severity {
 /// Published columns that the subscriber's tables do not take.
 #[derive(Default)]
 struct Untaken<'v> {
-    /// Those that are not there, by table and name, with their types on the publisher.
+    /// Columns that are not there, by table and name, with their types on the publisher.
     missing: BTreeMap<(&'v String, &'v String), &'v String>,
-    /// Those that the subscriber generates itself, so.
+    /// Columns that the subscriber generates itself, in the same form.
     generated: BTreeMap<(&'v String, &'v String), &'v String>,
 }
 

@@ -110,7 +110,7 @@ fn lag_behind_an_upstream_that_was_not_asked_is_nobody_else_s() {
     }
 }
 
-/// It does not stream any more: what it needs of its upstream is not looked for on the primary.
+/// A standby that does not stream any more: what it needs of its upstream is not looked for on the primary.
 #[test]
 fn an_upstream_that_is_gone_is_named() {
     for (named, begins) in [
