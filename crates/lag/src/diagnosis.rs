@@ -351,8 +351,8 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     unknown
 }
 
-/// True of a subscriber all of whose subscriptions are detached from their publishers. One of several may be so on
-/// purpose.
+/// True of a subscriber all of whose subscriptions are detached from their publishers. One of several may be
+/// so on purpose.
 fn is_detached(node: &NodeWindow, last: &Sample) -> bool {
     let mut slots = last.subscriptions.iter().map(|it| &it.slot_name);
     let is_subscriber = node.role == Role::Subscriber && !last.subscriptions.is_empty();

@@ -68,8 +68,8 @@ pub struct Link<'a> {
     pub replica_name: Option<String>,
     /// The relay's group, on a link to a relay or from one.
     pub group: Option<String>,
-    /// What a standby streams from, if that is a server of which nothing is known: then `upstream` is only the
-    /// one that it is compared with.
+    /// What a standby streams from, if that is a server of which nothing is known: then `upstream` is only
+    /// the one that it is compared with.
     pub unasked: Option<Unasked>,
     /// Oldest first.
     pub points: Vec<Point>,

@@ -151,8 +151,8 @@ fn has_sender(server: &NodeWindow, names: &[&str]) -> bool {
     senders.any(|sender| names.contains(&sender.application_name.as_str()))
 }
 
-/// The server's walsender for this standby is known by its slot, by a name that not every standby has, or by the
-/// standby's address.
+/// The server's walsender for this standby is known by its slot, by a name that not every standby has, or by
+/// the standby's address.
 fn feeds(
     server: &NodeWindow,
     standby: &NodeWindow,

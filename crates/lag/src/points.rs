@@ -291,8 +291,8 @@ fn reached(
     })
 }
 
-/// Segments, the newest with them, that a standby may not have replayed to their end although it has asked for
-/// all: the last record of the one before ends in the newest, which may just have been archived.
+/// Segments, the newest with them, that a standby may not have replayed to their end although it has asked
+/// for all: the last record of the one before ends in the newest, which may just have been archived.
 const SEGMENTS: f64 = 2.0;
 
 /// How much longer than its interval between two questions it takes until a standby has restored a segment.
@@ -324,7 +324,8 @@ struct Lacks {
     own: Lsn,
     /// True if it has not begun with the newest segment.
     segment: bool,
-    /// Time for which that segment has been there; if the server does not archive itself, the least that is known.
+    /// Time for which that segment has been there; if the server does not archive itself, the least that is
+    /// known.
     for_ms: f64,
 }
 

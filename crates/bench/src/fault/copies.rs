@@ -240,8 +240,8 @@ pub(super) fn unlogged(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Inject
     Ok(injected)
 }
 
-/// A partitioned table is published as its subscriber has it, and then by other names: by those of its partitions.
-/// Strong: by its own.
+/// A partitioned table is published as its subscriber has it, and then by other names: by those of its
+/// partitions. Strong: by its own.
 pub(super) fn by_partitions(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     partitioned(stage, strength.choose(true, false))
 }
@@ -258,8 +258,8 @@ pub(super) fn written_by_partitions(
     Ok(injected)
 }
 
-/// Publishes a partitioned table by its own name or by those of its partitions, lets the second subscriber copy it,
-/// and then publishes it the other way.
+/// Publishes a partitioned table by its own name or by those of its partitions, lets the second subscriber
+/// copy it, and then publishes it the other way.
 fn partitioned(stage: &mut Stage, by_root: bool) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.primary.execute(

@@ -1,5 +1,5 @@
-//! Remedies are pasted as they are printed, where names need quotes, and where another consumer has the slot of a
-//! subscription.
+//! Remedies are pasted as they are printed, where names need quotes, and where another consumer has the slot
+//! of a subscription.
 
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor};

@@ -365,8 +365,8 @@ fn without_first(cascade: &Cascade, first: Option<&str>) -> (i32, Value) {
     (said.code, json)
 }
 
-/// The upstream of a standby is not named, or is down: no other server is to blame, and nothing moves the standby
-/// before that one is looked at.
+/// The upstream of a standby is not named, or is down: no other server is to blame, and nothing moves the
+/// standby before that one is looked at.
 #[test]
 fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
     let mut cascade = Cascade::start();

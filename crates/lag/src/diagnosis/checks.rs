@@ -435,7 +435,8 @@ fn is_published(place: &Place<'_, '_>) -> Result<String, String> {
     difference_known(place.view, link).map(|()| "it follows what is published".to_owned())
 }
 
-/// Time for which commits wait for replicas that are connected from which that is no usual wait, in milliseconds.
+/// Time for which commits wait for replicas that are connected from which that is no usual wait, in
+/// milliseconds.
 const LONG_COMMIT_MS: f64 = 5_000.0;
 
 /// No commit waits for long.

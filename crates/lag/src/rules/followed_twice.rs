@@ -1,5 +1,5 @@
-//! The signal of a table that two subscriptions of one database get from the same publisher: each change is applied
-//! twice. A key makes the second worker fail; without one rows are there twice, and nothing shows it.
+//! The signal of a table that two subscriptions of one database get from the same publisher: each change is
+//! applied twice. A key makes the second worker fail; without one rows are there twice, and nothing shows it.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! The signal of partitioned tables that are published by other names than those by which a subscription follows
-//! them, as after `publish_via_partition_root` was switched. What is written then comes under a name that the
-//! subscriber does not follow: its worker passes over it, or fails if it has no such table.
+//! The signal of partitioned tables that are published by other names than those by which a subscription
+//! follows them, as after `publish_via_partition_root` was switched. What is written then comes under a name
+//! that the subscriber does not follow: its worker passes over it, or fails if it has no such table.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The signal of transactions that are committed and not archived yet: a standby that restores all its WAL from
-//! an archive cannot have them.
+//! The signal of transactions that are committed and not archived yet: a standby that restores all its WAL
+//! from an archive cannot have them.
 
 use lockstep_service::words::figures::{bytes, counted, seconds};
 

@@ -1,5 +1,5 @@
-//! The signal of a standby that is late and gets its WAL from a server that was not asked: what holds it up is
-//! there, or between, and no server that was asked is to blame.
+//! The signal of a standby that is late and gets its WAL from a server that was not asked: what holds it up
+//! is there, or between, and no server that was asked is to blame.
 
 use lockstep_service::words::figures::{bytes, percent};
 

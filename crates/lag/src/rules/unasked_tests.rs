@@ -1,4 +1,5 @@
-//! Standbys whose upstream was not asked: not named, or it does not answer. No server that was asked is to blame.
+//! Standbys whose upstream was not asked: not named, or it does not answer. No server that was asked is to
+//! blame.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use crate::window::{NodeWindow, Window};
 /// Causes that have a case here.
 pub(super) const CAUSES: [Cause; 2] = [Cause::UpstreamNotAsked, Cause::NotArchivedYet];
 
-/// The standby streams from db5:5433, by a walreceiver of the usual name, and has this at each sample. The primary
-/// is db1:5432, and feeds another standby that nobody has named.
+/// The standby streams from db5:5433, by a walreceiver of the usual name, and has this at each sample. The
+/// primary is db1:5432, and feeds another standby that nobody has named.
 fn cascaded(end: impl Fn(u64) -> u64) -> Scene {
     let mut scene = Scene::healthy();
     let address = ("db5".to_owned(), "5433".to_owned());

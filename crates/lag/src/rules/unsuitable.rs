@@ -1,5 +1,5 @@
-//! The signal of a subscription's slot that no apply worker can use: of another output plugin, of a standby, of
-//! another database. To the subscriber's server it looks like a connection that is refused.
+//! The signal of a subscription's slot that no apply worker can use: of another output plugin, of a standby,
+//! of another database. To the subscriber's server it looks like a connection that is refused.
 
 use super::published::{connects_to, meant, publisher};
 use super::refused::workless;
