@@ -196,7 +196,8 @@ pub(super) fn table_anew(_: &Lab, stage: &mut Stage, strength: Strength) -> Resu
     // As the remedy leaves it, without the old table; or as if it had been renamed.
     let alike = format!(
         "DO $$ BEGIN IF to_regclass('{new}') IS NULL THEN ALTER TABLE {name} RENAME TO {new}; \
-         TRUNCATE {new}; ELSE DROP TABLE IF EXISTS {name}; END IF; END $$"
+         TRUNCATE {new}; ELSE ALTER TABLE {new} ALTER COLUMN id DROP DEFAULT; \
+         DROP TABLE IF EXISTS {name}; END IF; END $$"
     );
     for which in [Which::First, Which::Second] {
         injected.undo.insert(0, (which, alike.clone()));
