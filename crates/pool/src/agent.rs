@@ -27,8 +27,10 @@ const QUESTION: &str = "lockstep_pool";
 /// Least time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Time between two questions to a server that is not the primary: whether it takes writes by now.
+/// Time between two questions to a server that is not the primary: whether it takes writes by now. Where
+/// there are many, it is longer: LOOKS_APART for each.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOKS_APART: Duration = Duration::from_millis(250);
 
 /// Time between two attempts to learn the history of a timeline.
 const HISTORY_EVERY: Duration = Duration::from_secs(5);
@@ -83,6 +85,8 @@ struct Known {
 /// All that the agent knows.
 pub struct Agent {
     rules: Rules,
+    /// Time between two questions to a server that is not the primary.
+    look_every: Duration,
     known: Mutex<Known>,
     /// Wakes those that ask a server which is not the primary, once another ruling may concern it.
     ruled: Condvar,
@@ -92,8 +96,10 @@ pub struct Agent {
 impl Agent {
     /// Starts asking, until the agent is stopped.
     pub fn start(rules: Rules, servers: Servers) -> Arc<Self> {
+        let count = u32::try_from(servers.candidates.len()).unwrap_or(u32::MAX);
         let agent = Arc::new(Self {
             rules,
+            look_every: LOOK_EVERY.max(LOOKS_APART.saturating_mul(count)),
             known: Mutex::new(Known {
                 clock: Clock::start(),
                 judge: Judge::new(rules, servers.candidates.len()),
@@ -198,21 +204,22 @@ impl Agent {
                 let oldest = questions::read_oldest(&rows, facts.segment_bytes).map_err(words)?;
                 self.known().detail.oldest = oldest;
             }
-            match is_standby {
-                true => self.rests(began, AGAIN),
-                false => self.rests(began, self.rules.interval),
-            }
-            self.waits_for_its_turn(began, &facts);
+            self.awaits_turn(began, is_standby, &facts);
         }
         Ok(())
     }
 
-    /// Waits while another server is the primary, for LOOK_EVERY at most. There may be many servers, so
-    /// nothing is looked at meanwhile.
-    fn waits_for_its_turn(&self, began: Instant, facts: &SessionFacts) {
+    /// Waits until a server is to be asked again: soon while it is the primary or none is known. There may be
+    /// many servers, so the threads of the others sleep meanwhile.
+    fn awaits_turn(&self, began: Instant, is_standby: bool, facts: &SessionFacts) {
         let mut known = self.known();
-        while self.runs() && !known.judge.is_awaited(facts.instance) {
-            let left = LOOK_EVERY.saturating_sub(began.elapsed());
+        while self.runs() {
+            let time = match (known.judge.is_awaited(facts.instance), is_standby) {
+                (false, _) => self.look_every,
+                (true, true) => AGAIN,
+                (true, false) => self.rules.interval,
+            };
+            let left = time.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return;
             }
@@ -305,8 +312,8 @@ impl Agent {
             let mut answer = questions::read_node(&rows, &facts).map_err(words)?;
             let timeline = answer.timeline;
             answer.history = timeline.and_then(|it| self.history(&mut histories, it));
-            self.learns(|known| known.node_answered(asked, answer));
-            self.rests(began, self.rules.interval);
+            let pause = self.learns(|known| known.node_answered(asked, answer));
+            thread::sleep(pause);
         }
         Ok(())
     }
@@ -341,11 +348,6 @@ impl Agent {
         }
         server.prepare(QUESTION, question).map_err(words)?;
         Ok((server, facts))
-    }
-
-    /// Waits for the rest of a time.
-    fn rests(&self, began: Instant, time: Duration) {
-        thread::sleep(time.saturating_sub(began.elapsed()));
     }
 }
 
@@ -405,7 +407,7 @@ fn patient(conninfo: Conninfo) -> Conninfo {
 
 impl Known {
     /// The moment. It is read under the lock, so that no thread hands in one from before another's.
-    fn now(&mut self) -> Duration {
+    fn now(&self) -> Duration {
         self.clock.now()
     }
 
@@ -479,7 +481,8 @@ impl Known {
         }
     }
 
-    fn node_answered(&mut self, asked: Duration, answer: NodeAnswer) {
+    /// Takes an answer; returns how long the node is not asked again.
+    fn node_answered(&mut self, asked: Duration, answer: NodeAnswer) -> Duration {
         let now = self.now();
         self.judge.node_answered(asked, now, answer.clone());
         if self.detail.node_trouble.take().is_some() {
@@ -488,6 +491,7 @@ impl Known {
         self.detail.node = Some(answer);
         self.detail.node_answers += 1;
         self.verdict();
+        self.judge.node_turn(now).saturating_sub(now)
     }
 
     fn node_fails(&mut self, trouble: &str) {

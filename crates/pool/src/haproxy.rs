@@ -1,8 +1,9 @@
 //! HAProxy's configuration for a pool: text from a list of nodes, without I/O.
 //!
 //! Each node is in the back end of its door twice. HAProxy asks its agent two things: over HTTP whether it
-//! takes sessions, so that a dead agent counts as well, and by agent-check how many. If no node of a door is
-//! in, the front end goes on to another back end, as `--when-all-late` says.
+//! takes sessions, so that a dead agent counts as well, and by agent-check how many. Where writers go, the
+//! former is enough. If no node of a door is in, the front end goes on to another back end, as
+//! `--when-all-late` says.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -67,6 +68,8 @@ pub struct ServerLine {
     pub backend: &'static str,
     /// Whether the back end is of late nodes, which a configuration need not have.
     pub is_late: bool,
+    /// Whether the agent says its share; the primary has none.
+    pub has_share: bool,
     pub name: String,
     /// Where the server is, and how it is checked: also for `add server`, which knows no defaults.
     pub settings: String,
@@ -75,8 +78,8 @@ pub struct ServerLine {
 /// Weight of each server, of which agents give a share.
 const WEIGHT: u32 = 200;
 
-/// Agent-checks for each check over HTTP.
-const AGENT_CHECKS: u32 = 2;
+/// Checks over HTTP for each agent-check of a late node, whose share moves slowly.
+const LATE_CHECKS: u32 = 2;
 
 /// The configuration; an error if the members cannot be written down.
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
@@ -144,6 +147,7 @@ pub fn lines(members: &[Member], rules: &ServerRules) -> Result<Vec<ServerLine>,
             .map(|(member, name)| ServerLine {
                 backend: back_name(door),
                 is_late: matches!(door, PoolDoor::Late(_)),
+                has_share: door != PoolDoor::Writes,
                 name: name.clone(),
                 settings: settings(member, rules, door),
             });
@@ -170,17 +174,27 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
         None => String::new(),
     };
     let (agent, check) = (&member.agent, &member.agent_check);
+    let share_every = match door {
+        PoolDoor::Writes => None,
+        PoolDoor::Late(_) => Some(every * LATE_CHECKS),
+        PoolDoor::Readers(_) => Some(every),
+    };
     // The runtime socket takes no line end into agent-send, so that a full stop ends the door's name.
+    let share = share_every.map(|share_every| {
+        format!(
+            " agent-check agent-inter {}ms agent-addr {} agent-port {} agent-send {}.",
+            share_every.as_millis(),
+            check.host,
+            check.port,
+            door.name()
+        )
+    });
     format!(
-        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 agent-inter {}ms check addr {} port {}{tls} \
-         agent-check agent-addr {} agent-port {} agent-send {}.{closing}",
+        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 check addr {} port {}{tls}{}{closing}",
         every.as_millis(),
-        (every / AGENT_CHECKS).as_millis(),
         agent.host,
         agent.port,
-        check.host,
-        check.port,
-        door.name()
+        share.unwrap_or_default()
     )
 }
 
@@ -321,7 +335,8 @@ mod tests {
         let plain = text(|_| {});
         assert!(plain.contains("use_backend reads-late if { nbsrv(reads) eq 0 }"));
         assert!(plain.contains("use_backend reports-late if { nbsrv(reports) eq 0 }"));
-        assert!(plain.contains("agent-send late-fresh."));
+        assert!(plain.contains("agent-inter 1000ms agent-addr a agent-port 9873 agent-send late-fresh."));
+        assert!(!plain.contains("agent-send writes"));
         // Only writers are cut off.
         assert_eq!(plain.matches("shutdown-sessions").count(), 2);
         let closed = text(|rules| rules.servers.sessions_when_out = SessionsWhenOut::Close);

@@ -13,6 +13,7 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 use crate::contest::{Contender, Contest, Instance, Ruling};
 use crate::fault::Fault;
 use crate::lineage::{Lineage, Relation};
+use crate::pace;
 use crate::staleness::{Moment, Position, Staleness};
 use crate::state::{Door, NodeState, Reason};
 use crate::weight::{self, Load};
@@ -30,7 +31,7 @@ pub struct Rules {
     pub door: Door,
     /// The oldest data that a node of door `fresh` may have.
     pub bound: Duration,
-    /// Time between two questions.
+    /// Time between two questions to the primary.
     pub interval: Duration,
     /// How long all must be well before a node is in; no shorter than the bound, so that a node that stops
     /// again and again shows it meanwhile.
@@ -143,6 +144,8 @@ pub struct Judge {
     shown: Staleness,
     received: Staleness,
     primary: Option<Asked<PrimaryAnswer>>,
+    /// When the primary's newest answer came.
+    answered: Option<Moment>,
     node: Option<Asked<NodeAnswer>>,
     /// Whether an attempt to ask the node has failed.
     has_failed: bool,
@@ -173,6 +176,7 @@ impl Judge {
             shown: Staleness::default(),
             received: Staleness::default(),
             primary: None,
+            answered: None,
             node: None,
             has_failed: false,
             node_lineage: None,
@@ -204,7 +208,8 @@ impl Judge {
         if now < self.now && self.fault != Some(Fault::ClockBelieved) {
             self.shown = Staleness::with_fault(self.fault);
             self.received = Staleness::with_fault(self.fault);
-            (self.primary, self.node, self.left_since) = (None, None, None);
+            (self.primary, self.answered) = (None, None);
+            (self.node, self.left_since) = (None, None);
             (self.has_failed, self.was_in) = (false, false);
             self.state = Reason::NotAsked.state();
             self.well_since = None;
@@ -244,7 +249,17 @@ impl Judge {
         if self.shown.primary_answered(asked, answer.flushed) {
             self.received.primary_answered(asked, answer.flushed);
             self.primary = Some(Asked { at: asked, answer });
+            self.answered = Some(now);
         }
+    }
+
+    /// When the node is to be asked again.
+    pub fn node_turn(&self, now: Moment) -> Moment {
+        let is_near = self
+            .staleness(now)
+            .is_some_and(|staleness| staleness <= self.rules.bound);
+        let is_awaited = is_near && self.shown.awaits();
+        pace::next(self.rules.interval, now, self.answered, is_awaited)
     }
 
     /// A server that is asked for the primary does not answer.
@@ -434,7 +449,7 @@ impl Judge {
         let is_held = self.rules.door == Door::Fresh || self.fault == Some(Fault::BoundForReports);
         let limit = match self.state {
             NodeState::In => self.rules.bound,
-            _ => self.rules.bound / 2,
+            _ => self.rules.bound * 2 / 3,
         };
         let is_stale = self
             .staleness(now)

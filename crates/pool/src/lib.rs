@@ -15,6 +15,7 @@
 //! | [`clock`] | the agent's clock |
 //! | [`state`] | whether a node takes sessions, and why not |
 //! | [`weight`] | how large its share is |
+//! | `pace` | when the node is asked again |
 //! | [`judge`] | all that is known of one node, and what follows |
 //! | [`check`] | what a check asks, and its answer |
 //! | [`questions`] | what primary and node are asked |
@@ -54,6 +55,7 @@ pub mod member;
 mod metrics;
 pub mod multi_host;
 pub mod newcomer;
+mod pace;
 pub mod questions;
 mod routes;
 pub mod run;

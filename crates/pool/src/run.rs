@@ -19,6 +19,9 @@ use crate::error::PoolError;
 use crate::judge::Rules;
 use crate::routes;
 
+/// Time between two looks at what nobody has asked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// How long threads of the runtime may take to end.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
@@ -36,8 +39,7 @@ pub struct Agency {
 
 /// Answers until a signal ends it.
 pub fn run(agency: Agency) -> Result<(), PoolError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(PoolError::Threads)?;
@@ -103,7 +105,7 @@ async fn until_signal(agency: Agency) -> Result<(), PoolError> {
             _ = drain.recv() => agent.drain(true),
             _ = join.recv() => agent.drain(false),
             // What nobody asks for changes with time, too, and is logged.
-            () = tokio::time::sleep(agency.rules.interval) => { agent.verdict(); }
+            () = tokio::time::sleep(LOOK_EVERY) => { agent.verdict(); }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }

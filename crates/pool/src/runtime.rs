@@ -145,8 +145,9 @@ impl Runtime {
             }
             words => return Err(refused("add server", line.backend, words)),
         }
-        for command in ["enable health", "enable agent"] {
-            self.tell(&format!("{command} {backend}/{name}"))?;
+        self.tell(&format!("enable health {backend}/{name}"))?;
+        if line.has_share {
+            self.tell(&format!("enable agent {backend}/{name}"))?;
         }
         self.tell(&format!("set server {backend}/{name} state ready"))
     }
@@ -218,6 +219,7 @@ mod tests {
         ServerLine {
             backend,
             is_late: backend.ends_with("-late"),
+            has_share: true,
             name: name.to_owned(),
             settings: String::new(),
         }

@@ -154,6 +154,11 @@ impl Staleness {
         self.shown.map(|shown| now.saturating_sub(shown))
     }
 
+    /// Whether an answer of the primary waits to be shown.
+    pub fn awaits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// The timeline that the primary is on, as far as is known.
     pub fn timeline(&self) -> Option<Timeline> {
         self.timeline

@@ -11,7 +11,7 @@ use crate::args::{RunArgs, SecondsArgs, joined, rounds, seconds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::pool::bounded::{self, Clients, Deciding};
-use crate::pool::{fleet, newcomer, scale, tokens};
+use crate::pool::{fleet, newcomer, scale, token_cost, tokens};
 use crate::results::{Headline, Results, rounded};
 use crate::table::{Column, Group, by_case_and_variant, median};
 
@@ -35,7 +35,7 @@ pub enum CaseArg {
     Bounded,
     /// Writes that are read at once on another node, while primaries change
     Tokens,
-    /// Transactions a second with tokens and without
+    /// Transactions a second of one load, with tokens and without in turn
     TokenCost,
     /// First look-ups on a node that `pool add` has made, warmed and not
     Join,
@@ -131,6 +131,11 @@ pub struct PoolFigures {
     /// Transactions a second on the primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary_tps: Option<f64>,
+    /// Transactions that tokens cost, in percent, and the same between two halves without tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_cost_percent: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chance_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads_per_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,8 +220,8 @@ impl Benchmark for PoolArgs {
     fn variants(&self, case: &Case) -> Vec<&'static str> {
         match case.case {
             CaseArg::Bounded => vec![PGSQL_CHECK, FORMULA, LOCKSTEP],
-            CaseArg::Tokens | CaseArg::TokenCost | CaseArg::Join => vec![STOCK, LOCKSTEP],
-            CaseArg::Fleet | CaseArg::Scale => vec![LOCKSTEP],
+            CaseArg::Tokens | CaseArg::Join => vec![STOCK, LOCKSTEP],
+            CaseArg::TokenCost | CaseArg::Fleet | CaseArg::Scale => vec![LOCKSTEP],
         }
     }
 
@@ -241,11 +246,16 @@ impl Benchmark for PoolArgs {
                 let done = tokens::run(site.lab, site.product, with_tokens, pairs, seed, length)?;
                 Ok(of_pairs(&done))
             }
-            CaseArg::TokenCost => Ok(PoolFigures {
-                seconds: length.as_secs_f64(),
-                primary_tps: Some(rounded(tokens::cost(site.lab, with_tokens, length)?)),
-                ..PoolFigures::default()
-            }),
+            CaseArg::TokenCost => {
+                let cost = token_cost::run(site.lab, length)?;
+                Ok(PoolFigures {
+                    seconds: rounded(cost.seconds),
+                    primary_tps: Some(rounded(cost.tps)),
+                    token_cost_percent: Some(rounded(cost.percent)),
+                    chance_percent: Some(rounded(cost.percent_by_chance)),
+                    ..PoolFigures::default()
+                })
+            }
             CaseArg::Join => {
                 let is_warmed = turn.variant == LOCKSTEP;
                 let join = newcomer::run(site.lab, site.product, is_warmed)?;
@@ -302,6 +312,7 @@ impl Benchmark for PoolArgs {
             )
         }));
         words.extend(figures.primary_tps.map(|it| format!("{} tps", count(it))));
+        words.extend(cost_words(figures.token_cost_percent.zip(figures.chance_percent)));
         words.extend(
             figures
                 .reads_per_s
@@ -360,13 +371,10 @@ impl Benchmark for PoolArgs {
     }
 
     fn remarks(&self, results: &Results<PoolFigures>) -> Vec<String> {
-        let cost = results.ours_and_stock("token-cost", |row| row.primary_tps);
-        let cost = cost.map(|(with, without)| {
-            format!(
-                "tokens cost the primary {:.2} % of its transactions (less than 1 % is the aim)",
-                100.0 * (1.0 - with / without)
-            )
-        });
+        let cost = |value: fn(&PoolFigures) -> Option<f64>| {
+            results.median("token-cost", LOCKSTEP, value)
+        };
+        let cost = cost_words(cost(|row| row.token_cost_percent).zip(cost(|row| row.chance_percent)));
         let reads =
             |nodes: u32| results.median(&format!("scale-{nodes}"), LOCKSTEP, |row| row.reads_per_s);
         let scaled = reads(1).zip(reads(4)).map(|(one, four)| {
@@ -374,6 +382,16 @@ impl Benchmark for PoolArgs {
         });
         cost.into_iter().chain(scaled).collect()
     }
+}
+
+/// What tokens cost, beside what is chance.
+fn cost_words(cost: Option<(f64, f64)>) -> Option<String> {
+    cost.map(|(percent, by_chance)| {
+        format!(
+            "tokens cost the primary {percent:.2} % of its transactions (less than 1 % is the aim; {by_chance:.2} % \
+             between equals)"
+        )
+    })
 }
 
 fn as_f64(count: Option<u64>) -> f64 {

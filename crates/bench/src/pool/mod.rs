@@ -10,6 +10,7 @@
 //! | [`trouble`] | what happens to standbys, and when |
 //! | [`bounded`] | reads on new sessions while standbys are in trouble |
 //! | [`tokens`] | reads of what was just written, while primaries change |
+//! | [`token_cost`] | what tokens cost the primary |
 //! | [`fleet`] | what the agents of many nodes cost |
 //! | [`newcomer`] | a new node, and how soon it is as fast as the others |
 //! | [`scale`] | reads through one, two and four nodes |
@@ -23,5 +24,6 @@ pub mod nodes;
 pub mod proxy;
 pub mod scale;
 pub mod stock;
+pub mod token_cost;
 pub mod tokens;
 pub mod trouble;

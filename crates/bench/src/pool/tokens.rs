@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::pinning::Side;
-use lockstep_lab::progress::Micros;
 use lockstep_lab::server::{Server, Settings, Stop};
-use lockstep_lab::workload::{APP_ROLE, Workload};
 
 use super::clients::{Pace, joined};
 use super::ledger::commit;
@@ -28,7 +25,7 @@ use crate::{BenchError, Result};
 const NODES: usize = 4;
 
 /// Clients, each with a row of its own.
-const CLIENTS: usize = 16;
+pub const CLIENTS: usize = 16;
 
 /// Time between two checks of HAProxy, in milliseconds.
 const CHECK_MS: u32 = 200;
@@ -39,10 +36,6 @@ const WAIT_MS: u32 = 5_000;
 /// Time from one trouble to the next, and how long replay is paused.
 const TROUBLE_EVERY: Duration = Duration::from_secs(7);
 const PAUSED_FOR: Duration = Duration::from_secs(2);
-
-/// pgbench's scale, and its load before it is measured.
-const SCALE: u32 = 20;
-const WARMUP: Duration = Duration::from_secs(5);
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -78,7 +71,7 @@ fn count(counter: &AtomicU64) {
 }
 
 /// Settings of every node.
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     let mut settings = small(NODES);
     settings.insert("shared_preload_libraries".to_owned(), "lockstep".to_owned());
     settings
@@ -135,29 +128,6 @@ pub fn run(
     paired.refused = get(&counters.refused);
     paired.failed_writes = get(&counters.failed_writes);
     Ok(paired)
-}
-
-/// Transactions a second of a primary's writers, with tokens or without.
-pub fn cost(lab: &Lab, with_tokens: bool, length: Duration) -> Result<f64> {
-    let primary = lab.primary("writes", None, &settings())?;
-    lab.create_app_role(&primary)?;
-    lab.load_data(&primary, SCALE)?;
-    let value = if with_tokens { "on" } else { "off" };
-    primary.execute(&format!(
-        "ALTER ROLE {APP_ROLE} SET lockstep.report_token = {value}"
-    ))?;
-    let clients = u32::try_from(CLIENTS).unwrap_or(u32::MAX);
-    let load = lab.start_load(&primary, Side::Primary, Workload::TpcB, clients, SCALE)?;
-    thread::sleep(WARMUP);
-    let from = Micros::now();
-    thread::sleep(length);
-    let to = Micros::now();
-    // pgbench reports the end with its next line.
-    thread::sleep(Duration::from_secs(2));
-    let tps = load.tps_between(from, to)?;
-    drop(load);
-    primary.remove()?;
-    Ok(tps)
 }
 
 /// Writes and reads in turn, until the end.

@@ -16,11 +16,9 @@ use lockstep_service::words::span;
 
 use crate::doors::DoorArgs;
 
-/// Intervals in a bound, unless the interval is given: a current node is then always within half of it.
-const INTERVALS: u32 = 6;
-
-/// Fewest intervals in a bound.
-const LEAST_INTERVALS: u32 = 5;
+/// Fewest intervals in a bound, and how many there are unless the interval is given: a current node is then
+/// within half of the bound, and one question may be late.
+const INTERVALS: u32 = 3;
 
 /// Shortest and longest interval.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -70,7 +68,7 @@ pub struct AgentArgs {
     /// The oldest data that a node of door fresh may show; a time such as 100ms or 2s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
     bound: Duration,
-    /// Time between two questions; a sixth of the bound by default, at most 1s
+    /// Time between two questions to the primary; a third of the bound by default, at most 1s
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
     interval: Option<Duration>,
     /// How long all must be well before the node is in; at least the bound
@@ -97,21 +95,21 @@ pub struct AgentArgs {
 impl AgentArgs {
     fn rules(&self) -> Result<Rules, Failure> {
         let usage = |words: String| Failure::Usage(words);
-        let most = self.bound / LEAST_INTERVALS;
+        let most = self.bound / INTERVALS;
         let interval = self
             .interval
-            .unwrap_or_else(|| (self.bound / INTERVALS).clamp(SHORTEST, LONGEST));
+            .unwrap_or_else(|| most.clamp(SHORTEST, LONGEST));
         if most < SHORTEST {
             return Err(usage(format!(
                 "a bound of {:?} is too short: give --bound of {:?} at least",
                 self.bound,
-                SHORTEST * LEAST_INTERVALS
+                SHORTEST * INTERVALS
             )));
         }
         if interval > most || interval < SHORTEST {
             return Err(usage(format!(
                 "an interval of {interval:?} does not suit a bound of {:?}: give --interval from {SHORTEST:?} to a \
-                 fifth of --bound",
+                 third of --bound",
                 self.bound
             )));
         }

@@ -14,7 +14,8 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
-use axum::{Extension, Router};
+use axum::Router;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -110,8 +111,7 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, router: Router) {
     loop {
         tokio::select! {
             (stream, peer) = limited.accept() => {
-                let router = router.clone().layer(Extension(Peer(peer)));
-                connections.spawn(connection(stream, peer, router, Arc::clone(&server)));
+                connections.spawn(connection(stream, peer, router.clone(), Arc::clone(&server)));
             }
             Some(_) = connections.join_next() => {}
             () = ended(&mut stopping) => break,
@@ -139,12 +139,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stopping = server.stopping.clone();
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .max_buf_size(LARGEST_HEAD)
         .max_headers(MOST_HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
     let result = tokio::select! {
         result = serving.as_mut() => result,

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the staleness that is said is never smaller than the true one | each step |
 //! | a node of door `fresh` that is in has data within the bound | each step |
-//! | a node that is current is told so within two intervals | after each calm |
+//! | a node that is current is told so within an interval and the ways, one that is late by so much more | after each calm |
 //! | a node that answers is never out, so that a pool of late nodes is not empty | each step |
 //! | a node that is silent for long is out; one that never follows a failover, too | each step |
 //! | a catch-up changes the state at most twice | runs of a catch-up |
@@ -54,7 +54,7 @@ const FAULTS: [(Fault, &str); 14] = [
     (Fault::LossIgnored, "the truth is"),
     (Fault::SilenceKeepsFigure, "the truth is"),
     (Fault::ThinsWrongly, "the truth is"),
-    (Fault::OnlyNewestQuestion, "is current, and"),
+    (Fault::OnlyNewestQuestion, "ms late, and"),
     (Fault::ReturnsAtOnce, "changes of state"),
     (Fault::LateIsOut, "the pool may be empty"),
     (Fault::SwitchPointIgnored, "the pool may be empty"),

@@ -45,6 +45,12 @@ impl Cluster {
         self.flushes.last().unwrap().lsn
     }
 
+    /// The position that was flushed at a moment.
+    pub fn flushed_at(&self, at_ms: u64) -> u64 {
+        let flushed = self.flushes.iter().take_while(|flush| flush.at_ms <= at_ms);
+        flushed.last().map_or(0, |flush| flush.lsn)
+    }
+
     pub fn write(&mut self, at_ms: u64, bytes: u64) {
         let lsn = self.flushed() + bytes;
         self.flushes.push(Flush { at_ms, lsn });

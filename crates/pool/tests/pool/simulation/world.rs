@@ -83,6 +83,8 @@ enum Replay {
     Current,
     /// Replay of this many bytes in a step.
     Slow(u64),
+    /// All, this many milliseconds after it was flushed.
+    Delayed(u64),
     Stopped,
     /// An operator has paused it, which the node says.
     Paused,
@@ -193,7 +195,7 @@ impl World {
         let rules = Rules {
             door,
             bound,
-            interval: bound / 6,
+            interval: bound / 3,
             settle: bound + Duration::from_millis(random.u64(100..1000)),
             rise: Duration::from_millis(random.u64(2000..5000)),
         };
@@ -393,7 +395,7 @@ impl World {
         self.steps(until_up + 2500)?;
         let until_in = self.now_ms + self.rules.settle.as_millis() as u64 + 200;
         let rise_ms = self.rules.rise.as_millis() as u64;
-        let latest = 2 * self.interval_ms() + 4 * self.latency_ms + 4 * STEP_MS;
+        let latest = self.latest_ms();
         while self.now_ms < until_in + rise_ms {
             self.step()?;
             let verdict = self.judge.verdict(self.agent_now());
@@ -409,9 +411,36 @@ impl World {
         }
         let share = self.judge.verdict(self.agent_now()).share;
         match share {
-            100 => Ok(()),
+            100 => self.delayed(),
             _ => Err(format!("the share stays at {share}")),
         }
+    }
+
+    /// What is said at most of a current node: an interval, the ways of two questions and half of a third, and
+    /// the time until the node is asked.
+    fn latest_ms(&self) -> u64 {
+        self.interval_ms() * 9 / 8 + 3 * self.latency_ms + 4 * STEP_MS
+    }
+
+    /// Replay that is late by a time: what is said is later by no more than that and a round.
+    fn delayed(&mut self) -> Result<(), String> {
+        let delay_ms = self.random.u64(1..3 * self.interval_ms());
+        self.node.replay = Replay::Delayed(delay_ms);
+        self.writes_one_in = 3;
+        let latest = self.latest_ms() + delay_ms + self.interval_ms() * 9 / 8 + self.latency_ms;
+        self.steps(delay_ms + 3 * self.interval_ms())?;
+        for _ in 0..200 {
+            self.step()?;
+            let said = self.judge.verdict(self.agent_now()).staleness;
+            let said = said.map(|said| said.as_millis() as u64);
+            if said.is_none_or(|said| said > latest) {
+                return Err(format!(
+                    "the node is {delay_ms} ms late, and {said:?} ms is said, not {latest}"
+                ));
+            }
+        }
+        self.node.replay = Replay::Current;
+        self.steps(self.interval_ms() * 4)
     }
 
     /// The node is made anew from the primary.
@@ -532,6 +561,7 @@ impl World {
         self.node.shown = match self.node.replay {
             Replay::Current => limit,
             Replay::Slow(bytes) => limit.min(shown + bytes),
+            Replay::Delayed(ms) => limit.min(self.cluster.flushed_at(self.now_ms - ms)),
             Replay::Stopped | Replay::Paused => shown,
         }
         .max(shown);
@@ -582,7 +612,6 @@ impl World {
 
     fn ask_node(&mut self) {
         if self.to_node.asked.is_none() && self.now_ms >= self.to_node.next_ms && self.is_up() {
-            self.to_node.next_ms = self.now_ms + self.interval_ms();
             self.to_node.asked = Some(self.question());
         }
         let Some(mut asked) = self.to_node.asked.take() else {
@@ -594,7 +623,10 @@ impl World {
         }
         match asked.answer {
             Some(answer) if self.now_ms >= asked.returns_ms && is_open => {
-                self.judge.node_answered(asked.at, self.agent_now(), answer);
+                let now = self.agent_now();
+                self.judge.node_answered(asked.at, now, answer);
+                let pause = self.judge.node_turn(now) - now;
+                self.to_node.next_ms = self.now_ms + pause.as_millis() as u64;
             }
             _ if self.now_ms >= asked.gives_up_ms => {
                 self.to_node.fine_since_ms = self.to_node.fine_since_ms.max(self.now_ms);
