@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::judge::{Judge, NodeAnswer, PrimaryAnswer, Rules, SILENCE, Verdict};
 use crate::questions::{self, NodeFacts, SessionFacts};
-use crate::state::NodeState;
+use crate::state::{Door, NodeState};
 use crate::weight::Load;
 
 /// Shown by servers.
@@ -69,6 +69,8 @@ pub struct Detail {
     pub node_answers: u64,
     pub primary_failures: u64,
     pub node_failures: u64,
+    /// Sessions that were ended for their age.
+    pub sessions_ended: u64,
     /// Changes of state since the agent began.
     pub changes: u64,
     /// Where the primary's oldest WAL begins, if that was asked.
@@ -87,6 +89,8 @@ pub struct Agent {
     rules: Rules,
     /// Time between two questions to a server that is not the primary.
     look_every: Duration,
+    /// Age from which idle sessions of readers are ended.
+    max_session_age: Option<Duration>,
     known: Mutex<Known>,
     /// Wakes those that ask a server which is not the primary, once another ruling may concern it.
     ruled: Condvar,
@@ -95,10 +99,11 @@ pub struct Agent {
 
 impl Agent {
     /// Starts asking, until the agent is stopped.
-    pub fn start(rules: Rules, servers: Servers) -> Arc<Self> {
+    pub fn start(rules: Rules, servers: Servers, max_session_age: Option<Duration>) -> Arc<Self> {
         let count = u32::try_from(servers.candidates.len()).unwrap_or(u32::MAX);
         let agent = Arc::new(Self {
             rules,
+            max_session_age,
             look_every: LOOK_EVERY.max(LOOKS_APART.saturating_mul(count)),
             known: Mutex::new(Known {
                 clock: Clock::start(),
@@ -130,15 +135,15 @@ impl Agent {
         &self.rules
     }
 
-    /// What follows now, and what is known beside it.
-    pub fn look(&self) -> (Verdict, Detail) {
+    /// What follows now at a door, or at the agent's own, and what is known beside it.
+    pub fn look(&self, door: Option<Door>) -> (Verdict, Detail) {
         let mut known = self.known();
-        (known.verdict(), known.detail.clone())
+        (known.verdict_at(door), known.detail.clone())
     }
 
-    /// What follows now.
-    pub fn verdict(&self) -> Verdict {
-        self.known().verdict()
+    /// What follows now at a door, or at the agent's own.
+    pub fn verdict_at(&self, door: Option<Door>) -> Verdict {
+        self.known().verdict_at(door)
     }
 
     pub fn drain(&self, is_drained: bool) {
@@ -291,12 +296,14 @@ impl Agent {
         let connected = Instant::now();
         let (mut server, session) = self.connect(conninfo, questions::NODE)?;
         let mut histories = self.histories(&server, conninfo, NODE);
+        let mut max_age = self.max_age(&session);
         // This was a new session; the next probe may be a while off.
         self.known().judge.accepts(true);
         let mut load: Option<(Instant, Load)> = None;
         while self.runs() {
             let began = Instant::now();
-            if load.is_none_or(|(at, _)| at.elapsed() >= LOAD_EVERY) {
+            let is_load_due = load.is_none_or(|(at, _)| at.elapsed() >= LOAD_EVERY);
+            if is_load_due {
                 let rows = server.query(questions::LOAD).map_err(words)?;
                 load = Some((began, questions::read_load(&rows).map_err(words)?));
             }
@@ -312,10 +319,42 @@ impl Agent {
             let mut answer = questions::read_node(&rows, &facts).map_err(words)?;
             let timeline = answer.timeline;
             answer.history = timeline.and_then(|it| self.history(&mut histories, it));
+            let old = max_age.filter(|_| is_load_due && answer.is_standby);
             let pause = self.learns(|known| known.node_answered(asked, answer));
+            if old.is_some_and(|age| !self.ends_old(&mut server, age)) {
+                max_age = None;
+            }
             thread::sleep(pause);
         }
         Ok(())
+    }
+
+    /// Age from which sessions are ended, if the role may do that.
+    fn max_age(&self, session: &SessionFacts) -> Option<Duration> {
+        if self.max_session_age.is_some() && !session.may_end {
+            warn!(
+                "no session is ended for its age: the role is no member of pg_signal_backend: GRANT \
+                 pg_signal_backend TO {}",
+                sanitize(&session.role)
+            );
+            return None;
+        }
+        self.max_session_age
+    }
+
+    /// Ends some of the sessions that are older than this; false if that failed.
+    fn ends_old(&self, server: &mut Connection, age: Duration) -> bool {
+        let rows = server.query(&questions::end_old(age));
+        match rows.and_then(|rows| questions::read_ended(&rows)) {
+            Ok(ended) => {
+                self.known().detail.sessions_ended += ended;
+                true
+            }
+            Err(error) => {
+                warn!("no session is ended for its age: {}", words(error));
+                false
+            }
+        }
     }
 
     /// A session answers although its server may accept no other: the postmaster may be stopped.
@@ -411,7 +450,15 @@ impl Known {
         self.clock.now()
     }
 
-    /// What follows now. A change of the state is logged.
+    fn verdict_at(&mut self, door: Option<Door>) -> Verdict {
+        let own = self.verdict();
+        match door.filter(|door| *door != own.door) {
+            Some(door) => self.judge.verdict_at(door, self.now()),
+            None => own,
+        }
+    }
+
+    /// What follows now at the agent's own door. A change of the state is logged.
     fn verdict(&mut self) -> Verdict {
         let now = self.now();
         let verdict = self.judge.verdict(now);

@@ -44,13 +44,13 @@ pub async fn serve(listener: TcpListener, agent: Arc<Agent>, mut stopping: watch
 }
 
 async fn answer(mut stream: impl AsyncRead + tokio::io::AsyncWrite + Unpin, agent: &Agent) {
-    let own = agent.rules().door;
-    let line = match question(&mut stream).await.as_str() {
-        "" => PoolDoor::Readers(own).agent_words(&agent.verdict(), own),
-        text => match PoolDoor::parse(text) {
-            Some(door) => door.agent_words(&agent.verdict(), own),
-            None => "down # no such door".to_owned(),
-        },
+    let door = match question(&mut stream).await.as_str() {
+        "" => Some(PoolDoor::Readers(agent.rules().door)),
+        text => PoolDoor::parse(text),
+    };
+    let line = match door {
+        Some(door) => door.agent_words(&agent.verdict_at(door.readers())),
+        None => "down # no such door".to_owned(),
     };
     // Whoever has gone needs no answer.
     let _ = stream.write_all(format!("{line}\n").as_bytes()).await;

@@ -6,6 +6,8 @@ use lockstep_service::address::HostPort;
 use lockstep_service::http::client;
 use serde_json::Value;
 
+use crate::state::Door;
+
 pub use client::AskingError;
 
 /// Most bytes of an answer.
@@ -22,15 +24,15 @@ impl Asking {
         client::Asking::open(login, authority, MOST_ANSWER).map(Self)
     }
 
-    /// What the agent knows: all of it with a login, state and lag without.
-    pub fn ask(&self, agent: &HostPort) -> Result<Value, String> {
+    /// What an agent knows of its node at a door: all of it with a login, state and lag without.
+    pub fn ask(&self, agent: &HostPort, door: Door) -> Result<Value, String> {
         let path = match self.0.has_login() {
-            true => "/status",
-            false => "/health",
+            true => format!("/status?door={}", door.name()),
+            false => format!("/pool/{}", door.name()),
         };
-        let (status, body) = self.0.get(agent, path)?;
+        let (status, body) = self.0.get(agent, &path)?;
         match (status, serde_json::from_str(&body)) {
-            (200 | 503, Ok(json)) => Ok(json),
+            (200 | 404 | 503, Ok(json)) => Ok(json),
             (401, _) => Err("it wants a login: give --login-file".to_owned()),
             (status, _) => Err(format!("it answers {status}: {}", body.trim())),
         }

@@ -39,7 +39,7 @@ pub enum Check {
         /// Received is enough.
         is_write: bool,
     },
-    /// HAProxy asks for a door.
+    /// HAProxy asks for a door. The node is judged for it, whatever the agent's own door is.
     Pool(PoolDoor),
 }
 
@@ -163,6 +163,14 @@ impl Check {
         }
     }
 
+    /// The door for which a verdict is needed; None for the agent's own.
+    pub fn door(&self) -> Option<Door> {
+        match self {
+            Self::Pool(door) => door.readers(),
+            _ => None,
+        }
+    }
+
     pub fn answer(&self, verdict: &Verdict, rules: &Rules) -> CheckAnswer {
         let why = match self {
             Self::Primary => no_primary(verdict),
@@ -182,7 +190,7 @@ impl Check {
                 true => None,
                 false => not_ready(verdict, lag.unwrap_or(Lag::Time(rules.bound)), *is_write),
             },
-            Self::Pool(door) => door.closed(verdict, rules.door),
+            Self::Pool(door) => door.closed(verdict),
         };
         let is_kept = matches!(self, Self::Pool(_)) && keeps_sessions(verdict.state);
         CheckAnswer {
@@ -267,23 +275,26 @@ impl PoolDoor {
     }
 
     /// Why the node takes no session of this door; None if it takes some.
-    fn closed(self, verdict: &Verdict, own: Door) -> Option<&'static str> {
-        let (Self::Readers(door) | Self::Late(door)) = self else {
-            return no_primary(verdict);
-        };
-        if door != own {
-            return Some("the node is of another door");
-        }
+    fn closed(self, verdict: &Verdict) -> Option<&'static str> {
         match (verdict.state, self) {
+            (_, Self::Writes) => no_primary(verdict),
             (NodeState::In, _) | (NodeState::Late(_), Self::Late(_)) => None,
             (state, _) => state.reason().map(Reason::words),
         }
     }
 
+    /// The door of its readers; None for writers.
+    pub fn readers(self) -> Option<Door> {
+        match self {
+            Self::Readers(door) | Self::Late(door) => Some(door),
+            Self::Writes => None,
+        }
+    }
+
     /// The words of HAProxy's agent-check. A node that keeps its sessions has no weight. The words `drain`,
     /// `maint` and `ready` are not used: they change what operators set in HAProxy itself, which is theirs.
-    pub fn agent_words(self, verdict: &Verdict, own: Door) -> String {
-        match self.closed(verdict, own) {
+    pub fn agent_words(self, verdict: &Verdict) -> String {
+        match self.closed(verdict) {
             Some(why) if keeps_sessions(verdict.state) => format!("up 0% # {why}"),
             Some(why) => format!("down # {why}"),
             None => {
@@ -318,8 +329,10 @@ mod tests {
 
     fn standby(state: NodeState) -> Verdict {
         Verdict {
+            door: Door::Fresh,
             state,
             share: 75,
+            is_risen: true,
             late_share: 40,
             staleness: Some(ms(300)),
             received: Some(ms(20)),
@@ -437,9 +450,9 @@ mod tests {
     fn haproxy_gets_its_words() {
         let words = |door: PoolDoor, verdict: &Verdict| {
             let status = status(&format!("/pool/{}", door.name()), verdict);
-            (status, door.agent_words(verdict, Door::Fresh))
+            (status, door.agent_words(verdict))
         };
-        let [fresh, reports, late, _, writes] = PoolDoor::ALL;
+        let [fresh, _, late, _, writes] = PoolDoor::ALL;
         let node_in = standby(NodeState::In);
         let stale = standby(Reason::Stale.state());
         let old = standby(Reason::OldTimeline.state());
@@ -458,10 +471,6 @@ mod tests {
         assert_eq!(words(fresh, &full), kept(Reason::Full.words()));
         assert_eq!(words(late, &full), kept(Reason::Full.words()));
         assert_eq!(words(late, &old), down(Reason::OldTimeline.words()));
-        assert_eq!(
-            words(reports, &node_in),
-            down("the node is of another door")
-        );
         assert_eq!(words(writes, &node_in), down("the node is a standby"));
         assert_eq!(words(writes, &primary()), up("100%"));
         assert_eq!(words(fresh, &primary()), down(Reason::IsPrimary.words()));

@@ -91,9 +91,6 @@ pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, S
         (Door::Fresh, "reads", rules.reads_port),
         (Door::Reports, "reports", rules.reports_port),
     ] {
-        if !members.iter().any(|member| member.door == door) {
-            continue;
-        }
         let late = PoolDoor::Late(door);
         let then = match rules.when_all_late {
             WhenAllLate::Freshest => Some(back_name(late)),
@@ -356,9 +353,10 @@ mod tests {
     }
 
     #[test]
-    fn doors_without_nodes_are_left_out_and_names_are_plain() {
+    fn doors_without_nodes_are_there_and_names_are_plain() {
         let text = configuration(&[member("a b", Door::Fresh)], &rules()).unwrap();
-        assert!(!text.contains("reports") && text.contains("server a_b a b:5432"));
+        assert!(text.contains("backend reports\n") && text.contains("backend reports-late\n"));
+        assert!(text.contains("server a_b a b:5432"));
         let nodes = [member("a b", Door::Fresh), member("a_b", Door::Fresh)];
         let error = configuration(&nodes, &rules()).unwrap_err();
         assert!(error.contains("two nodes would be called a_b"), "{error}");

@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::lineage::{Lineage, Relation};
 use crate::pace;
 use crate::staleness::{Moment, Position, Staleness};
+use crate::standing::{Standing, Times};
 use crate::state::{Door, NodeState, Reason};
 use crate::weight::{self, Load};
 
@@ -28,6 +29,7 @@ pub const FOLLOWS_WITHIN: Duration = Duration::from_secs(5);
 /// What an operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
+    /// The agent's own door, for questions that name none.
     pub door: Door,
     /// The oldest data that a node of door `fresh` may have.
     pub bound: Duration,
@@ -100,9 +102,13 @@ pub struct NodeAnswer {
 /// What follows for the node at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
+    /// The door for which this holds.
+    pub door: Door,
     pub state: NodeState,
     /// Share of new sessions, in percent, if the node is in.
     pub share: u8,
+    /// The node is in, and has been for as long as a newcomer's share rises.
+    pub is_risen: bool,
     /// Share among late nodes, if no node is in.
     pub late_share: u8,
     /// The age of the data is no larger; None if that was never known.
@@ -156,13 +162,12 @@ pub struct Judge {
     /// Whether a new session to the node was accepted.
     accepts: bool,
     is_drained: bool,
-    state: NodeState,
-    /// Since when nothing has been wrong.
-    well_since: Option<Moment>,
-    /// When the node came in, and whether its share is whole from then on.
-    entered: (Moment, bool),
-    /// Whether the node was ever in.
-    was_in: bool,
+    /// The node at each door.
+    standings: [Standing; 2],
+}
+
+fn standings(fault: Option<Fault>) -> [Standing; 2] {
+    Door::ALL.map(|door| Standing::new(door, fault))
 }
 
 impl Judge {
@@ -183,10 +188,7 @@ impl Judge {
             left_since: None,
             accepts: true,
             is_drained: false,
-            state: Reason::NotAsked.state(),
-            well_since: None,
-            entered: (Moment::ZERO, false),
-            was_in: false,
+            standings: standings(None),
         }
     }
 
@@ -196,6 +198,7 @@ impl Judge {
         self.contest = self.contest.with_fault(fault);
         self.shown = Staleness::with_fault(fault);
         self.received = Staleness::with_fault(fault);
+        self.standings = standings(fault);
         self
     }
 
@@ -210,10 +213,8 @@ impl Judge {
             self.received = Staleness::with_fault(self.fault);
             (self.primary, self.answered) = (None, None);
             (self.node, self.left_since) = (None, None);
-            (self.has_failed, self.was_in) = (false, false);
-            self.state = Reason::NotAsked.state();
-            self.well_since = None;
-            self.entered = (Moment::ZERO, false);
+            self.has_failed = false;
+            self.standings = standings(self.fault);
         }
         self.now = now;
     }
@@ -423,8 +424,8 @@ impl Judge {
         }
     }
 
-    /// What is wrong; None if the node may be in.
-    fn wrong(&self, now: Moment) -> Option<Reason> {
+    /// What is wrong; None if the node may be in at a door.
+    fn wrong(&self, now: Moment, standing: &Standing) -> Option<Reason> {
         if self.is_drained {
             return Some(Reason::Drained);
         }
@@ -446,8 +447,8 @@ impl Judge {
         if node.answer.load.is_some_and(Load::is_full) {
             return Some(Reason::Full);
         }
-        let is_held = self.rules.door == Door::Fresh || self.fault == Some(Fault::BoundForReports);
-        let limit = match self.state {
+        let is_held = standing.door == Door::Fresh || self.fault == Some(Fault::BoundForReports);
+        let limit = match standing.state {
             NodeState::In => self.rules.bound,
             _ => self.rules.bound * 2 / 3,
         };
@@ -468,52 +469,39 @@ impl Judge {
         }
     }
 
-    /// Moves the state on.
+    /// Moves the states on.
     fn judge(&mut self, now: Moment) {
-        let Some(reason) = self.wrong(now) else {
-            let since = *self.well_since.get_or_insert(now);
-            let settle = match self.fault {
-                Some(Fault::ReturnsAtOnce) => Duration::ZERO,
-                _ => self.rules.settle,
-            };
-            if self.state == NodeState::In {
-                return;
-            }
-            if now.saturating_sub(since) < settle {
-                self.state = Reason::Settling.state();
-                return;
-            }
-            let node = self.node.as_ref();
-            let up_for = node.map_or(Duration::ZERO, |node| node.answer.up_for);
-            // An agent that starts beside a warm node finds no newcomer.
-            let is_warm = !self.was_in && up_for >= self.rules.rise;
-            self.entered = (now, is_warm || self.fault == Some(Fault::RisesAtOnce));
-            self.was_in = true;
-            self.state = NodeState::In;
-            return;
+        let up_for = self.node.as_ref().map(|node| node.answer.up_for);
+        let times = Times {
+            settle: self.rules.settle,
+            rise: self.rules.rise,
+            up_for: up_for.unwrap_or_default(),
         };
-        self.well_since = None;
-        self.state = match (self.fault, reason.state()) {
-            (Some(Fault::LateIsOut), NodeState::Late(reason)) => NodeState::Out(reason),
-            (_, state) => state,
-        };
+        let wrong = self.standings.each_ref().map(|it| self.wrong(now, it));
+        for (standing, wrong) in self.standings.iter_mut().zip(wrong) {
+            standing.judge(now, wrong, &times);
+        }
     }
 
-    /// What follows at this moment.
+    /// What follows at this moment at the agent's own door.
     pub fn verdict(&mut self, now: Moment) -> Verdict {
+        self.verdict_at(self.rules.door, now)
+    }
+
+    /// What follows at this moment at a door.
+    pub fn verdict_at(&mut self, door: Door, now: Moment) -> Verdict {
         self.clock(now);
         self.follow(now);
         self.judge(now);
         let node = self.node.as_ref().filter(|_| !self.is_silent(now));
         let node = node.map(|node| &node.answer);
         let staleness = self.staleness(now);
-        let held_to = (self.rules.door == Door::Fresh).then_some(self.rules.bound);
+        let held_to = (door == Door::Fresh).then_some(self.rules.bound);
+        let rise = self.rules.rise;
+        let standing = self.standings.iter().find(|it| it.door == door);
+        let state = standing.map_or(Reason::NotAsked.state(), |it| it.state);
+        let risen = standing.map_or(Duration::ZERO, |it| it.risen_for(now, rise));
         let load = node.and_then(|node| node.load);
-        let (entered, is_whole) = self.entered;
-        let since = match is_whole {
-            true => self.rules.rise,
-            false => now.saturating_sub(entered),
-        };
         let newest = self.primary.as_ref();
         let newest = newest.filter(|_| !self.is_primary_silent(now));
         let behind = |lsn: Lsn| {
@@ -526,14 +514,10 @@ impl Judge {
             Some(flushed.bytes_since(lsn))
         };
         Verdict {
-            state: self.state,
-            share: weight::of_node_in(
-                staleness.unwrap_or_default(),
-                held_to,
-                load,
-                since,
-                self.rules.rise,
-            ),
+            door,
+            state,
+            share: weight::of_node_in(staleness.unwrap_or_default(), held_to, load, risen, rise),
+            is_risen: state == NodeState::In && risen >= rise,
             late_share: weight::of_late_node(staleness, self.rules.bound),
             staleness,
             received: self.received.at(now),

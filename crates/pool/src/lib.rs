@@ -16,6 +16,7 @@
 //! | [`state`] | whether a node takes sessions, and why not |
 //! | [`weight`] | how large its share is |
 //! | `pace` | when the node is asked again |
+//! | [`standing`] | a node at one of the pool's doors |
 //! | [`judge`] | all that is known of one node, and what follows |
 //! | [`check`] | what a check asks, and its answer |
 //! | [`questions`] | what primary and node are asked |
@@ -61,5 +62,6 @@ mod routes;
 pub mod run;
 pub mod runtime;
 pub mod staleness;
+pub mod standing;
 pub mod state;
 pub mod weight;

@@ -64,6 +64,11 @@ const WITH_LOGIN: &[Family<(Verdict, Detail)>] = &[
         |(_, detail)| detail.node_failures.into(),
     ),
     Family::new(
+        "sessions_ended_total",
+        "Idle sessions that were ended because they were older than --max-session-age.",
+        |(_, detail)| detail.sessions_ended.into(),
+    ),
+    Family::new(
         "state_changes_total",
         "Changes between in, late, out and draining.",
         |(_, detail)| detail.changes.into(),

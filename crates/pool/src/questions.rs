@@ -11,12 +11,14 @@ use crate::judge::{NodeAnswer, PrimaryAnswer, Supply};
 use crate::staleness::Position;
 use crate::weight::Load;
 
-/// Asked once in a session: the cluster, how long the server has been running, whether the role sees enough.
+/// Asked once in a session: the cluster, how long the server has been running, whether the role sees enough,
+/// and whether it may end sessions.
 pub const SESSION: &str = "SELECT system_identifier, \
      extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8, \
      pg_has_role('pg_monitor', 'USAGE'), current_user, \
      (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size'), \
-     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8 \
+     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8, \
+     pg_has_role('pg_signal_backend', 'USAGE') \
      FROM pg_control_system()";
 
 /// Asked of each server that may be the primary: the flush position, and the timeline that it writes.
@@ -41,6 +43,26 @@ pub const LOAD: &str = "SELECT count(*), current_setting('max_connections')::int
      - coalesce(current_setting('reserved_connections', true)::int4, 0) \
      FROM pg_stat_activity WHERE backend_type = 'client backend'";
 
+/// Ends sessions of ordinary roles that are older than this and idle, the longest idle first: one in a hundred
+/// of all sessions, and one at least. A session in a transaction is not idle.
+pub fn end_old(age: Duration) -> String {
+    format!(
+        "SELECT count(*) FILTER (WHERE pg_terminate_backend(old.pid)) FROM ( \
+         SELECT a.pid FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid \
+         WHERE a.backend_type = 'client backend' AND a.state = 'idle' \
+         AND NOT r.rolsuper AND r.rolname <> current_user \
+         AND a.backend_start < clock_timestamp() - interval '{} ms' \
+         ORDER BY a.state_change LIMIT (SELECT greatest(1, count(*) / 100) \
+         FROM pg_stat_activity WHERE backend_type = 'client backend')) AS old",
+        age.as_millis()
+    )
+}
+
+/// How many were ended.
+pub fn read_ended(rows: &Rows) -> Result<u64> {
+    field(row(rows)?, 0)
+}
+
 /// Asked of the primary while the node does not stream: the oldest segment, without its timeline.
 pub const OLDEST: &str =
     "SELECT min(substr(name, 9)) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'";
@@ -54,6 +76,8 @@ pub struct SessionFacts {
     pub role: String,
     pub segment_bytes: u64,
     pub instance: Instance,
+    /// Whether the role may end sessions of ordinary roles.
+    pub may_end: bool,
 }
 
 /// The one row of an answer.
@@ -83,6 +107,7 @@ impl SessionFacts {
             role: field(row, 3)?,
             segment_bytes: field(row, 4)?,
             instance: Instance(field(row, 5)?),
+            may_end: field(row, 6)?,
         })
     }
 }
@@ -260,6 +285,7 @@ mod tests {
             Some("u"),
             Some("1"),
             Some("2"),
+            Some("f"),
         ];
         let session = SessionFacts::read(&rows(&said)).unwrap();
         let answer = read_primary(&rows(&row), &session).unwrap().unwrap();
@@ -290,9 +316,13 @@ mod tests {
             Some("u"),
             Some("16777216"),
             Some("1700000000000000"),
+            Some("t"),
         ];
         let facts = SessionFacts::read(&rows(&row)).unwrap();
         assert_eq!(facts.system, SystemId::from(u64::MAX));
-        assert_eq!(facts.up_for, Duration::from_millis(1500));
+        assert_eq!(
+            (facts.up_for, facts.may_end),
+            (Duration::from_millis(1500), true)
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
@@ -16,6 +16,7 @@ use crate::agent::{Agent, Detail};
 use crate::check::{Check, CheckAnswer};
 use crate::judge::Verdict;
 use crate::metrics;
+use crate::state::Door;
 
 /// What needs a login.
 pub const STATUS: &str = "/status";
@@ -47,13 +48,14 @@ pub fn brief(verdict: &Verdict, agent: &Agent) -> Value {
         "reason": reason.map(|reason| reason.id()),
         "why": reason.map(|reason| reason.words()),
         "role": role,
-        "door": agent.rules().door.name(),
+        "door": verdict.door.name(),
         "staleness_ms": ms(verdict.staleness),
         "staleness_known": verdict.is_known,
         "received_staleness_ms": ms(verdict.received),
         "lag_bytes": verdict.lag_bytes,
         "bound_ms": ms(Some(agent.rules().bound)),
         "share_percent": verdict.share,
+        "risen": verdict.is_risen,
         "takes_writes": verdict.takes_writes,
     })
 }
@@ -105,13 +107,17 @@ fn joined(troubles: &BTreeMap<String, String>) -> Option<String> {
 async fn status(
     State(agent): State<Arc<Agent>>,
     Extension(LoggedIn(has_login)): Extension<LoggedIn>,
+    uri: Uri,
 ) -> Response {
-    match has_login {
-        true => json_response(StatusCode::OK, &whole(&agent.look(), &agent)),
-        false => plain(
-            StatusCode::FORBIDDEN,
-            "this needs a login: start the agent with --auth-file",
-        ),
+    if !has_login {
+        let words = "this needs a login: start the agent with --auth-file";
+        return plain(StatusCode::FORBIDDEN, words);
+    }
+    let asked = uri.query().unwrap_or_default();
+    let door = asked.strip_prefix("door=").and_then(Door::parse);
+    match asked.is_empty() || door.is_some() {
+        true => json_response(StatusCode::OK, &whole(&agent.look(door), &agent)),
+        false => plain(StatusCode::BAD_REQUEST, "it knows door=fresh and door=reports"),
     }
 }
 
@@ -119,7 +125,7 @@ async fn metrics_page(
     State(agent): State<Arc<Agent>>,
     Extension(LoggedIn(has_login)): Extension<LoggedIn>,
 ) -> Response {
-    let text = metrics::render(&agent.look(), has_login);
+    let text = metrics::render(&agent.look(None), has_login);
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
 }
 
@@ -136,7 +142,7 @@ async fn check(State(agent): State<Arc<Agent>>, request: Request) -> Response {
         }
         Err(words) => return plain(StatusCode::BAD_REQUEST, &words),
     };
-    let verdict = agent.verdict();
+    let verdict = agent.verdict_at(check.door());
     let CheckAnswer { status, why } = check.answer(&verdict, agent.rules());
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     if request.method() == Method::OPTIONS {

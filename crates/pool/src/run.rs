@@ -35,6 +35,8 @@ pub struct Agency {
     pub doors: Doors,
     pub rules: Rules,
     pub servers: Servers,
+    /// Age from which idle sessions of readers are ended.
+    pub max_session_age: Option<Duration>,
 }
 
 /// Answers until a signal ends it.
@@ -75,7 +77,7 @@ async fn until_signal(agency: Agency) -> Result<(), PoolError> {
     let (checks, checked_at) = bind(&agency.agent_check, "--agent-check").await?;
     let doors = Arc::new(agency.doors);
     warn_about(address, checked_at, &doors);
-    let agent = Agent::start(agency.rules, agency.servers);
+    let agent = Agent::start(agency.rules, agency.servers, agency.max_session_age);
     let (stop, stopping) = watch::channel(false);
     let http = Server {
         hosts: Hosts::of(address, &agency.listen.host, &agency.allowed_hosts),
@@ -105,7 +107,7 @@ async fn until_signal(agency: Agency) -> Result<(), PoolError> {
             _ = drain.recv() => agent.drain(true),
             _ = join.recv() => agent.drain(false),
             // What nobody asks for changes with time, too, and is logged.
-            () = tokio::time::sleep(LOOK_EVERY) => { agent.verdict(); }
+            () = tokio::time::sleep(LOOK_EVERY) => { agent.verdict_at(None); }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }

@@ -18,6 +18,10 @@ impl Door {
             Self::Reports => "reports",
         }
     }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|door| door.name() == text)
+    }
 }
 
 /// Whether a node takes sessions.

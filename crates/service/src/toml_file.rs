@@ -32,14 +32,63 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
 /// The text without the table of an array that has these values for these keys. None unless exactly one has
 /// them.
 pub fn without_entry(text: &str, array: &str, has: &[(&str, &str)]) -> Option<String> {
-    let is_head = |line: &&str| line.trim_start().starts_with('[');
-    let mut blocks: Vec<String> = vec![String::new()];
-    for line in text.split_inclusive('\n') {
-        if is_head(&line) {
-            blocks.push(String::new());
+    let mut blocks = blocks(text);
+    let place = only_entry(&blocks, array, has)?;
+    blocks.remove(place);
+    Some(blocks.concat())
+}
+
+/// The text with a value, of plain letters, for a key in the table of an array that has these values for these
+/// keys. None unless exactly one has them.
+pub fn with_value(
+    text: &str,
+    array: &str,
+    has: &[(&str, &str)],
+    (key, value): (&str, &str),
+) -> Option<String> {
+    let mut blocks = blocks(text);
+    let place = only_entry(&blocks, array, has)?;
+    let block = blocks.get_mut(place)?;
+    let mut lines: Vec<String> = block.split_inclusive('\n').map(str::to_owned).collect();
+    let is_key = |line: &String| {
+        let rest = line.trim_start().strip_prefix(key);
+        rest.is_some_and(|rest| rest.trim_start().starts_with('='))
+    };
+    let new = format!("{key} = \"{value}\"\n");
+    match lines.iter_mut().find(|line| is_key(line)) {
+        Some(line) => *line = new,
+        None => {
+            // What follows the last value may belong to the next table.
+            let is_value = |line: &String| !matches!(line.trim_start().chars().next(), None | Some('#'));
+            let end = lines.iter().rposition(is_value)?;
+            let last = lines.get_mut(end)?;
+            if !last.ends_with('\n') {
+                last.push('\n');
+            }
+            lines.insert(end + 1, new);
         }
-        blocks.last_mut()?.push_str(line);
     }
+    *block = lines.concat();
+    let whole = blocks.concat();
+    let mut changed = has.to_vec();
+    changed.push((key, value));
+    only_entry(&self::blocks(&whole), array, &changed).map(|_| whole)
+}
+
+/// The text before the first table, and each table.
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    for line in text.split_inclusive('\n') {
+        match (line.trim_start().starts_with('['), blocks.last_mut()) {
+            (false, Some(block)) => block.push_str(line),
+            _ => blocks.push(line.to_owned()),
+        }
+    }
+    blocks
+}
+
+/// Place of the table of an array that has these values. None unless exactly one has them.
+fn only_entry(blocks: &[String], array: &str, has: &[(&str, &str)]) -> Option<usize> {
     let entries = |text: &str| {
         toml::from_str::<toml::Table>(text)
             .ok()?
@@ -50,19 +99,14 @@ pub fn without_entry(text: &str, array: &str, has: &[(&str, &str)]) -> Option<St
     let has_value = |block: &String| {
         let found: Option<Vec<toml::Table>> = entries(block);
         let found = found.unwrap_or_default();
-        let text = |entry: &toml::Table, key| {
-            entry
-                .get(key)
-                .and_then(toml::Value::as_str)
-                .map(str::to_owned)
-        };
         found.iter().any(|entry| {
-            let mut has = has.iter();
-            has.all(|(key, value)| text(entry, *key).as_deref() == Some(*value))
+            let text = |key| entry.get(key).and_then(toml::Value::as_str);
+            has.iter().all(|(key, value)| text(*key) == Some(*value))
         })
     };
-    let (ours, rest): (Vec<String>, Vec<String>) = blocks.into_iter().partition(has_value);
-    (ours.len() == 1).then(|| rest.concat())
+    let mut ours = (0_usize..).zip(blocks).filter(|(_, block)| has_value(block));
+    let (place, _) = ours.next()?;
+    ours.next().is_none().then_some(place)
 }
 
 /// Replaces a file as a whole, so that nobody reads a part; its owner and its rights stay.
@@ -113,6 +157,23 @@ mod tests {
             without_entry(&text.replace('c', "a"), "node", &[("name", "a")]),
             None
         );
+    }
+
+    #[test]
+    fn one_value_is_changed() {
+        let text = "[[node]]\nname = \"a\"\ndoor='fresh' # x\n\n# the second\n[[node]]\nname = 'b'\ndoors = 1\n\n# end";
+        let with = |name, value| with_value(text, "node", &[("name", name)], ("door", value));
+        assert_eq!(
+            with("a", "reports").unwrap(),
+            text.replace("door='fresh' # x", "door = \"reports\"")
+        );
+        assert_eq!(
+            with("b", "reports").unwrap(),
+            text.replace("doors = 1\n", "doors = 1\ndoor = \"reports\"\n")
+        );
+        assert_eq!(with("c", "reports"), None);
+        let last = with_value("[[node]]\nname = 'b'", "node", &[], ("door", "x")).unwrap();
+        assert_eq!(last, "[[node]]\nname = 'b'\ndoor = \"x\"\n");
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl Proxy {
         let folder = lab.folder();
         let ports = [port::free(folder)?, port::free(folder)?];
         let [writes, reads] = ports;
+        let reports = port::free(folder)?.to_string();
         let (socket, file) = (folder.join("haproxy.sock"), nodes.write_file(lab)?);
         let text = match checks {
             Checks::Agents {
@@ -73,7 +74,7 @@ impl Proxy {
                 let mut command = lab.launcher().command_as_ourselves(product);
                 command.args(["pool", "haproxy", "--nodes"]).arg(&file);
                 command.args(["--writes-port", &writes.to_string()]);
-                command.args(["--reads-port", &reads.to_string()]);
+                command.args(["--reads-port", &reads.to_string(), "--reports-port", &reports]);
                 let statistics = format!("127.0.0.1:{}", port::free(folder)?);
                 command
                     .args(["--statistics", &statistics, "--socket"])

@@ -218,7 +218,7 @@ fn tell_proxy(args: &AddArgs) -> Result<()> {
 fn tell_of_agent(args: &AddArgs, new: &Member) {
     let asking = Asking::open(None, args.servers.agent_ca.as_deref());
     let answer = asking.map_err(|error| error.to_string());
-    if let Err(words) = answer.and_then(|asking| asking.ask(&new.agent)) {
+    if let Err(words) = answer.and_then(|asking| asking.ask(&new.agent, new.door)) {
         complain(&format!(
             "the agent of {}, {}, does not answer ({words}): start it, since the node gets no session without it",
             new.name, new.agent

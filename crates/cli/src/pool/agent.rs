@@ -77,6 +77,11 @@ pub struct AgentArgs {
     /// Time in which the share of a newcomer, or of a node that returns, becomes whole
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = span::parse)]
     rise: Duration,
+    /// Age from which sessions of clients on the node are ended while they are idle and the node is a
+    /// standby, so that nodes that come get some; one in a hundred each second at most. The role needs
+    /// pg_signal_backend. Never by default
+    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    max_session_age: Option<Duration>,
     /// Address for HTTP; port 0 takes a free port, which the log names
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9872", value_parser = HostPort::parse)]
     listen: HostPort,
@@ -146,6 +151,7 @@ pub fn run(args: &AgentArgs) -> Result<()> {
         doors,
         rules,
         servers,
+        max_session_age: args.max_session_age,
     })?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod add;
 mod agent;
 mod conninfo;
+mod door;
 mod haproxy;
 mod members;
 mod runtime;
@@ -17,6 +18,7 @@ use clap::Subcommand;
 use add::AddArgs;
 use agent::AgentArgs;
 use conninfo::ConninfoArgs;
+use door::DoorCommandArgs;
 use haproxy::HaproxyArgs;
 use runtime::{DrainArgs, RemoveArgs, ResumeArgs};
 use status::StatusArgs;
@@ -52,6 +54,11 @@ pub enum PoolCommand {
     Drain(DrainArgs),
     /// Let HAProxy send a drained node sessions again
     Resume(ResumeArgs),
+    /// Let a node take other readers from now on: those of fresh data, or reports
+    ///
+    /// Writes the door into the nodes file, and moves the node in the running HAProxy. Sessions that the node
+    /// has stay until they end. Exit code 6: sessions of the other door are left after --wait.
+    Door(Box<DoorCommandArgs>),
     /// Write a standby into the nodes file, and add it to the running HAProxy
     ///
     /// With --data, on the new node's machine and as the account that is to own the server, it makes that
@@ -74,6 +81,7 @@ pub fn run(command: &PoolCommand) -> Result<ExitCode> {
         PoolCommand::Status(args) => return status::run(args),
         PoolCommand::Drain(args) => runtime::drain(args),
         PoolCommand::Resume(args) => runtime::resume(args),
+        PoolCommand::Door(args) => door::run(args),
         PoolCommand::Add(args) => add::run(args),
         PoolCommand::Remove(args) => runtime::remove(args),
     };

@@ -161,7 +161,7 @@ fn left_words(sessions: u64) -> String {
 }
 
 /// Waits until `is_done` is true of all servers of a node, and says how many sessions are left.
-fn await_end(
+pub fn await_end(
     wait: &WaitArgs,
     node: &str,
     runtime: &Runtime,
@@ -194,9 +194,7 @@ fn await_end(
             }
         } else if is_over && (!wait.close || began.elapsed() >= wait.wait + LOOK_EVERY * 10) {
             return Err(Failure::Behind(format!(
-                "{} on {node} after {}; it takes no new one, and what is there goes on: run this again, or \
-                    with \
-                 --close",
+                "{} on {node} after {}, and may go on; no new one comes: run this again, or with --close",
                 left_words(sessions),
                 figures::seconds(wait.wait.as_secs_f64() * 1000.0)
             )));

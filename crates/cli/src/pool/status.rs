@@ -43,7 +43,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let answers: Vec<(&Member, Answer)> = std::thread::scope(|scope| {
         let asked = members.iter().map(|member| {
             let asking = &asking;
-            (member, scope.spawn(move || asking.ask(&member.agent)))
+            (member, scope.spawn(move || asking.ask(&member.agent, member.door)))
         });
         let asked: Vec<_> = asked.collect();
         let joined = asked.into_iter().map(|(member, thread)| {

@@ -58,7 +58,12 @@ impl Watch<'_> {
         if let Ok(members) = &read {
             let is_moved = |new: &&Member| {
                 let old = self.members.iter().find(|old| old.name == new.name);
-                old.is_some_and(|old| old != *new)
+                // One that changes its door is in other back ends, and keeps its sessions meanwhile.
+                let at_its_door = |old: &Member| Member {
+                    door: new.door,
+                    ..old.clone()
+                };
+                old.is_some_and(|old| at_its_door(old) != **new)
             };
             let moved = members.iter().filter(is_moved);
             self.changed

@@ -1,9 +1,11 @@
 //! `lockstep pool agent` beside a real standby: what it says of whatever is wrong with it.
 
+use std::ops::Not;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep_client::Connection;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 use nix::sys::signal::{Signal, kill};
@@ -55,6 +57,9 @@ fn what_is_wrong_with_a_node_is_said() {
     assert!(said["lag_bytes"].as_u64().unwrap() > 0, "{said}");
     assert_eq!(agent.serve.get("/replica?lag=16MB").status, 200);
     assert_eq!(agent.serve.get("/replica?lag=1").status, 503);
+    // Each door is judged by itself: reports may be late.
+    assert_eq!(agent.serve.get("/pool/fresh").status, 404);
+    assert_eq!(agent.serve.get("/pool/reports").status, 200);
     assert_eq!(agent.serve.get("/readiness?lag=1kB&mode=write").status, 200);
     kill(startup, Signal::SIGCONT).unwrap();
     agent.await_state("in", None);
@@ -120,7 +125,7 @@ fn all_is_well(agent: &Agent) {
         ("GET /read-only", 200),
         ("GET /readiness?lag=1MB&mode=apply", 200),
         ("GET /pool/fresh", 200),
-        ("GET /pool/reports", 503),
+        ("GET /pool/reports", 200),
         ("OPTIONS /primary", 503),
         ("GET /primary", 503),
         ("GET /replica?lag=x", 400),
@@ -138,7 +143,7 @@ fn all_is_well(agent: &Agent) {
     for door in ["", "fresh"] {
         assert!(agent.haproxy_hears(door).starts_with("up "));
     }
-    assert!(agent.haproxy_hears("reports").starts_with("down # "));
+    assert!(agent.haproxy_hears("late-reports").starts_with("up "));
     assert_eq!(
         agent.haproxy_hears("writes"),
         "down # the node is a standby"
@@ -255,6 +260,42 @@ fn a_bound_that_is_too_short_is_refused_with_one_that_is_taken() {
     let mut args = vec![option, bound, "--agent-check", "127.0.0.1:0"];
     args.extend(servers);
     Serve::start_as(&["pool", "agent"], &args);
+}
+
+/// Sessions of readers that are old are ended while they are idle, and only on standbys.
+#[test]
+fn old_sessions_are_ended_while_they_are_idle() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    primary.run("CREATE ROLE reader LOGIN; CREATE ROLE watcher LOGIN IN ROLE pg_monitor");
+    standby.catch_up(&primary).unwrap();
+    let with_age = ["--max-session-age", "1s"];
+    let _beside_primary = Agent::start(&primary, &primary, &with_age);
+    let node = standby.conninfo("watcher");
+    let agent = Agent::start_among(&[&primary], &node, &with_age);
+    let [mut writer, mut idle, mut busy] =
+        [&primary, &standby, &standby].map(|server| server.connect("reader", "test").unwrap());
+    let mut superuser = standby.connect(SUPERUSER, "test").unwrap();
+    busy.execute("BEGIN").unwrap();
+    let is_open = |session: &mut Connection| session.query("SELECT 1").is_ok();
+
+    let words = agent.serve.logged("no session is ended").unwrap();
+    assert!(words.contains("GRANT pg_signal_backend TO watcher"), "{words}");
+    assert!(is_open(&mut idle));
+    drop(agent);
+    primary.run("GRANT pg_signal_backend TO watcher");
+    standby.catch_up(&primary).unwrap();
+    let agent = Agent::start_among(&[&primary], &node, &with_age);
+    until("the idle session is ended", || idle.is_quiet().not().then_some(()));
+    assert!(!is_open(&mut idle));
+    agent.await_state("in", None);
+    for session in [&mut writer, &mut busy, &mut superuser] {
+        assert!(is_open(session));
+    }
+    busy.execute("COMMIT").unwrap();
+    until("the other is ended", || busy.is_quiet().not().then_some(()));
+    assert!(is_open(&mut writer) && is_open(&mut superuser));
 }
 
 /// An old primary that is still there takes no writes once a later timeline is known.

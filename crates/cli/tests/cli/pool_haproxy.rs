@@ -27,6 +27,7 @@ pub struct Proxy {
     pub socket: PathBuf,
     pub writes: u16,
     pub reads: u16,
+    pub reports: u16,
 }
 
 impl Drop for Proxy {
@@ -53,7 +54,7 @@ pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
     lab.account().own(&folder).unwrap();
     let socket = folder.join("admin.sock");
     let (writes_port, reads_port) = (writes.to_string(), reads.to_string());
-    let (reports, statistics) = (reports.to_string(), format!("127.0.0.1:{statistics}"));
+    let (reports_port, statistics) = (reports.to_string(), format!("127.0.0.1:{statistics}"));
     let usual = [
         "pool",
         "haproxy",
@@ -64,7 +65,7 @@ pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
         "--reads-port",
         &reads_port,
         "--reports-port",
-        &reports,
+        &reports_port,
         "--statistics",
         &statistics,
         "--socket",
@@ -97,6 +98,7 @@ pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
         socket,
         writes,
         reads,
+        reports,
     }
 }
 

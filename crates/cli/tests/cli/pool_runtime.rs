@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output};
 
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use serde_json::{Value, json};
 
 use crate::pool_haproxy::{
     await_servers, is_installed, lockstep, nodes_file, port_of, session, start, text,
@@ -104,6 +105,71 @@ fn nodes_come_and_go_without_a_reload() {
         (output.status.code() == Some(2)).then_some(())
     });
     await_servers(proxy.writes, &[&primary]);
+}
+
+#[test]
+fn a_node_changes_its_door() {
+    if !is_installed() {
+        return;
+    }
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let first = lab.standby(&primary, "first", &Settings::new()).unwrap();
+    let second = lab.standby(&primary, "second", &Settings::new()).unwrap();
+    let agents = [&primary, &first, &second].map(|node| Agent::start(&primary, node, &[]));
+    let [of_primary, of_first, of_second] = &agents;
+    let all = [
+        (&primary, "primary", of_primary),
+        (&first, "standby", of_first),
+        (&second, "standby", of_second),
+    ];
+    let file = nodes_file(&lab, &all);
+    let nodes = file.to_str().unwrap();
+    let proxy = start(&lab, &file, &[]);
+    await_servers(proxy.reads, &[&first, &second]);
+    let mut kept = until("a session reaches the second", || {
+        let mut session = session(proxy.reads)?;
+        (port_of(&mut session)? == second.port()).then_some(session)
+    });
+
+    let before = fs::read_to_string(&file).unwrap();
+    let elsewhere = ["--nodes", nodes, "--socket", "/nowhere"];
+    pool(&[&["door", "second", "reports"][..], &elsewhere].concat(), 4);
+    let socket = proxy.socket.to_str().unwrap();
+    let usual = ["--nodes", nodes, "--socket", socket, "--check-every", "200ms", "--wait", "0s"];
+    pool(&[&["door", "stranger", "reports"][..], &usual].concat(), 2);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+
+    let reports = [&["door", "second", "reports"][..], &usual].concat();
+    let said = text(&pool(&reports, 6));
+    assert!(said.contains("second: takes reports now") && said.contains("1 session is left"), "{said}");
+    await_servers(proxy.reports, &[&second]);
+    await_servers(proxy.reads, &[&first]);
+    assert_eq!(port_of(&mut kept), Some(second.port()));
+
+    // A node for reports may be late.
+    second.run("ALTER SYSTEM SET recovery_min_apply_delay = '1h'");
+    second.reload().unwrap();
+    primary.run("CREATE TABLE t ()");
+    until("the second is late for readers of fresh data", || {
+        (of_second.serve.get("/pool/fresh").status == 404).then_some(())
+    });
+    await_servers(proxy.reports, &[&second]);
+    let status = pool(&["status", "--nodes", nodes, "--output", "json"], 0);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let answer = &status["nodes"][2]["answer"];
+    assert_eq!((&answer["door"], &answer["state"]), (&json!("reports"), &json!("in")));
+    drop(kept);
+    let said = text(&pool(&reports[..reports.len() - 2], 0));
+    assert!(said.contains("replay cancels long queries there"), "{said}");
+
+    second.run("ALTER SYSTEM RESET recovery_min_apply_delay");
+    second.reload().unwrap();
+    let fresh = [&["door", "second", "fresh"][..], &usual, &["--close"]].concat();
+    pool(&fresh, 0);
+    assert_eq!(fs::read_to_string(&file).unwrap().matches("door = \"fresh\"").count(), 1);
+    await_servers(proxy.reads, &[&first, &second]);
+    assert!(session(proxy.reports).is_none());
 }
 
 /// A drained node keeps the session that it has, until that ends or is cut off.
