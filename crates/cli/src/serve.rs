@@ -10,7 +10,9 @@ use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
 use lockstep_lag::nodes::Watched;
 use lockstep_serve::forecast::Forecaster;
+use lockstep_pool::ask::Asking;
 use lockstep_serve::history::{HistorySettings, Keeper};
+use lockstep_serve::pool::PoolSource;
 use lockstep_serve::run::{ServedCluster, Serving};
 use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
@@ -18,6 +20,7 @@ use lockstep_service::words::amount;
 
 use crate::doors::DoorArgs;
 use crate::nodes::NodesArgs;
+use crate::pool::MembersArgs;
 
 const APPLICATION_NAME: &str = "lockstep serve";
 
@@ -52,12 +55,57 @@ pub struct ServeArgs {
     /// clusters: serve then says when it is reached; may be repeated
     #[arg(long, value_name = "NODE=SIZE", value_parser = wal_disk)]
     wal_disk: Vec<(String, u64)>,
+    /// The pool.
+    #[command(flatten)]
+    pool: PoolArgs,
     /// What is kept.
     #[command(flatten)]
     history: HistoryArgs,
     /// Who may ask, TLS, and the log.
     #[command(flatten)]
     doors: DoorArgs,
+}
+
+/// The pool.
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Ask the agents of lockstep pool beside the primary and the standbys of the nodes file, and show the pool
+    #[arg(long, requires = "nodes")]
+    pool: bool,
+    /// A file with user:password of the agents, which others must not be able to read; without a login
+    /// agents tell no sessions
+    #[arg(long, value_name = "FILE", requires = "pool")]
+    agent_login: Option<PathBuf>,
+    /// The agents speak TLS: their certificate authority, PEM
+    #[arg(long, value_name = "FILE", requires = "pool")]
+    agent_ca: Option<PathBuf>,
+}
+
+impl PoolArgs {
+    /// The pool of a cluster, if it is wanted.
+    fn source(&self, file: Option<&PathBuf>, cluster: Option<&str>) -> Result<Option<PoolSource>> {
+        let Some(file) = file.filter(|_| self.pool) else {
+            return Ok(None);
+        };
+        let members = MembersArgs {
+            nodes: file.clone(),
+            cluster: cluster.map(str::to_owned),
+        };
+        let asking = Asking::open(self.agent_login.as_deref(), self.agent_ca.as_deref())
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        // Patroni may not answer yet; a file that cannot be used is refused.
+        if let Err(error) = members.members() {
+            match error.downcast_ref::<Failure>() {
+                Some(Failure::Unreachable(_)) => {}
+                _ => return Err(error),
+            }
+        }
+        let members = move || members.members().map_err(|error| error.to_string());
+        Ok(Some(PoolSource {
+            members: Box::new(members),
+            asking,
+        }))
+    }
 }
 
 /// What is kept.
@@ -171,14 +219,15 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let doors = args.doors.open()?;
     let served = |watched: Watched| {
         let cluster = watched.cluster.as_deref();
-        Ok(ServedCluster {
+        anyhow::Ok(ServedCluster {
+            pool: args.pool.source(args.nodes.nodes.as_ref(), cluster)?,
             keeper: args.history.keeper(cluster)?,
             forecaster: Forecaster::new(limits(&args.wal_disk, cluster)),
             watched,
         })
     };
     let clusters = clusters.into_iter().map(served);
-    let clusters: Vec<ServedCluster> = clusters.collect::<Result<_, Failure>>()?;
+    let clusters: Vec<ServedCluster> = clusters.collect::<Result<_>>()?;
     args.doors.start_log()?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),

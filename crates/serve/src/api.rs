@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::feed::News;
 use crate::history::Keeper;
+use crate::pool::not_asked;
 use crate::site::{ClusterSite, MOST_STREAMS, Site, parameter};
 use crate::verdict::Verdict;
 
@@ -79,6 +80,18 @@ pub async fn state(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> 
     match wanted(&site, query.as_deref()) {
         Ok(cluster) => {
             let json = cluster.news.borrow().json.clone();
+            ([(header::CONTENT_TYPE, JSON)], json).into_response()
+        }
+        Err(words) => not_found(&words),
+    }
+}
+
+/// The pool, as its agents tell it.
+pub async fn pool(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    match wanted(&site, query.as_deref()) {
+        Ok(cluster) => {
+            let told = cluster.pool.as_ref().map(|told| told.borrow().clone());
+            let json = told.unwrap_or_else(not_asked);
             ([(header::CONTENT_TYPE, JSON)], json).into_response()
         }
         Err(words) => not_found(&words),

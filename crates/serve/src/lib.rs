@@ -11,6 +11,7 @@
 //! | [`history`] | what was the matter, and what is kept of it on disk |
 //! | [`forecast`] | when `pg_wal` is full, and when a slot is in danger |
 //! | `verdict` | a state in one sentence |
+//! | [`pool`] | the pool of a cluster, as its agents tell it |
 //! | `feed` | turns each new state into JSON once, for all who ask |
 //! | `site` | what answers are made from, and how many at once |
 //! | `api` | states, history and events as JSON |
@@ -40,6 +41,7 @@ mod health;
 pub mod history;
 mod metrics;
 mod page;
+pub mod pool;
 mod routes;
 pub mod run;
 mod site;

@@ -47,6 +47,11 @@ pub const ASSETS: &[Asset] = &[
         text: include_str!("page/failover.js"),
     },
     Asset {
+        path: "/pool.js",
+        content_type: SCRIPT,
+        text: include_str!("page/pool.js"),
+    },
+    Asset {
         path: "/servers.js",
         content_type: SCRIPT,
         text: include_str!("page/servers.js"),

@@ -24,6 +24,7 @@ pub fn router(site: &Arc<Site>) -> Router {
         .route("/api/state", get(api::state))
         .route("/api/history", get(api::history))
         .route("/api/incidents", get(api::incidents))
+        .route("/api/pool", get(api::pool))
         .route("/api/events", get(api::events));
     for asset in ASSETS {
         let answer = async || ([(header::CONTENT_TYPE, asset.content_type)], asset.text);

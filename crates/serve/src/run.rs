@@ -18,6 +18,7 @@ use tracing::{error, info, warn};
 use crate::error::ServeError;
 use crate::forecast::Forecaster;
 use crate::history::Keeper;
+use crate::pool::{self, PoolSource};
 use crate::site::{ClusterSite, Site, readers, streams};
 use crate::{feed, routes};
 
@@ -41,6 +42,7 @@ pub struct ServedCluster {
     /// What keeps its history on disk.
     pub keeper: Option<Keeper>,
     pub forecaster: Forecaster,
+    pub pool: Option<PoolSource>,
 }
 
 /// Begins to watch clusters.
@@ -63,6 +65,7 @@ fn start(clusters: Vec<ServedCluster>, settings: &Settings) -> Vec<ClusterSite> 
             news: feed::start(&monitor, keeper.clone(), forecaster),
             monitor,
             keeper,
+            pool: self.pool.map(pool::start),
         }
     };
     all.map(begin).collect()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use lockstep_lag::monitor::Monitor;
 use tokio::sync::{Semaphore, watch};
 
@@ -34,6 +35,8 @@ pub struct ClusterSite {
     pub monitor: Arc<Monitor>,
     /// What keeps the history on disk.
     pub keeper: Option<Arc<Keeper>>,
+    /// What the agents of its pool tell, if they are asked.
+    pub pool: Option<watch::Receiver<Bytes>>,
 }
 
 impl Site {

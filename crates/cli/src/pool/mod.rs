@@ -20,6 +20,7 @@ use agent::AgentArgs;
 use conninfo::ConninfoArgs;
 use door::DoorCommandArgs;
 use haproxy::HaproxyArgs;
+pub use members::MembersArgs;
 use runtime::{DrainArgs, RemoveArgs, ResumeArgs};
 use status::StatusArgs;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_pool::ask::Asking;
+use lockstep_pool::ask::{Answer, Asking, as_json};
 use lockstep_pool::member::Member;
 use lockstep_service::exit::{Failure, LAG, TARGET};
 use lockstep_service::sanitize::sanitize;
@@ -33,28 +33,12 @@ pub struct StatusArgs {
     output: Output,
 }
 
-type Answer = Result<Value, String>;
-
 /// Prints what the agents say.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let members = args.members.members()?;
     let asking = Asking::open(args.login_file.as_deref(), args.agent_ca.as_deref())
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    let answers: Vec<(&Member, Answer)> = std::thread::scope(|scope| {
-        let asked = members.iter().map(|member| {
-            let asking = &asking;
-            (member, scope.spawn(move || asking.ask(&member.agent, member.door)))
-        });
-        let asked: Vec<_> = asked.collect();
-        let joined = asked.into_iter().map(|(member, thread)| {
-            let answer = thread.join();
-            (
-                member,
-                answer.unwrap_or_else(|_| Err("asking it failed".to_owned())),
-            )
-        });
-        joined.collect()
-    });
+    let answers = asking.ask_all(&members);
     match args.output {
         Output::Text => {
             let heads = [
@@ -85,16 +69,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             }
         }
         Output::Json => {
-            let nodes = answers.iter().map(|(member, answer)| {
-                json!({
-                    "node": member.name,
-                    "agent": member.agent.to_string(),
-                    "door": member.door.name(),
-                    "answer": answer.as_ref().ok(),
-                    "trouble": answer.as_ref().err(),
-                })
-            });
-            let nodes: Vec<_> = nodes.collect();
+            let nodes = as_json(&answers);
             output::print(&json!({"schema": 1, "nodes": nodes}).to_string());
         }
     }

@@ -68,6 +68,7 @@ mod replica_waits;
 mod serve;
 mod serve_history;
 mod serve_page;
+mod serve_pool;
 mod serve_relay;
 mod serve_support;
 mod terminal;

@@ -2,6 +2,7 @@
 
 import { failover } from "./failover.js";
 import { incidents } from "./incidents.js";
+import "./pool.js";
 import { CLUSTER, News, allClusters } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";

@@ -14,6 +14,11 @@ function of(path, query = "") {
 export async function allClusters() {
   return (await get("api/clusters")).clusters;
 }
+
+// The pool, if its agents are asked.
+export async function askPool() {
+  return get(of("api/pool"));
+}
 const POINTS = 300;
 
 export class News {

@@ -1,0 +1,95 @@
+//! The pool in `lockstep serve`: as JSON, and on the page in a real browser.
+
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::Settings;
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+use crate::pool_haproxy::nodes_file;
+use crate::pool_support::{Agent, free_port};
+use crate::serve_support::{Serve, until};
+
+#[test]
+fn the_pool_is_shown_as_its_agents_tell_it() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let login = lab.folder().join("login");
+    std::fs::write(&login, "ann:secret\n").unwrap();
+    set_private(&login);
+    let with_login = ["--auth-file", login.to_str().unwrap()];
+    let agents = [&primary, &standby].map(|node| Agent::start(&primary, node, &with_login));
+    let [of_primary, of_standby] = &agents;
+    let all = [
+        (&primary, "primary", of_primary),
+        (&standby, "standby", of_standby),
+    ];
+    let file = nodes_file(&lab, &all);
+    // A third node, which has no agent.
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    let nowhere = free_port();
+    text.push_str(&format!(
+        "[[node]]\nname = \"third\"\nrole = \"standby\"\ndoor = \"reports\"\n\
+         conninfo = \"host=/nowhere\"\nagent = \"127.0.0.1:{nowhere}\"\n"
+    ));
+    std::fs::write(&file, text).unwrap();
+
+    let without = Serve::start(&["--nodes", file.to_str().unwrap()]);
+    assert_eq!(without.get("/api/pool").json()["asked"], false);
+    let pooled = ["--nodes", file.to_str().unwrap(), "--pool", "--agent-login", login.to_str().unwrap()];
+    let serve = Serve::start(&pooled);
+    let told = until("all is told", || {
+        let told = serve.get("/api/pool").json();
+        (told["nodes"][1]["answer"]["state"] == "in").then_some(told)
+    });
+    let node = |index: usize, name: &str| told["nodes"][index]["answer"][name].clone();
+    assert_eq!((node(0, "takes_writes"), node(1, "door")), (json!(true), json!("fresh")));
+    assert!(node(1, "sessions").is_number() && node(1, "staleness_ms").is_number(), "{told}");
+    assert_eq!((&told["nodes"][2]["answer"], &told["trouble"]), (&Value::Null, &Value::Null));
+    assert_eq!(told["nodes"][2]["door"], "reports");
+
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    browser.open(&format!("http://{}/", serve.address));
+    let card = |name: &str| {
+        browser.text(&format!(
+            "const card = [...document.querySelectorAll('#pool-list > li')]
+                 .find((card) => card.querySelector('h3').textContent === '{name}');
+             return card ? card.textContent : ''"
+        ))
+    };
+    let has = |name: &str, parts: &[&str]| {
+        let mut last = String::new();
+        until(&format!("{name}: {parts:?}"), || {
+            let words = card(name);
+            if words != last {
+                println!("{name}: {words}");
+                last.clone_from(&words);
+            }
+            parts.iter().all(|part| words.contains(part)).then_some(())
+        });
+    };
+    has("primary", &["primary, fresh", "takes the writes"]);
+    has("standby", &["replica, fresh", "✓ takes sessions", "staleness", "warm", "connections"]);
+    has("third", &["its agent cannot be asked", "reports"]);
+    standby.run("SELECT pg_wal_replay_pause()");
+    has("standby", &["△ is late: replay is paused"]);
+    let words = browser.text("return document.getElementById('pool-words').textContent");
+    assert!(words.starts_with("0 of 3 nodes take readers"), "{words}");
+    standby.run("SELECT pg_wal_replay_resume()");
+    has("standby", &["✓ takes sessions"]);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    browser.open(&format!("http://{}/", without.address));
+    until("the page without a pool is drawn", || {
+        let words = browser.text("return document.getElementById('news').textContent");
+        (!words.is_empty()).then_some(())
+    });
+    assert_eq!(browser.run("return document.getElementById('pool').hidden"), true);
+}
+
+fn set_private(path: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
