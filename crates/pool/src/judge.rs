@@ -450,7 +450,7 @@ impl Judge {
         let is_held = standing.door == Door::Fresh || self.fault == Some(Fault::BoundForReports);
         let limit = match standing.state {
             NodeState::In => self.rules.bound,
-            _ => self.rules.bound * 2 / 3,
+            _ => self.rules.bound / 2,
         };
         let is_stale = self
             .staleness(now)

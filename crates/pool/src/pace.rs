@@ -13,12 +13,7 @@ const PARTS: [u32; 4] = [16, 8, 4, 2];
 
 /// The moment after `now` at which the node is asked next. `answered` is when the primary's newest answer
 /// came; the node may not show its position yet if it is `awaited`.
-pub fn next(
-    interval: Duration,
-    now: Moment,
-    answered: Option<Moment>,
-    is_awaited: bool,
-) -> Moment {
+pub fn next(interval: Duration, now: Moment, answered: Option<Moment>, is_awaited: bool) -> Moment {
     // The primary's next answer is expected an interval after this one.
     let this = answered.filter(|_| is_awaited);
     let following = answered.map(|at| at + interval);

@@ -117,7 +117,10 @@ async fn status(
     let door = asked.strip_prefix("door=").and_then(Door::parse);
     match asked.is_empty() || door.is_some() {
         true => json_response(StatusCode::OK, &whole(&agent.look(door), &agent)),
-        false => plain(StatusCode::BAD_REQUEST, "it knows door=fresh and door=reports"),
+        false => plain(
+            StatusCode::BAD_REQUEST,
+            "it knows door=fresh and door=reports",
+        ),
     }
 }
 

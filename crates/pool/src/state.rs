@@ -27,11 +27,11 @@ impl Door {
 /// Whether a node takes sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// The node takes sessions. It has been within two thirds of the bound for a while, and has not left the
+    /// The node takes sessions. It has been within half the bound for a while, and has not left the
     /// bound since.
     In,
     /// The node answers queries with data that is or may be too old. It takes sessions only if no node of
-    /// its door is in, and if that is wanted. It is in again after it has been within two thirds of it for
+    /// its door is in, and if that is wanted. It is in again after it has been within half the bound for
     /// a while.
     Late(Reason),
     /// The node takes no session in any case.

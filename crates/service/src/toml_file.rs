@@ -59,7 +59,8 @@ pub fn with_value(
         Some(line) => *line = new,
         None => {
             // What follows the last value may belong to the next table.
-            let is_value = |line: &String| !matches!(line.trim_start().chars().next(), None | Some('#'));
+            let is_value =
+                |line: &String| !matches!(line.trim_start().chars().next(), None | Some('#'));
             let end = lines.iter().rposition(is_value)?;
             let last = lines.get_mut(end)?;
             if !last.ends_with('\n') {
@@ -104,7 +105,9 @@ fn only_entry(blocks: &[String], array: &str, has: &[(&str, &str)]) -> Option<us
             has.iter().all(|(key, value)| text(*key) == Some(*value))
         })
     };
-    let mut ours = (0_usize..).zip(blocks).filter(|(_, block)| has_value(block));
+    let mut ours = (0_usize..)
+        .zip(blocks)
+        .filter(|(_, block)| has_value(block));
     let (place, _) = ours.next()?;
     ours.next().is_none().then_some(place)
 }

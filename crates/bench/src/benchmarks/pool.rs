@@ -312,7 +312,9 @@ impl Benchmark for PoolArgs {
             )
         }));
         words.extend(figures.primary_tps.map(|it| format!("{} tps", count(it))));
-        words.extend(cost_words(figures.token_cost_percent.zip(figures.chance_percent)));
+        words.extend(cost_words(
+            figures.token_cost_percent.zip(figures.chance_percent),
+        ));
         words.extend(
             figures
                 .reads_per_s
@@ -371,10 +373,10 @@ impl Benchmark for PoolArgs {
     }
 
     fn remarks(&self, results: &Results<PoolFigures>) -> Vec<String> {
-        let cost = |value: fn(&PoolFigures) -> Option<f64>| {
-            results.median("token-cost", LOCKSTEP, value)
-        };
-        let cost = cost_words(cost(|row| row.token_cost_percent).zip(cost(|row| row.chance_percent)));
+        let cost =
+            |value: fn(&PoolFigures) -> Option<f64>| results.median("token-cost", LOCKSTEP, value);
+        let cost =
+            cost_words(cost(|row| row.token_cost_percent).zip(cost(|row| row.chance_percent)));
         let reads =
             |nodes: u32| results.median(&format!("scale-{nodes}"), LOCKSTEP, |row| row.reads_per_s);
         let scaled = reads(1).zip(reads(4)).map(|(one, four)| {

@@ -74,7 +74,12 @@ impl Proxy {
                 let mut command = lab.launcher().command_as_ourselves(product);
                 command.args(["pool", "haproxy", "--nodes"]).arg(&file);
                 command.args(["--writes-port", &writes.to_string()]);
-                command.args(["--reads-port", &reads.to_string(), "--reports-port", &reports]);
+                command.args([
+                    "--reads-port",
+                    &reads.to_string(),
+                    "--reports-port",
+                    &reports,
+                ]);
                 let statistics = format!("127.0.0.1:{}", port::free(folder)?);
                 command
                     .args(["--statistics", &statistics, "--socket"])

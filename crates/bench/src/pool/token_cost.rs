@@ -116,9 +116,13 @@ fn next_number(session: &mut Connection) -> Result<f64> {
     let rows = session
         .query("SELECT pg_snapshot_xmax(pg_current_snapshot())")
         .map_err(failed)?;
-    let field = rows.into_iter().next().and_then(|row| row.into_iter().next());
+    let field = rows
+        .into_iter()
+        .next()
+        .and_then(|row| row.into_iter().next());
     let number = field.flatten().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| BenchError::Unusable("the server tells no transaction's number".to_owned()))
+    number
+        .ok_or_else(|| BenchError::Unusable("the server tells no transaction's number".to_owned()))
 }
 
 fn failed(error: lockstep_client::ClientError) -> BenchError {

@@ -281,13 +281,18 @@ fn old_sessions_are_ended_while_they_are_idle() {
     let is_open = |session: &mut Connection| session.query("SELECT 1").is_ok();
 
     let words = until("it says so", || agent.serve.logged("no session is ended"));
-    assert!(words.contains("GRANT pg_signal_backend TO watcher"), "{words}");
+    assert!(
+        words.contains("GRANT pg_signal_backend TO watcher"),
+        "{words}"
+    );
     assert!(is_open(&mut idle));
     drop(agent);
     primary.run("GRANT pg_signal_backend TO watcher");
     standby.catch_up(&primary).unwrap();
     let agent = Agent::start_among(&[&primary], &node, &with_age);
-    until("the idle session is ended", || idle.is_quiet().not().then_some(()));
+    until("the idle session is ended", || {
+        idle.is_quiet().not().then_some(())
+    });
     assert!(!is_open(&mut idle));
     agent.await_state("in", None);
     for session in [&mut writer, &mut busy, &mut superuser] {

@@ -69,7 +69,10 @@ impl Member {
     }
 
     fn session(&self) -> Option<Connection> {
-        let conninfo = format!("host={} user={SUPERUSER} dbname=postgres connect_timeout=2", self.host);
+        let conninfo = format!(
+            "host={} user={SUPERUSER} dbname=postgres connect_timeout=2",
+            self.host
+        );
         Connection::connect(&Conninfo::parse(&conninfo).unwrap(), Purpose::Sql, "test").ok()
     }
 }
@@ -89,7 +92,11 @@ fn postmaster(data: &Path) -> Option<Pid> {
 fn paths(lab: &Lab) -> String {
     let donor = lab.primary("donor", None, &Settings::new()).unwrap();
     let mut lines = String::new();
-    for name in ["dynamic_library_path", "extension_destdir", "extension_control_path"] {
+    for name in [
+        "dynamic_library_path",
+        "extension_destdir",
+        "extension_control_path",
+    ] {
         let sql = format!("SELECT current_setting('{name}', true)");
         if let Some(value) = donor.query_text(&sql).unwrap() {
             lines.push_str(&format!("    {name}: '{value}'\n"));
@@ -132,7 +139,9 @@ fn member(lab: &Lab, number: u32, net: &str, paths: &str) -> Member {
 /// The members that are reached through a port.
 fn reached(port: u16) -> BTreeSet<String> {
     let host = |_| {
-        let rows = session(port)?.query("SELECT host(inet_server_addr())").ok()?;
+        let rows = session(port)?
+            .query("SELECT host(inet_server_addr())")
+            .ok()?;
         rows[0][0].clone()
     };
     (0..12).filter_map(host).collect()
@@ -162,7 +171,8 @@ fn client(proxy: &Proxy, seen: &Seen) {
         match pair(proxy, written) {
             Some(found) => {
                 seen.pairs.fetch_add(1, Ordering::Relaxed);
-                seen.stale.fetch_add(u64::from(found < written), Ordering::Relaxed);
+                seen.stale
+                    .fetch_add(u64::from(found < written), Ordering::Relaxed);
             }
             None => {
                 seen.failed.fetch_add(1, Ordering::Relaxed);
@@ -178,8 +188,13 @@ fn pair(proxy: &Proxy, number: u64) -> Option<u64> {
     let token = writer.query("SELECT lockstep_replay_token()").ok()?[0][0].clone()?;
     let mut reader = session(proxy.reads)?;
     reader.execute("SET lockstep.wait_timeout = '5s'").ok()?;
-    reader.execute(&format!("SET lockstep.wait_for_lsn = '{token}'")).ok()?;
-    reader.query("SELECT n FROM t").ok()?[0][0].clone()?.parse().ok()
+    reader
+        .execute(&format!("SET lockstep.wait_for_lsn = '{token}'"))
+        .ok()?;
+    reader.query("SELECT n FROM t").ok()?[0][0]
+        .clone()?
+        .parse()
+        .ok()
 }
 
 #[test]
@@ -188,7 +203,10 @@ fn the_pool_follows_patroni_through_a_failover() {
     if !is_installed() {
         return;
     }
-    if let Some(missing) = [PATRONI, ETCD].iter().find(|path| !Path::new(path).exists()) {
+    if let Some(missing) = [PATRONI, ETCD]
+        .iter()
+        .find(|path| !Path::new(path).exists())
+    {
         println!("SKIP: there is no {missing} (Debian's patroni, python3-etcd and etcd-server)");
         return;
     }
@@ -198,36 +216,72 @@ fn the_pool_follows_patroni_through_a_failover() {
     let at = |port: u16| format!("http://{net}.9:{port}");
     let (data, peer, client_url) = (lab.folder().join("etcd"), at(2380), at(2379));
     let etcd = [
-        "--data-dir", data.to_str().unwrap(), "--listen-client-urls", &client_url,
-        "--advertise-client-urls", &client_url, "--listen-peer-urls", &peer,
-        "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("default={peer}"),
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--listen-client-urls",
+        &client_url,
+        "--advertise-client-urls",
+        &client_url,
+        "--listen-peer-urls",
+        &peer,
+        "--initial-advertise-peer-urls",
+        &peer,
+        "--initial-cluster",
+        &format!("default={peer}"),
     ];
     let _etcd = Running::start(&lab, ETCD, &etcd, &lab.folder().join("etcd.log"));
-    let mut members: Vec<Member> = (1..=3).map(|number| member(&lab, number, &net, &paths)).collect();
+    let mut members: Vec<Member> = (1..=3)
+        .map(|number| member(&lab, number, &net, &paths))
+        .collect();
     members[0].start(&lab);
     until("the first is the leader", || {
-        let rows = members[0].session()?.query("SELECT pg_is_in_recovery()").ok()?;
+        let rows = members[0]
+            .session()?
+            .query("SELECT pg_is_in_recovery()")
+            .ok()?;
         (rows[0][0].as_deref() == Some("f")).then_some(())
     });
     let mut leader = members[0].session().unwrap();
-    leader.execute("CREATE EXTENSION lockstep; CREATE TABLE t AS SELECT 0 AS n").unwrap();
-    members[1..].iter_mut().for_each(|member| member.start(&lab));
+    leader
+        .execute("CREATE EXTENSION lockstep; CREATE TABLE t AS SELECT 0 AS n")
+        .unwrap();
+    members[1..]
+        .iter_mut()
+        .for_each(|member| member.start(&lab));
 
-    let urls: Vec<_> = members.iter().map(|it| format!("'http://{}:8008'", it.host)).collect();
-    let file = format!("[[cluster]]\npatroni = [{}]\nconninfo = \"user={SUPERUSER} dbname=postgres\"\n", urls.join(", "));
+    let urls: Vec<_> = members
+        .iter()
+        .map(|it| format!("'http://{}:8008'", it.host))
+        .collect();
+    let file = format!(
+        "[[cluster]]\npatroni = [{}]\nconninfo = \"user={SUPERUSER} dbname=postgres\"\n",
+        urls.join(", ")
+    );
     let file = lab.write_file("nodes.toml", &file).unwrap();
     let status = || {
-        let output = lockstep(&["pool", "status", "--nodes", file.to_str().unwrap(), "--output", "json"]);
+        let output = lockstep(&[
+            "pool",
+            "status",
+            "--nodes",
+            file.to_str().unwrap(),
+            "--output",
+            "json",
+        ]);
         serde_json::from_slice::<Value>(&output.stdout).ok()
     };
-    until("Patroni names three", || (status()?["nodes"].as_array()?.len() == 3).then_some(()));
+    until("Patroni names three", || {
+        (status()?["nodes"].as_array()?.len() == 3).then_some(())
+    });
     let all: Vec<_> = members.iter().map(|it| it.host.as_str()).collect();
     let primary = format!("host={} user={SUPERUSER} dbname=postgres", all.join(","));
     let agent = |host: &str| {
         let (listen, check) = (format!("{host}:9872"), format!("{host}:9873"));
         let node = format!("host={host} user={SUPERUSER} dbname=postgres");
         let own = ["--listen", &listen, "--agent-check", &check, "--rise", "1s"];
-        Serve::start_as(&["pool", "agent"], &[&["--primary", &primary, "--node", &node], &own[..]].concat())
+        Serve::start_as(
+            &["pool", "agent"],
+            &[&["--primary", &primary, "--node", &node], &own[..]].concat(),
+        )
     };
     let _agents: Vec<Serve> = all.iter().map(|host| agent(host)).collect();
     let proxy = start(&lab, &file, &[]);
@@ -241,7 +295,9 @@ fn the_pool_follows_patroni_through_a_failover() {
     thread::scope(|scope| {
         let (proxy, seen) = (&proxy, &seen);
         let load = scope.spawn(move || client(proxy, seen));
-        until("some pairs are read", || (seen.pairs.load(Ordering::Relaxed) > 20).then_some(()));
+        until("some pairs are read", || {
+            (seen.pairs.load(Ordering::Relaxed) > 20).then_some(())
+        });
         members[0].dies();
         let new = until("writers reach another", || {
             let found = reached(proxy.writes).into_iter().next()?;
@@ -250,9 +306,13 @@ fn the_pool_follows_patroni_through_a_failover() {
         let other = hosts[1..].iter().find(|host| **host != new).unwrap();
         await_hosts(proxy.reads, &[other]);
         let before = seen.pairs.load(Ordering::Relaxed);
-        until("pairs are read again", || (seen.pairs.load(Ordering::Relaxed) > before + 20).then_some(()));
+        until("pairs are read again", || {
+            (seen.pairs.load(Ordering::Relaxed) > before + 20).then_some(())
+        });
         let mut reader = session(proxy.reads).unwrap();
-        let refused = reader.execute(&format!("SET lockstep.wait_for_lsn = '{old_token}'")).unwrap_err();
+        let refused = reader
+            .execute(&format!("SET lockstep.wait_for_lsn = '{old_token}'"))
+            .unwrap_err();
         assert!(refused.words().contains("lost"), "{}", refused.words());
 
         members[0].start(&lab);
@@ -262,9 +322,16 @@ fn the_pool_follows_patroni_through_a_failover() {
         load.join().unwrap();
     });
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!("{} pairs, {} failed", count(&seen.pairs), count(&seen.failed));
+    println!(
+        "{} pairs, {} failed",
+        count(&seen.pairs),
+        count(&seen.failed)
+    );
     assert_eq!(count(&seen.stale), 0);
-    let names: BTreeSet<_> = status().unwrap()["nodes"].as_array().unwrap().iter()
+    let names: BTreeSet<_> = status().unwrap()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|node| node["node"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(names, members.iter().map(|it| it.name.clone()).collect());

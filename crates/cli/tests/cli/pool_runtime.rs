@@ -134,15 +134,30 @@ fn a_node_changes_its_door() {
 
     let before = fs::read_to_string(&file).unwrap();
     let elsewhere = ["--nodes", nodes, "--socket", "/nowhere"];
-    pool(&[&["door", "second", "reports"][..], &elsewhere].concat(), 4);
+    pool(
+        &[&["door", "second", "reports"][..], &elsewhere].concat(),
+        4,
+    );
     let socket = proxy.socket.to_str().unwrap();
-    let usual = ["--nodes", nodes, "--socket", socket, "--check-every", "200ms", "--wait", "0s"];
+    let usual = [
+        "--nodes",
+        nodes,
+        "--socket",
+        socket,
+        "--check-every",
+        "200ms",
+        "--wait",
+        "0s",
+    ];
     pool(&[&["door", "stranger", "reports"][..], &usual].concat(), 2);
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
 
     let reports = [&["door", "second", "reports"][..], &usual].concat();
     let said = text(&pool(&reports, 6));
-    assert!(said.contains("second: takes reports now") && said.contains("1 session is left"), "{said}");
+    assert!(
+        said.contains("second: takes reports now") && said.contains("1 session is left"),
+        "{said}"
+    );
     await_servers(proxy.reports, &[&second]);
     await_servers(proxy.reads, &[&first]);
     assert_eq!(port_of(&mut kept), Some(second.port()));
@@ -158,7 +173,10 @@ fn a_node_changes_its_door() {
     let status = pool(&["status", "--nodes", nodes, "--output", "json"], 0);
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     let answer = &status["nodes"][2]["answer"];
-    assert_eq!((&answer["door"], &answer["state"]), (&json!("reports"), &json!("in")));
+    assert_eq!(
+        (&answer["door"], &answer["state"]),
+        (&json!("reports"), &json!("in"))
+    );
     drop(kept);
     let said = text(&pool(&reports[..reports.len() - 2], 0));
     assert!(said.contains("replay cancels long queries there"), "{said}");
@@ -167,7 +185,13 @@ fn a_node_changes_its_door() {
     second.reload().unwrap();
     let fresh = [&["door", "second", "fresh"][..], &usual, &["--close"]].concat();
     pool(&fresh, 0);
-    assert_eq!(fs::read_to_string(&file).unwrap().matches("door = \"fresh\"").count(), 1);
+    assert_eq!(
+        fs::read_to_string(&file)
+            .unwrap()
+            .matches("door = \"fresh\"")
+            .count(),
+        1
+    );
     await_servers(proxy.reads, &[&first, &second]);
     assert!(session(proxy.reports).is_none());
 }

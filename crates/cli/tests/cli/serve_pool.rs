@@ -37,16 +37,31 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
 
     let without = Serve::start(&["--nodes", file.to_str().unwrap()]);
     assert_eq!(without.get("/api/pool").json()["asked"], false);
-    let pooled = ["--nodes", file.to_str().unwrap(), "--pool", "--agent-login", login.to_str().unwrap()];
+    let pooled = [
+        "--nodes",
+        file.to_str().unwrap(),
+        "--pool",
+        "--agent-login",
+        login.to_str().unwrap(),
+    ];
     let serve = Serve::start(&pooled);
     let told = until("all is told", || {
         let told = serve.get("/api/pool").json();
         (told["nodes"][1]["answer"]["state"] == "in").then_some(told)
     });
     let node = |index: usize, name: &str| told["nodes"][index]["answer"][name].clone();
-    assert_eq!((node(0, "takes_writes"), node(1, "door")), (json!(true), json!("fresh")));
-    assert!(node(1, "sessions").is_number() && node(1, "staleness_ms").is_number(), "{told}");
-    assert_eq!((&told["nodes"][2]["answer"], &told["trouble"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        (node(0, "takes_writes"), node(1, "door")),
+        (json!(true), json!("fresh"))
+    );
+    assert!(
+        node(1, "sessions").is_number() && node(1, "staleness_ms").is_number(),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["nodes"][2]["answer"], &told["trouble"]),
+        (&Value::Null, &Value::Null)
+    );
     assert_eq!(told["nodes"][2]["door"], "reports");
 
     let Some(browser) = Browser::start() else {
@@ -72,7 +87,16 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
         });
     };
     has("primary", &["primary, fresh", "takes the writes"]);
-    has("standby", &["replica, fresh", "✓ takes sessions", "staleness", "warm", "connections"]);
+    has(
+        "standby",
+        &[
+            "replica, fresh",
+            "✓ takes sessions",
+            "staleness",
+            "warm",
+            "connections",
+        ],
+    );
     has("third", &["its agent cannot be asked", "reports"]);
     standby.run("SELECT pg_wal_replay_pause()");
     has("standby", &["△ is late: replay is paused"]);
@@ -86,7 +110,10 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
         let words = browser.text("return document.getElementById('news').textContent");
         (!words.is_empty()).then_some(())
     });
-    assert_eq!(browser.run("return document.getElementById('pool').hidden"), true);
+    assert_eq!(
+        browser.run("return document.getElementById('pool').hidden"),
+        true
+    );
 }
 
 fn set_private(path: &std::path::Path) {

@@ -238,6 +238,7 @@ impl World {
 
     pub fn run(&mut self) -> Result<(), String> {
         self.calm()?;
+        self.delayed()?;
         match self.rules.door {
             Door::Reports => self.reports(),
             Door::Fresh => match self.random.u8(0..6) {
@@ -380,7 +381,7 @@ impl World {
     fn calm(&mut self) -> Result<(), String> {
         self.seen.calms += 1;
         let now_ms = self.now_ms;
-        self.latency_ms = self.interval_ms() / 5;
+        self.latency_ms = self.interval_ms() / 10;
         self.loses_one_in = u64::MAX;
         self.weather_since_ms = now_ms;
         self.writes_one_in = *self.random.choice(&[1, 3, 50]).unwrap();
@@ -411,7 +412,7 @@ impl World {
         }
         let share = self.judge.verdict(self.agent_now()).share;
         match share {
-            100 => self.delayed(),
+            100 => Ok(()),
             _ => Err(format!("the share stays at {share}")),
         }
     }
@@ -440,7 +441,7 @@ impl World {
             }
         }
         self.node.replay = Replay::Current;
-        self.steps(self.interval_ms() * 4)
+        self.steps(self.interval_ms() * 4 + self.rules.settle.as_millis() as u64)
     }
 
     /// The node is made anew from the primary.
