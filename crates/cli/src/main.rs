@@ -10,8 +10,8 @@
 //! | `doors` | options of what answers HTTP: logins, TLS, the log |
 //! | `doctor` | `lockstep doctor` |
 //! | `top` | `lockstep top` |
-//! | `serve` | `lockstep serve` |
 //! | `pool` | `lockstep pool` |
+//! | `serve` | `lockstep serve` |
 //! | `relay` | `lockstep relay` |
 //! | `replica` | `lockstep replica` |
 //! | `plan` | `lockstep plan` |

@@ -69,7 +69,8 @@ pub struct ServeArgs {
 /// The pool.
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// Ask the agents of lockstep pool beside the primary and the standbys of the nodes file, and show the pool
+    /// Ask the agents of lockstep pool beside the primary and the standbys of the nodes file, and show the
+    /// pool
     #[arg(long, requires = "nodes")]
     pool: bool,
     /// A file with user:password of the agents, which others must not be able to read; without a login

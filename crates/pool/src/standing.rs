@@ -74,7 +74,7 @@ impl Standing {
         };
     }
 
-    /// For how long the share of a node that is in has risen: `rise` at most.
+    /// Time for which the share of a node that is in has risen, `rise` at most.
     pub fn risen_for(&self, now: Moment, rise: Duration) -> Duration {
         match self.entered {
             (_, true) => rise,

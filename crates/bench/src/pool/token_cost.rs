@@ -58,7 +58,7 @@ pub struct Cost {
     pub tps: f64,
     /// Transactions that tokens cost, in percent: the median of the rounds.
     pub percent: f64,
-    /// The same between the two halves without tokens.
+    /// Difference between the two halves without tokens, in percent.
     pub percent_by_chance: f64,
 }
 

@@ -107,7 +107,7 @@ fn usage_errors_of_pool_exit_with_2() {
                 "--interval",
                 "500ms",
             ],
-            "a fifth of --bound",
+            "a third of --bound",
         ),
         (
             &["pool", "agent", "--primary", "", "--tls-key", "/x"],
