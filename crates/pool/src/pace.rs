@@ -1,8 +1,8 @@
 //! When the node is asked again. No I/O, no clock.
 //!
-//! The primary is asked once in an interval. A node mostly shows that position some milliseconds later, so it is
-//! asked soon after the answer, and again at growing distances until it shows it. So the staleness of a current
-//! node grows to hardly more than an interval, and each of both is asked about once in it.
+//! The primary is asked once in an interval. A node mostly shows that position some milliseconds later, so it
+//! is asked soon after the answer, and again at growing distances until it shows it. So the staleness of a
+//! current node grows to hardly more than an interval, and each of both is asked about once in it.
 
 use std::time::Duration;
 

@@ -43,8 +43,8 @@ pub const LOAD: &str = "SELECT count(*), current_setting('max_connections')::int
      - coalesce(current_setting('reserved_connections', true)::int4, 0) \
      FROM pg_stat_activity WHERE backend_type = 'client backend'";
 
-/// Ends sessions of ordinary roles that are older than this and idle, the longest idle first: one in a hundred
-/// of all sessions, and one at least. A session in a transaction is not idle.
+/// Ends sessions of ordinary roles that are older than this and idle, the longest idle first: one in a
+/// hundred of all sessions, and one at least. A session in a transaction is not idle.
 pub fn end_old(age: Duration) -> String {
     format!(
         "SELECT count(*) FILTER (WHERE pg_terminate_backend(old.pid)) FROM ( \

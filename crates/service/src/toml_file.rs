@@ -38,8 +38,8 @@ pub fn without_entry(text: &str, array: &str, has: &[(&str, &str)]) -> Option<St
     Some(blocks.concat())
 }
 
-/// The text with a value, of plain letters, for a key in the table of an array that has these values for these
-/// keys. None unless exactly one has them.
+/// The text with a value, of plain letters, for a key in the table of an array that has these values for
+/// these keys. None unless exactly one has them.
 pub fn with_value(
     text: &str,
     array: &str,

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | the staleness that is said is never smaller than the true one | each step |
 //! | a node of door `fresh` that is in has data within the bound | each step |
-//! | a node that is current is told so within an interval and the ways, one that is late by so much more | after each calm |
+//! | a current node is told so within an interval and the ways | after each calm |
+//! | what is said of a node that is late by a set time is late by a round more | once in each run |
 //! | a node that answers is never out, so that a pool of late nodes is not empty | each step |
 //! | a node that is silent for long is out; one that never follows a failover, too | each step |
 //! | a catch-up changes the state at most twice | runs of a catch-up |
