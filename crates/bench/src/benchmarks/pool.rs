@@ -131,11 +131,17 @@ pub struct PoolFigures {
     /// Transactions a second on the primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary_tps: Option<f64>,
-    /// Transactions that tokens cost, in percent, and the same between two halves without tokens.
+    /// Transactions that tokens cost, in percent, and the difference between two halves without tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_cost_percent: Option<f64>,
+    pub token_tps_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chance_percent: Option<f64>,
+    pub chance_tps_percent: Option<f64>,
+    /// CPU of the server that each transaction takes more with tokens, in percent, and the difference between
+    /// two halves without tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_cpu_percent: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chance_cpu_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads_per_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,8 +257,10 @@ impl Benchmark for PoolArgs {
                 Ok(PoolFigures {
                     seconds: rounded(cost.seconds),
                     primary_tps: Some(rounded(cost.tps)),
-                    token_cost_percent: Some(rounded(cost.percent)),
-                    chance_percent: Some(rounded(cost.percent_by_chance)),
+                    token_tps_percent: Some(rounded(cost.tps_percent)),
+                    chance_tps_percent: Some(rounded(cost.tps_by_chance)),
+                    token_cpu_percent: Some(rounded(cost.cpu_percent)),
+                    chance_cpu_percent: Some(rounded(cost.cpu_by_chance)),
                     ..PoolFigures::default()
                 })
             }
@@ -312,9 +320,7 @@ impl Benchmark for PoolArgs {
             )
         }));
         words.extend(figures.primary_tps.map(|it| format!("{} tps", count(it))));
-        words.extend(cost_words(
-            figures.token_cost_percent.zip(figures.chance_percent),
-        ));
+        words.extend(cost_words(|part| part(figures)));
         words.extend(
             figures
                 .reads_per_s
@@ -373,10 +379,7 @@ impl Benchmark for PoolArgs {
     }
 
     fn remarks(&self, results: &Results<PoolFigures>) -> Vec<String> {
-        let cost =
-            |value: fn(&PoolFigures) -> Option<f64>| results.median("token-cost", LOCKSTEP, value);
-        let cost =
-            cost_words(cost(|row| row.token_cost_percent).zip(cost(|row| row.chance_percent)));
+        let cost = cost_words(|part| results.median("token-cost", LOCKSTEP, part));
         let reads =
             |nodes: u32| results.median(&format!("scale-{nodes}"), LOCKSTEP, |row| row.reads_per_s);
         let scaled = reads(1).zip(reads(4)).map(|(one, four)| {
@@ -386,14 +389,16 @@ impl Benchmark for PoolArgs {
     }
 }
 
-/// What tokens cost, beside what is chance.
-fn cost_words(cost: Option<(f64, f64)>) -> Option<String> {
-    cost.map(|(percent, by_chance)| {
-        format!(
-            "tokens cost the primary {percent:.2} % of its transactions (less than 1 % is the aim; {by_chance:.2} % \
-             between equals)"
-        )
-    })
+/// What tokens cost, beside what is chance, from a part of the figures.
+fn cost_words(figure: impl Fn(fn(&PoolFigures) -> Option<f64>) -> Option<f64>) -> Option<String> {
+    Some(format!(
+        "tokens cost the primary {:.2} % of its transactions ({:.2} % between equals; less than 1 % is the aim), and \
+         {:.2} % of CPU for each ({:.2} %)",
+        figure(|row| row.token_tps_percent)?,
+        figure(|row| row.chance_tps_percent)?,
+        figure(|row| row.token_cpu_percent)?,
+        figure(|row| row.chance_cpu_percent)?
+    ))
 }
 
 fn as_f64(count: Option<u64>) -> f64 {

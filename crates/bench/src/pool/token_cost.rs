@@ -2,7 +2,8 @@
 //!
 //! Runs one after another differ by more than the cost, so all is measured in one: rounds of six short turns,
 //! off, on, off, off, on, off. What changes evenly with time hits both alike. The turns without tokens are
-//! halved, and the halves compared, too: they differ by chance alone.
+//! halved, and the halves compared, too: they differ by chance alone. The server's CPU for each transaction is
+//! measured as well: on a busy machine it says more than how many there are.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +11,11 @@ use std::time::{Duration, Instant};
 use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
-use lockstep_lab::server::SUPERUSER;
+use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::Workload;
 
 use super::tokens::{CLIENTS, settings};
+use crate::fleet::Cpu;
 use crate::replay_lag::median;
 use crate::{BenchError, Result};
 
@@ -42,12 +44,41 @@ const ROUND: [Turn; 6] = [
     Turn::Without,
 ];
 
-/// Transactions a second in the turns of a round.
+/// A figure in the turns of a round.
 #[derive(Debug, Clone, Copy, Default)]
-struct Round {
+struct Turns {
     with: f64,
     without: f64,
     without_again: f64,
+}
+
+impl Turns {
+    /// Adds the figure of a turn; each has two in a round.
+    fn add(&mut self, turn: Turn, figure: f64) {
+        let sum = match turn {
+            Turn::With => &mut self.with,
+            Turn::Without => &mut self.without,
+            Turn::WithoutAgain => &mut self.without_again,
+        };
+        *sum += figure / 2.0;
+    }
+
+    /// What tokens add to the figure, in percent.
+    fn added(&self) -> f64 {
+        200.0 * self.with / (self.without + self.without_again) - 100.0
+    }
+
+    /// What one half without tokens has more than the other, in percent.
+    fn by_chance(&self) -> f64 {
+        100.0 * self.without_again / self.without - 100.0
+    }
+}
+
+/// Transactions a second, and seconds of CPU that the server takes for each.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    tps: Turns,
+    cpu: Turns,
 }
 
 /// What came of it.
@@ -57,9 +88,12 @@ pub struct Cost {
     /// Transactions a second with tokens.
     pub tps: f64,
     /// Transactions that tokens cost, in percent: the median of the rounds.
-    pub percent: f64,
+    pub tps_percent: f64,
     /// Difference between the two halves without tokens, in percent.
-    pub percent_by_chance: f64,
+    pub tps_by_chance: f64,
+    /// CPU that each transaction takes more, in percent.
+    pub cpu_percent: f64,
+    pub cpu_by_chance: f64,
 }
 
 /// Measures for about this long on a new primary.
@@ -73,7 +107,7 @@ pub fn run(lab: &Lab, length: Duration) -> Result<Cost> {
     thread::sleep(WARMUP);
     let (began, mut rounds) = (Instant::now(), Vec::new());
     while rounds.is_empty() || began.elapsed() < length {
-        rounds.push(round(&mut session)?);
+        rounds.push(round(&primary, &mut session)?);
     }
     let seconds = began.elapsed().as_secs_f64();
     drop((load, session));
@@ -81,23 +115,18 @@ pub fn run(lab: &Lab, length: Duration) -> Result<Cost> {
     Ok(summary(&rounds, seconds))
 }
 
-fn round(session: &mut Connection) -> Result<Round> {
+fn round(primary: &Server, session: &mut Connection) -> Result<Round> {
     let mut round = Round::default();
     for turn in ROUND {
-        let tps = turn_tps(session, turn == Turn::With)?;
-        let sum = match turn {
-            Turn::With => &mut round.with,
-            Turn::Without => &mut round.without,
-            Turn::WithoutAgain => &mut round.without_again,
-        };
-        // Each has two turns.
-        *sum += tps / 2.0;
+        let (tps, cpu) = measured(primary, session, turn == Turn::With)?;
+        round.tps.add(turn, tps);
+        round.cpu.add(turn, cpu);
     }
     Ok(round)
 }
 
-/// Transactions a second in one turn: each of the load's has one number.
-fn turn_tps(session: &mut Connection, with_tokens: bool) -> Result<f64> {
+/// Transactions a second in one turn, and the CPU of each: each of the load's has one number.
+fn measured(primary: &Server, session: &mut Connection, with_tokens: bool) -> Result<(f64, f64)> {
     let value = if with_tokens { "on" } else { "off" };
     for sql in [
         &format!("ALTER SYSTEM SET lockstep.report_token = {value}"),
@@ -106,10 +135,11 @@ fn turn_tps(session: &mut Connection, with_tokens: bool) -> Result<f64> {
         session.execute(sql).map_err(failed)?;
     }
     thread::sleep(LEARN);
-    let (from, began) = (next_number(session)?, Instant::now());
+    let (from, cpu, began) = (next_number(session)?, Cpu::of(primary)?, Instant::now());
     thread::sleep(TURN);
     let (to, seconds) = (next_number(session)?, began.elapsed().as_secs_f64());
-    Ok((to - from) / seconds)
+    let used = Cpu::of(primary)?.since(&cpu, |_| true);
+    Ok(((to - from) / seconds, used / (to - from).max(1.0)))
 }
 
 fn next_number(session: &mut Connection) -> Result<f64> {
@@ -130,14 +160,14 @@ fn failed(error: lockstep_client::ClientError) -> BenchError {
 }
 
 fn summary(rounds: &[Round], seconds: f64) -> Cost {
-    let percents = |part: fn(&Round) -> f64| median(rounds.iter().map(part)).unwrap_or_default();
+    let middle = |part: fn(&Round) -> f64| median(rounds.iter().map(part)).unwrap_or_default();
     Cost {
         seconds,
-        tps: percents(|round| round.with),
-        percent: percents(|round| {
-            100.0 - 200.0 * round.with / (round.without + round.without_again)
-        }),
-        percent_by_chance: percents(|round| 100.0 - 100.0 * round.without_again / round.without),
+        tps: middle(|round| round.tps.with),
+        tps_percent: middle(|round| -round.tps.added()),
+        tps_by_chance: middle(|round| -round.tps.by_chance()),
+        cpu_percent: middle(|round| round.cpu.added()),
+        cpu_by_chance: middle(|round| round.cpu.by_chance()),
     }
 }
 
@@ -147,25 +177,23 @@ mod tests {
 
     #[test]
     fn a_drift_costs_nothing_and_tokens_do() {
-        // A load that slows down evenly, of which tokens take a tenth.
+        // A load that slows down evenly, of which tokens take a part.
         let mut tps = 1000.0;
         let mut drifting = |share: f64| {
             let mut round = Round::default();
             for turn in ROUND {
-                let (sum, share) = match turn {
-                    Turn::With => (&mut round.with, share),
-                    Turn::Without => (&mut round.without, 1.0),
-                    Turn::WithoutAgain => (&mut round.without_again, 1.0),
-                };
-                *sum += tps * share / 2.0;
+                let share = if turn == Turn::With { share } else { 1.0 };
+                round.tps.add(turn, tps * share);
+                round.cpu.add(turn, tps / share);
                 tps -= 10.0;
             }
             round
         };
         let free = summary(&[drifting(1.0), drifting(1.0), drifting(1.0)], 9.0);
-        assert!(free.percent.abs() < 1e-9 && free.percent_by_chance.abs() < 1e-9);
-        let costly = summary(&[drifting(0.9)], 3.0);
-        assert!((costly.percent - 10.0).abs() < 1e-9, "{costly:?}");
-        assert!(costly.percent_by_chance.abs() < 1e-9, "{costly:?}");
+        assert!(free.tps_percent.abs() < 1e-9 && free.tps_by_chance.abs() < 1e-9);
+        let costly = summary(&[drifting(0.8)], 3.0);
+        assert!((costly.tps_percent - 20.0).abs() < 1e-9, "{costly:?}");
+        assert!((costly.cpu_percent - 25.0).abs() < 1e-9, "{costly:?}");
+        assert!(costly.cpu_by_chance.abs() < 1e-9, "{costly:?}");
     }
 }
