@@ -36,6 +36,16 @@ impl Share {
     }
 }
 
+/// Records of one kind, which may have images of pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kind {
+    pub records: u64,
+    pub bytes: u64,
+    /// Images of pages, and their bytes.
+    pub images: u64,
+    pub image_bytes: u64,
+}
+
 /// Records that are not for helpers for one cause.
 #[derive(Debug, Clone, Default)]
 pub struct Held {
@@ -82,6 +92,8 @@ pub struct Report {
     pub end: Lsn,
     pub all: Share,
     pub image_bytes: u64,
+    /// All records by resource manager and operation.
+    pub kinds: BTreeMap<(u8, u8), Kind>,
     pub ahead: Share,
     pub held: BTreeMap<Cause, Held>,
     /// Records that end a run-ahead: all behind them wait.
@@ -115,6 +127,7 @@ pub struct Analysis {
     end: Lsn,
     all: Share,
     image_bytes: u64,
+    kinds: BTreeMap<(u8, u8), Kind>,
     ahead: Share,
     held: HashMap<Cause, Held>,
     barriers: u64,
@@ -207,6 +220,7 @@ impl Analysis {
             end: Lsn::INVALID,
             all: Share::default(),
             image_bytes: 0,
+            kinds: BTreeMap::new(),
             ahead: Share::default(),
             held: HashMap::new(),
             barriers: 0,
@@ -271,6 +285,8 @@ impl Analysis {
         }
         self.all.add(record, cost_ns);
         self.image_bytes += u64::from(record.image_bytes());
+        let kind = (record.header.manager, kind_of(record));
+        self.kinds.entry(kind).or_default().add(record);
         let cause = match class {
             Class::Ahead | Class::Removal | Class::ClearsMap => {
                 self.ahead.add(record, cost_ns);
@@ -287,7 +303,6 @@ impl Analysis {
         }
         let held = self.held.entry(cause).or_default();
         held.share.add(record, cost_ns);
-        let kind = (record.header.manager, kind_of(record));
         *held.kinds.entry(kind).or_default() += 1;
     }
 
@@ -317,6 +332,7 @@ impl Analysis {
             end: self.end,
             all: self.all,
             image_bytes: self.image_bytes,
+            kinds: self.kinds,
             ahead: self.ahead,
             held: self.held.into_iter().collect(),
             barriers: self.barriers,
@@ -346,12 +362,25 @@ impl Held {
     pub fn commonest(&self, major: u32, most: usize) -> Vec<(String, u64)> {
         let mut kinds: Vec<_> = self.kinds.iter().collect();
         kinds.sort_by_key(|(kind, count)| (u64::MAX - **count, **kind));
-        let name = |((manager, operation), count): (&(u8, u8), &u64)| {
-            let manager_name = names::of_manager(*manager);
-            let operation = names::of_operation(major, *manager, *operation);
-            (format!("{manager_name} {operation}"), *count)
-        };
+        let name = |(kind, count): (&(u8, u8), &u64)| (kind_name(major, *kind), *count);
         kinds.into_iter().take(most).map(name).collect()
+    }
+}
+
+/// A kind of records, as pg_waldump names it.
+fn kind_name(major: u32, (manager, operation): (u8, u8)) -> String {
+    let manager_name = names::of_manager(manager);
+    let operation = names::of_operation(major, manager, operation);
+    format!("{manager_name} {operation}")
+}
+
+impl Kind {
+    fn add(&mut self, record: &Record) {
+        let images = record.blocks.iter().filter(|block| block.image.is_some());
+        self.records += 1;
+        self.bytes += u64::from(record.header.length);
+        self.images += images.count() as u64;
+        self.image_bytes += u64::from(record.image_bytes());
     }
 }
 
@@ -365,6 +394,24 @@ pub enum Limit {
 }
 
 impl Report {
+    /// Bytes of images of pages, as a share of all bytes.
+    pub fn image_share(&self) -> f64 {
+        self.image_bytes as f64 / (self.all.bytes as f64).max(1.0)
+    }
+
+    /// All kinds of records, by bytes.
+    pub fn largest_kinds(&self) -> Vec<(String, Kind)> {
+        let mut kinds: Vec<_> = self.kinds.iter().collect();
+        kinds.sort_by_key(|(kind, all)| (u64::MAX - all.bytes, **kind));
+        let named = |(kind, all): (&(u8, u8), &Kind)| (kind_name(self.rules.major, *kind), *all);
+        kinds.into_iter().map(named).collect()
+    }
+
+    /// How many times as fast as stock one process is that looks ahead, simulated.
+    pub fn look_ahead_speedup(&self) -> f64 {
+        self.alone_seconds / self.look_ahead_seconds.max(1e-12)
+    }
+
     /// The highest speedup that any number of helpers could give, and why it is not higher.
     pub fn bound(&self) -> (f64, Limit) {
         let critical = self.critical.ns / 1e9;

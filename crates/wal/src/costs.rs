@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::names::manager;
-use crate::record::{Block, Record};
+use crate::record::{Block, Compression, HEADER, Record};
 use crate::{Result, WalError};
 
 /// Most of one cost, in ns: a second.
@@ -24,7 +24,7 @@ const MOST_BYTE_NS: f64 = 1e4;
 pub const MOST_FILE: u64 = 1 << 20;
 
 /// How many parts there are.
-pub const PARTS: usize = 11;
+pub const PARTS: usize = 13;
 
 /// Occurrences of each part of a cost.
 pub type Parts = [f64; PARTS];
@@ -34,7 +34,7 @@ pub type Parts = [f64; PARTS];
 pub enum Part {
     /// Reading and decoding it, and what the startup process does once for each record.
     Record,
-    /// A byte of it.
+    /// Reading a byte of it: from the file, for its checksum, into the queue.
     Byte,
     /// A change of a heap page.
     Heap,
@@ -54,6 +54,10 @@ pub enum Part {
     New,
     /// A page that is replaced by its image.
     Image,
+    /// A byte that redo puts into a page: what is neither header nor image.
+    Data,
+    /// Decompression of an image, as much work as lz4 has with one.
+    Unpack,
 }
 
 /// Costs in ns, and where they were measured.
@@ -77,6 +81,11 @@ pub struct Costs {
     pub remote_ns: f64,
     pub new_ns: f64,
     pub image_ns: f64,
+    /// Tables of before have neither.
+    #[serde(default)]
+    pub data_ns: f64,
+    #[serde(default)]
+    pub unpack_ns: f64,
     pub pipeline: PipelineCosts,
 }
 
@@ -227,9 +236,9 @@ impl Costs {
         if !(0.0..=1.0).contains(&costs.pipeline.hidden) {
             return Err(bad("hidden is no share from 0 to 1".to_owned()));
         }
-        if costs.byte_ns > MOST_BYTE_NS {
+        if costs.byte_ns.max(costs.data_ns) > MOST_BYTE_NS {
             return Err(bad(format!(
-                "byte_ns is above {MOST_BYTE_NS} ns, which no byte costs"
+                "byte_ns or data_ns is above {MOST_BYTE_NS} ns, which no byte costs"
             )));
         }
         Ok(costs)
@@ -249,6 +258,8 @@ impl Costs {
             self.remote_ns,
             self.new_ns,
             self.image_ns,
+            self.data_ns,
+            self.unpack_ns,
         ]
     }
 
@@ -266,6 +277,8 @@ impl Costs {
             remote_ns,
             new_ns,
             image_ns,
+            data_ns,
+            unpack_ns,
         ] = parts;
         Self {
             record_ns,
@@ -279,6 +292,8 @@ impl Costs {
             remote_ns,
             new_ns,
             image_ns,
+            data_ns,
+            unpack_ns,
             ..self
         }
     }
@@ -300,6 +315,8 @@ impl Costs {
         let found =
             cost(Part::Block, f64::from(work.changed)) + cost(Part::Remote, f64::from(work.remote));
         let rest = cost(Part::Image, f64::from(work.restored))
+            + cost(Part::Data, f64::from(work.data))
+            + cost(Part::Unpack, f64::from(work.unpacked))
             + work.kind.map_or(0.0, |kind| self.part(kind));
         Priced {
             read_ns: self.record_ns
@@ -343,12 +360,16 @@ pub(crate) fn text_of(path: &Path) -> io::Result<Option<String>> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
     pub bytes: u32,
+    /// Bytes of it that redo puts into pages.
+    pub data: u32,
     /// None: its pages are only replaced.
     pub kind: Option<Part>,
     /// Blocks that are changed, those that are made, and those that are replaced.
     pub changed: u8,
     pub made: u8,
     pub restored: u8,
+    /// Work of decompressing images, in images of lz4.
+    pub unpacked: u8,
     /// Sum of the [`remoteness`] of those that are changed.
     pub remote: f32,
 }
@@ -364,12 +385,21 @@ impl Work {
         let made = count(|block| block.will_init && !block.is_restored());
         // Redo of a record whose pages all have images does nothing else.
         let kind = (changed + made > 0 || record.blocks.is_empty()).then(|| kind_of(record));
+        let bytes = record.header.length;
+        let data = match kind {
+            Some(_) => bytes.saturating_sub(record.image_bytes() + HEADER as u32),
+            None => 0,
+        };
+        let unpacked = record.blocks.iter().filter(|block| block.is_restored());
+        let unpacked = unpacked.filter_map(|block| Some(unpacking(block.image?.compression)));
         Self {
-            bytes: record.header.length,
+            bytes,
+            data,
             kind,
             changed,
             made,
             restored,
+            unpacked: unpacked.fold(0, u8::saturating_add),
             remote,
         }
     }
@@ -383,6 +413,8 @@ impl Work {
             (Part::Remote, f64::from(self.remote)),
             (Part::New, f64::from(self.made)),
             (Part::Image, f64::from(self.restored)),
+            (Part::Data, f64::from(self.data)),
+            (Part::Unpack, f64::from(self.unpacked)),
         ];
         for (part, count) in counts.into_iter().chain(self.kind.map(|kind| (kind, 1.0))) {
             if let Some(place) = parts.get_mut(part as usize) {
@@ -390,6 +422,16 @@ impl Work {
             }
         }
         parts
+    }
+}
+
+/// How many times as much work as lz4 has. Estimates; only lz4 was measured.
+fn unpacking(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 3,
+        Compression::Pglz => 10,
     }
 }
 

@@ -424,7 +424,7 @@ impl LoadCurveArgs {
             scale: self.scale,
             warehouses: self.warehouses,
             rows: 1,
-            clients: WRITERS,
+            clients: Some(WRITERS),
         };
         let amount = Amount {
             lead_in: Some(Duration::from_secs(u64::from(self.lead_in))),

@@ -21,7 +21,9 @@ use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
 use crate::replay::shelf::{self, Facts, MadeFor, Shelf};
 use crate::replay::slow_reads::{Library, ReadCounts};
+use crate::replay::sysbench;
 use crate::replay::temperature::Temperature;
+use crate::replay::wal_contents::{self, Contents, Simulated};
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column};
@@ -38,6 +40,15 @@ const EVEN: std::ops::RangeInclusive<f64> = 0.97..=1.03;
 /// Seconds of stock's replay over all rounds below which a case says little.
 const LEAST_STOCK_SECONDS: f64 = 30.0;
 
+/// Share of images in WAL that looks like production's.
+const IMAGES: std::ops::RangeInclusive<f64> = 0.6..=0.85;
+
+/// How far a simulated speedup may be from the measured one, as a share of that.
+const MOST_OFF: f64 = 0.15;
+
+/// The one of Lockstep's settings with which replay is still simulated.
+const HELPERS: &str = "lockstep.replay_workers";
+
 /// Rounds that a case takes with the default amounts of WAL; for the estimate of the time left.
 const USUAL_ROUNDS: u32 = 4;
 
@@ -51,12 +62,12 @@ const SPACE_MB_BASE: u64 = 8_000;
 /// Copies of the WAL that there are at a time: recorded, staged, and streamed to a standby.
 const COPIES_OF_WAL: u64 = 3;
 
-/// How fast fixed WAL of six kinds of writes is replayed, and recovery from a crash
+/// How fast fixed WAL of eleven kinds of writes is replayed, and recovery from a crash
 ///
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
-/// --crash-recovery it runs a choice of cases that takes some 40 minutes, and ten more if nothing
-/// is recorded yet. Writes replay.json and a plot into the results folder. Standbys have fsync,
+/// --crash-recovery it runs a choice of cases that takes some 55 minutes, and 20 more if nothing
+/// is recorded yet. Case sysbench is left out where sysbench is not installed. Writes replay.json and a plot into the results folder. Standbys have fsync,
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
 #[derive(Debug, Args)]
@@ -76,7 +87,7 @@ pub struct ReplayArgs {
     pub stock_seconds: u32,
     #[command(flatten)]
     pub time: SecondsArgs,
-    /// Megabytes of WAL after which recording stops sooner [default: 800 to 2400, by the kind]
+    /// Megabytes of WAL after which recording stops sooner [default: 750 to 2400, by the kind]
     #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub megabytes: Option<u64>,
     /// Least megabytes of WAL since its checkpoint with which a primary is killed
@@ -136,6 +147,13 @@ pub struct ReplayFigures {
     /// Reads of the server, in cases with slow reads.
     #[serde(flatten)]
     pub reads: Option<ReadCounts>,
+    /// What the WAL is made of, in the first round of a case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<Contents>,
+    /// How many times as fast as stock `lockstep wal analyze` takes Lockstep to be, in cases that it
+    /// simulates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_speedup: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
 }
@@ -143,11 +161,19 @@ pub struct ReplayFigures {
 /// What is replayed in the present case.
 #[derive(Default)]
 pub struct ReplayScene {
-    /// The recording, and the name under which it is kept.
-    recorded: Option<(String, Recorded)>,
+    recorded: Option<Known>,
     /// Segments of the recording, while cases of [`Placement::Local`] run.
     staged: Option<StagedWal>,
     crashed: Option<Crashed>,
+}
+
+/// A recording, and what is in it.
+struct Known {
+    /// The name under which it is kept.
+    name: String,
+    recorded: Recorded,
+    contents: Contents,
+    simulated: Simulated,
 }
 
 impl Benchmark for ReplayArgs {
@@ -170,7 +196,7 @@ impl Benchmark for ReplayArgs {
         };
         format!(
             "{} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
-             --scale {} --warehouses {} --rows {} --writers {}{}",
+             --scale {} --warehouses {} --rows {}{}{}",
             self.run,
             self.stock_seconds,
             self.time.seconds,
@@ -183,7 +209,7 @@ impl Benchmark for ReplayArgs {
             self.size.scale,
             self.size.warehouses,
             self.size.rows,
-            self.size.clients,
+            list("writers", joined(self.size.clients)),
             set_options(&self.set),
         )
     }
@@ -202,23 +228,15 @@ impl Benchmark for ReplayArgs {
     }
 
     fn cases(&self) -> Vec<ReplayCase> {
-        let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
-        if none && !self.crash_recovery {
-            let mut cases = ReplayCase::usual();
-            cases.retain(|case| !case.memory().is_slow() || Library::missing().is_none());
-            return cases;
-        }
-        let mut cases = Vec::new();
-        if !none {
-            let works = given_or(&self.writes, &Work::ALL);
-            let memory = given_or(&self.memory, &[Temperature::Cached]);
-            let places = given_or(&self.placement, &Placement::ALL);
-            cases = ReplayCase::combinations(works, memory, places);
-        }
-        if self.crash_recovery {
-            cases.push(ReplayCase::CrashRecovery);
-        }
+        let mut cases = self.chosen();
+        cases.retain(ReplayCase::is_there);
         cases
+    }
+
+    fn conditions(&self) -> Option<String> {
+        let is_left_out = |case: &ReplayCase| !case.is_there();
+        let is_left_out = self.chosen().iter().any(is_left_out);
+        is_left_out.then(sysbench::left_out)
     }
 
     fn case_name(&self, case: &ReplayCase) -> String {
@@ -253,18 +271,15 @@ impl Benchmark for ReplayArgs {
         match *case {
             ReplayCase::Standby(work, memory, placement) => {
                 let name = self.recording_name(work, memory);
-                if scene.recorded.as_ref().is_none_or(|(its, _)| *its != name) {
+                if scene.recorded.as_ref().is_none_or(|its| its.name != name) {
                     self.leave_recording(scene)?;
-                    let recorded = self.recording(site, &name, work, memory, audience)?;
-                    scene.recorded = Some((name, recorded));
+                    scene.recorded = Some(self.known(site, name, work, memory, audience)?);
                 }
-                let (_, recorded) = scene
-                    .recorded
-                    .as_ref()
-                    .ok_or_else(BenchError::not_readied)?;
+                let known = scene.known()?;
                 match placement {
                     Placement::Local if scene.staged.is_none() => {
-                        scene.staged = Some(StagedWal::copy(site.lab, &recorded.recording)?);
+                        let recording = &known.recorded.recording;
+                        scene.staged = Some(StagedWal::copy(site.lab, recording)?);
                     }
                     Placement::Local => {}
                     Placement::Streamed | Placement::OneCore => scene.staged = None,
@@ -285,12 +300,18 @@ impl Benchmark for ReplayArgs {
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
     ) -> Result<ReplayFigures> {
-        match turn.case {
-            ReplayCase::Standby(_, temperature, placement) => {
-                self.replayed(site, scene, turn.variant, temperature, placement)
-            }
-            ReplayCase::CrashRecovery => self.recovered(site, scene, turn.variant),
-        }
+        let ReplayCase::Standby(_, temperature, placement) = turn.case else {
+            return self.recovered(site, scene, turn.variant);
+        };
+        let figures = self.replayed(site, scene, turn.variant, temperature, placement)?;
+        let known = scene.known()?;
+        let is_ours = turn.variant == ReplayVariant::Lockstep;
+        let simulated = self.simulated(&turn.case, &known.simulated);
+        Ok(ReplayFigures {
+            contents: (turn.round == 1).then(|| known.contents.clone()),
+            simulated_speedup: simulated.filter(|_| is_ours).map(rounded),
+            ..figures
+        })
     }
 
     fn is_enough(&self, rows: &[&ResultRow<ReplayFigures>]) -> bool {
@@ -356,6 +377,10 @@ impl Benchmark for ReplayArgs {
         vec![
             column("sums over rounds", |case| Some(case.first().case.clone())),
             column("WAL MB", |case| Some(count(case.first().figures.wal_mb))),
+            column("images", |case| {
+                let share = contents(case)?.image_share;
+                Some(format!("{:.0} %", share * 100.0))
+            }),
             column("rounds", |case| {
                 let rows = case.results().rows_of(&case.first().case, STOCK);
                 Some(rows.count().to_string())
@@ -364,9 +389,8 @@ impl Benchmark for ReplayArgs {
             column("stock-again s", |case| sum(case, AGAIN).map(hundredths)),
             column("lockstep s", |case| sum(case, OURS).map(hundredths)),
             column("A/A", |case| against_stock(case, AGAIN).map(thousandths)),
-            column("speedup", |case| {
-                against_stock(case, OURS).map(|ratio| thousandths(1.0 / ratio))
-            }),
+            column("speedup", |case| speedup(case).map(thousandths)),
+            column("simulated", |case| simulated_speedup(case).map(thousandths)),
             column("prefetch", |case| {
                 let without = case.median_of(NO_PREFETCH, |row| row.seconds)?;
                 let stock = case.median_of(STOCK, |row| row.seconds)?;
@@ -392,7 +416,59 @@ impl Benchmark for ReplayArgs {
     }
 }
 
+impl ReplayScene {
+    fn known(&self) -> Result<&Known> {
+        self.recorded.as_ref().ok_or_else(BenchError::not_readied)
+    }
+}
+
 impl ReplayArgs {
+    /// The cases to run, as far as this machine has what they need.
+    fn chosen(&self) -> Vec<ReplayCase> {
+        let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
+        if none && !self.crash_recovery {
+            let mut cases = ReplayCase::usual();
+            cases.retain(|case| !case.memory().is_slow() || Library::missing().is_none());
+            return cases;
+        }
+        let mut cases = Vec::new();
+        if !none {
+            let works = given_or(&self.writes, &Work::ALL);
+            let memory = given_or(&self.memory, &[Temperature::Cached]);
+            let places = given_or(&self.placement, &Placement::ALL);
+            cases = ReplayCase::combinations(works, memory, places);
+        }
+        if self.crash_recovery {
+            cases.push(ReplayCase::CrashRecovery);
+        }
+        cases
+    }
+
+    /// Helpers of the Lockstep server whose data is all in memory; None: it finds that out itself.
+    fn helpers(&self) -> Option<usize> {
+        let settings = ReplayVariant::Lockstep.settings(Temperature::Cached, &self.set);
+        settings.get(HELPERS)?.parse().ok()
+    }
+
+    /// How many times as fast as stock Lockstep is in the simulation; None if it has not all that matters in
+    /// this case.
+    fn simulated(&self, case: &ReplayCase, simulated: &Simulated) -> Option<f64> {
+        self.helpers()?;
+        if self.set.iter().any(|(name, _)| name != HELPERS) {
+            return None;
+        }
+        match case {
+            ReplayCase::Standby(_, Temperature::Cached, Placement::Local) => {
+                Some(simulated.with_helpers)
+            }
+            // Helpers rest on one core.
+            ReplayCase::Standby(_, Temperature::Cached, Placement::OneCore) => {
+                Some(simulated.look_ahead)
+            }
+            _ => None,
+        }
+    }
+
     fn wal_megabytes(&self, work: Work, memory: Temperature) -> u64 {
         let usual = match memory.is_slow() {
             true => work.usual_megabytes() / SLOW_DIVISOR,
@@ -413,7 +489,7 @@ impl ReplayArgs {
     fn leave_recording(&self, scene: &mut ReplayScene) -> Result<()> {
         scene.staged = None;
         match scene.recorded.take() {
-            Some((_, recorded)) if self.recordings.is_none() => recorded.remove(),
+            Some(known) if self.recordings.is_none() => known.recorded.remove(),
             _ => Ok(()),
         }
     }
@@ -424,21 +500,31 @@ impl ReplayArgs {
     }
 
     /// A recording that was kept, or a new one.
-    fn recording(
+    fn known(
         &self,
         site: Site<'_>,
-        name: &str,
+        name: String,
         work: Work,
         memory: Temperature,
         audience: &mut dyn Audience,
-    ) -> Result<Recorded> {
+    ) -> Result<Known> {
         let amount = Amount {
             lead_in: None,
             bytes: self.wal_megabytes(work, memory) * 1_000_000,
             longest: self.time.length(),
         };
         let folder = self.recordings.as_deref();
-        shelf::recording(site.lab, folder, name, work, self.size, amount, audience)
+        let recorded =
+            shelf::recording(site.lab, folder, &name, work, self.size, amount, audience)?;
+        let helpers = self.helpers().unwrap_or_default();
+        let (contents, simulated) = wal_contents::read(&recorded.recording, helpers)?;
+        audience.say(&format!("{}: {}", work.name(), contents.line()));
+        Ok(Known {
+            name,
+            recorded,
+            contents,
+            simulated,
+        })
     }
 
     /// The data folder of a killed primary that was kept, or a new one.
@@ -480,10 +566,7 @@ impl ReplayArgs {
         temperature: Temperature,
         placement: Placement,
     ) -> Result<ReplayFigures> {
-        let (_, recorded) = scene
-            .recorded
-            .as_ref()
-            .ok_or_else(BenchError::not_readied)?;
+        let recorded = &scene.known()?.recorded;
         let standby = StandbySpec {
             recording: &recorded.recording,
             data_bytes: recorded.data_bytes,
@@ -558,6 +641,8 @@ fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigure
         data_mb: megabytes(facts.data_bytes as f64),
         rss_mb: rounded(usage.rss_mb),
         reads: None,
+        contents: None,
+        simulated_speedup: None,
         settings: None,
     }
 }
@@ -600,6 +685,22 @@ fn against_stock(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<f64> 
     as_often(case, variant).then_some(ratio)
 }
 
+/// How many times as fast as stock, measured.
+fn speedup(case: &Group<'_, ReplayFigures>) -> Option<f64> {
+    against_stock(case, OURS).map(|ratio| 1.0 / ratio)
+}
+
+fn simulated_speedup(case: &Group<'_, ReplayFigures>) -> Option<f64> {
+    let mut rows = case.results().rows_of(&case.first().case, OURS);
+    rows.find_map(|row| row.figures.simulated_speedup)
+}
+
+fn contents<'r>(case: &Group<'r, ReplayFigures>) -> Option<&'r Contents> {
+    let name = &case.first().case;
+    let mut rows = case.results().rows.iter().filter(|row| row.case == *name);
+    rows.find_map(|row| row.figures.contents.as_ref())
+}
+
 /// Why the figures of a case are not to be believed, in words.
 fn doubts(case: &Group<'_, ReplayFigures>) -> Vec<String> {
     let name = &case.first().case;
@@ -623,7 +724,42 @@ fn doubts(case: &Group<'_, ReplayFigures>) -> Vec<String> {
              raise --rounds or --megabytes"
         ));
     }
+    lines.extend(not_as_simulated(case));
+    lines.extend(not_as_in_production(case));
     lines
+}
+
+/// The simulation is too far from what was measured.
+fn not_as_simulated(case: &Group<'_, ReplayFigures>) -> Option<String> {
+    let (measured, simulated) = (speedup(case)?, simulated_speedup(case)?);
+    let off = simulated / measured - 1.0;
+    (off.abs() > MOST_OFF).then(|| {
+        format!(
+            "{}: {measured:.2} times as fast as stock, and wal analyze simulates {simulated:.2} ({:+.0} %), \
+             which is more than {:.0} % off",
+            case.first().case,
+            off * 100.0,
+            MOST_OFF * 100.0
+        )
+    })
+}
+
+/// A recording that is to look like production's has another share of images.
+fn not_as_in_production(case: &Group<'_, ReplayFigures>) -> Option<String> {
+    let name = &case.first().case;
+    let of_production = [Work::Production];
+    let all = ReplayCase::combinations(&of_production, &Temperature::ALL, &Placement::ALL);
+    let share = contents(case)?.image_share;
+    let is_other = all.iter().any(|case| case.name() == *name) && !IMAGES.contains(&share);
+    is_other.then(|| {
+        format!(
+            "{name}: {:.0} % of the bytes are images of pages, outside {:.0} to {:.0} %: \
+             choose another number of --warehouses, more for more images",
+            share * 100.0,
+            IMAGES.start() * 100.0,
+            IMAGES.end() * 100.0
+        )
+    })
 }
 
 /// WAL replayed over all rounds, MB/s.
@@ -634,153 +770,4 @@ fn rate(results: &Results<ReplayFigures>, case: &str, variant: &str) -> Option<f
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::benchmarks::parsed;
-
-    /// A file with one row for each of these seconds.
-    fn results(rows: &[(&str, &str, &[f64])]) -> Results<ReplayFigures> {
-        let facts = Facts {
-            data_bytes: 1,
-            records: 1,
-            lead_in: None,
-        };
-        let row = |case: &str, variant: &str, round: usize, seconds: f64| ResultRow {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            round: u32::try_from(round + 1).unwrap(),
-            figures: ReplayFigures {
-                ready_seconds: (case == CRASH_RECOVERY).then_some(seconds * 2.0),
-                ..figures(seconds, Usage::default(), 100_000_000, facts)
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        };
-        let rows = rows.iter().flat_map(|&(case, variant, seconds)| {
-            let rounds = seconds.iter().enumerate();
-            rounds.map(move |(round, &seconds)| row(case, variant, round, seconds))
-        });
-        Results {
-            name: "replay".to_owned(),
-            command: "c".to_owned(),
-            commit: "c".to_owned(),
-            machine: "m".to_owned(),
-            date: "d".to_owned(),
-            rows: rows.collect(),
-            series: vec![],
-            headline: None,
-        }
-    }
-
-    #[test]
-    fn the_usual_choice_has_these_cases() {
-        let args: ReplayArgs = parsed("");
-        let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
-        assert_eq!(
-            names.join(" "),
-            "update-cached-one-core update-cached-streamed update-cached-local \
-             tpcc-cached-one-core tpcc-cached-streamed tpcc-cached-local tpcc-30pct-local \
-             tpcc-30pct-1ms-local tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
-             uuid-insert-cached-one-core uuid-insert-cached-local \
-             bulk-cached-one-core bulk-cached-local crash-recovery"
-        );
-        let args: ReplayArgs = parsed("--crash-recovery");
-        assert_eq!(args.cases(), [ReplayCase::CrashRecovery]);
-        assert_eq!(args.plan().len(), 3 * 12);
-        let args: ReplayArgs = parsed("--memory 30pct-1ms --writes tpcc --placement local");
-        let turns = args.plan();
-        let variants = |round| {
-            let turns = turns.iter().filter(move |turn| turn.round == round);
-            joined(turns.map(|turn| turn.variant.name()))
-        };
-        assert_eq!(variants(1), "stock,stock-again,lockstep,stock-no-prefetch");
-        assert_eq!(variants(2), "lockstep,stock-again,stock");
-        let args: ReplayArgs = parsed("--crash-recovery --writes uuid-insert --placement local");
-        let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
-        assert_eq!(names, ["uuid-insert-cached-local", "crash-recovery"]);
-    }
-
-    #[test]
-    fn sums_and_ratios_stand_in_the_table() {
-        let args: ReplayArgs = parsed("");
-        let results = results(&[
-            ("tpcb-cached-local", "stock", &[20.0, 20.0]),
-            ("tpcb-cached-local", "stock-again", &[20.2, 20.2]),
-            ("tpcb-cached-local", "lockstep", &[8.0, 12.0]),
-            ("crash-recovery", "stock", &[20.0, 20.0]),
-            ("crash-recovery", "stock-again", &[20.0, 20.0]),
-            ("crash-recovery", "lockstep", &[10.0]),
-        ]);
-        let report = args.report(&results);
-        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(
-            report.iter().skip(1).map(words).collect::<Vec<_>>(),
-            [
-                "tpcb-cached-local 100 2 40.00 40.40 20.00 1.010 2.000 - - - -",
-                "crash-recovery 100 2 40.00 40.00 10.00 1.000 - - 80.00 20.00 -",
-            ]
-        );
-    }
-
-    #[test]
-    fn doubts_are_said_in_words() {
-        let args: ReplayArgs = parsed("");
-        let results = results(&[
-            ("insert-cached-local", "stock", &[20.0, 20.0]),
-            ("insert-cached-local", "stock-again", &[21.0, 21.0]),
-            ("bulk-cached-local", "stock", &[29.9]),
-            ("bulk-cached-local", "stock-again", &[29.9]),
-            ("tpcb-cold-one-core", "stock", &[31.0]),
-        ]);
-        let remarks = args.remarks(&results);
-        let expected = [
-            ("tpcb-cold-one-core", "not measured twice"),
-            (
-                "insert-cached-local",
-                "no ratio of this case is to be believed",
-            ),
-            ("bulk-cached-local", "less than 30 s"),
-        ];
-        assert_eq!(remarks.len(), expected.len(), "{remarks:?}");
-        for (remark, (case, words)) in remarks.iter().zip(expected) {
-            assert!(
-                remark.starts_with(case) && remark.contains(words),
-                "{remark}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_headline_is_of_updates_on_one_core_or_else_of_the_first_case() {
-        let args: ReplayArgs = parsed("");
-        let first: [(&str, &str, &[f64]); 2] = [
-            ("tpcb-cached-local", "stock", &[2.0, 4.0]),
-            ("tpcb-cached-local", "lockstep", &[1.0, 1.0]),
-        ];
-        let headline = args.headline(&results(&first)).unwrap();
-        assert!(headline.metric.starts_with("tpcb-cached-local:"));
-        assert_eq!(headline.ratio, Some(3.0));
-        let updates: [(&str, &str, &[f64]); 2] = [
-            ("update-cached-one-core", "stock", &[1.0]),
-            ("update-cached-one-core", "lockstep", &[1.0]),
-        ];
-        let both = [first, updates].concat();
-        let headline = args.headline(&results(&both)).unwrap();
-        assert!(headline.metric.starts_with("update-cached-one-core:"));
-        assert_eq!(args.headline(&results(&first[..1])), None);
-    }
-
-    #[test]
-    fn a_case_has_enough_rounds_when_stock_has_replayed_long_enough() {
-        let args: ReplayArgs = parsed("--stock-seconds 30");
-        let enough = |stock: &[f64]| {
-            let results = results(&[
-                ("tpcb-cached-local", "stock", stock),
-                ("tpcb-cached-local", "stock-again", &[99.0]),
-            ]);
-            args.is_enough(&results.rows.iter().collect::<Vec<_>>())
-        };
-        assert!(!enough(&[14.0, 15.9]));
-        assert!(enough(&[14.0, 16.0]));
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use lockstep_lab::{LabError, Role};
 use lockstep_lag::LagError;
 use lockstep_player::PlayerError;
 use lockstep_verify::VerifyError;
+use lockstep_wal::WalError;
 
 mod consumer;
 mod tpcc;
@@ -32,6 +33,8 @@ pub enum BenchError {
     Consumer(#[from] ConsumerError),
     #[error(transparent)]
     Lag(#[from] LagError),
+    #[error(transparent)]
+    Wal(#[from] WalError),
     /// The results file is not one of this benchmark.
     #[error(
         "{path} holds something else than results of bench {name}; move it away or choose another folder"

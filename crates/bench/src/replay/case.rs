@@ -130,7 +130,24 @@ impl ReplayCase {
             }
         }
         cases.push(Self::CrashRecovery);
+        for work in [
+            W::Production,
+            W::ProductionLz4,
+            W::SimpleUpdate,
+            W::TpcBCheckpoint,
+            W::Sysbench,
+        ] {
+            cases.push(Self::Standby(work, T::Cached, P::Local));
+        }
         cases
+    }
+
+    /// False if something that it needs is not installed.
+    pub fn is_there(&self) -> bool {
+        match self {
+            Self::Standby(work, ..) => work.is_there(),
+            Self::CrashRecovery => true,
+        }
     }
 
     /// All combinations of these, those of one recording after each other.

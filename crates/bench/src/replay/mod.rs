@@ -6,7 +6,9 @@
 //! | [`case`] | what `bench replay` measures, by name |
 //! | [`curve`], [`knee`] | what `bench load-curve` measures; the search for its rates |
 //! | [`parallel`] | the settings with which Lockstep replays in both |
+//! | [`production`], [`sysbench`] | writes as in production, and of another project's load generator |
 //! | [`work`] | makes the WAL |
+//! | [`wal_contents`] | what it is made of, and how fast its replay is simulated to be |
 //! | [`shelf`] | keeps it between runs |
 //! | [`temperature`], [`cache`] | what is in memory |
 //! | [`slow_reads`] | storage with a read latency |
@@ -24,8 +26,11 @@ pub mod knee;
 pub mod local;
 pub mod parallel;
 pub mod placement;
+mod production;
 pub mod round;
 pub mod shelf;
 pub mod slow_reads;
+pub mod sysbench;
 pub mod temperature;
+pub mod wal_contents;
 pub mod work;

@@ -51,7 +51,7 @@ impl MadeFor {
             recipe: RECIPE,
             work: work.name().to_owned(),
             data_size: work.data_size(size),
-            writers: size.clients,
+            writers: work.writers(size),
             megabytes: amount.bytes / 1_000_000,
             seconds: amount.longest.as_secs(),
             lead_in: amount.lead_in.map_or(0, |length| length.as_secs()),

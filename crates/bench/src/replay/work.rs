@@ -1,4 +1,4 @@
-//! The writes whose WAL is recorded: six kinds that stress replay in different ways.
+//! The writes whose WAL is recorded: kinds that stress replay in different ways.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,15 @@ use lockstep_wire::Lsn;
 
 use crate::replay::horizon::Horizon;
 use crate::replay::shelf::Facts;
+use crate::replay::{production, sysbench};
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
 use crate::{BenchError, Result};
 
 /// Rows that one COPY of [`Work::Bulk`] adds, in one transaction.
 const BULK_ROWS: u32 = 100_000;
+
+/// Clients that write unless told otherwise.
+pub const WRITERS: u32 = 32;
 
 /// Sessions that load TPC-C's tables.
 const TPCC_JOBS: u32 = 2;
@@ -39,6 +43,15 @@ const TPCB: &str = "a := 1 + (random() * (100000 * size - 1))::int; \
     PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
     UPDATE pgbench_tellers SET tbalance = tbalance + d WHERE tid = t; \
     UPDATE pgbench_branches SET bbalance = bbalance + d WHERE bid = b; \
+    INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now());";
+
+/// The statements of `pgbench -N`.
+const SIMPLE_UPDATE: &str = "a := 1 + (random() * (100000 * size - 1))::int; \
+    b := 1 + (random() * (size - 1))::int; \
+    t := 1 + (random() * (10 * size - 1))::int; \
+    d := (random() * 10000)::int - 5000; \
+    UPDATE pgbench_accounts SET abalance = abalance + d WHERE aid = a; \
+    PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
     INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now());";
 
 /// The key is drawn first: in a condition random() would be called for every row.
@@ -83,6 +96,22 @@ pub enum Work {
     // The table has a primary key.
     /// COPY of 100,000 rows a transaction.
     Bulk,
+    // Without the few rows that all transactions of tpcb change.
+    /// pgbench's simple update (pgbench -N).
+    SimpleUpdate,
+    // Less WAL than of tpcb, so that nearly each change of a page is its first.
+    /// pgbench's TPC-B-like transaction, only right after a checkpoint.
+    #[value(name = "tpcb-checkpoint")]
+    TpcBCheckpoint,
+    // With checksums, autovacuum and checkpoints while it is recorded.
+    /// TPC-C with foreign keys and a partitioned log that has GIN and GiST indexes.
+    Production,
+    /// Production with wal_compression = lz4.
+    #[value(name = "production-lz4")]
+    ProductionLz4,
+    // What another project's load generator writes.
+    /// sysbench's oltp_write_only.
+    Sysbench,
 }
 
 /// How much data there is, and who writes.
@@ -95,23 +124,28 @@ pub struct WorkSize {
     /// TPC-C warehouses
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1000))]
     pub warehouses: u32,
-    /// Rows of the tables of update, insert, uuid-insert and bulk before the writes
+    /// Rows of the tables of update, insert, uuid-insert, bulk and sysbench before the writes
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000_000))]
     pub rows: u32,
-    /// Clients that write
-    #[arg(id = "writers", long = "writers", value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=900))]
-    pub clients: u32,
+    /// Clients that write [default: 32, of production 16]
+    #[arg(id = "writers", long = "writers", value_name = "N", value_parser = value_parser!(u32).range(1..=900))]
+    pub clients: Option<u32>,
 }
 
 impl Work {
     /// All, in the order of their case names.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 11] = [
         Self::TpcB,
         Self::TpcC,
         Self::Update,
         Self::Insert,
         Self::UuidInsert,
         Self::Bulk,
+        Self::SimpleUpdate,
+        Self::TpcBCheckpoint,
+        Self::Production,
+        Self::ProductionLz4,
+        Self::Sysbench,
     ];
 
     /// The name in cases.
@@ -123,7 +157,17 @@ impl Work {
             Self::Insert => "insert",
             Self::UuidInsert => "uuid-insert",
             Self::Bulk => "bulk",
+            Self::SimpleUpdate => "simple-update",
+            Self::TpcBCheckpoint => "tpcb-checkpoint",
+            Self::Production => "production",
+            Self::ProductionLz4 => "production-lz4",
+            Self::Sysbench => "sysbench",
         }
+    }
+
+    /// False if a program that it needs is not installed.
+    pub fn is_there(self) -> bool {
+        self != Self::Sysbench || sysbench::is_there()
     }
 
     /// Megabytes of WAL that a stock standby replays in some ten seconds on one core.
@@ -134,26 +178,44 @@ impl Work {
             Self::Update => 800,
             Self::Insert => 1_250,
             Self::Bulk => 2_400,
+            Self::SimpleUpdate => 1_500,
+            // With more, changes of pages that have changed before become more and more.
+            Self::TpcBCheckpoint => 750,
+            Self::Production => 1_500,
+            Self::ProductionLz4 => 1_000,
+            Self::Sysbench => 1_000,
         }
+    }
+
+    /// Clients that write.
+    pub fn writers(self, size: WorkSize) -> u32 {
+        size.clients.unwrap_or(match self {
+            Self::Production | Self::ProductionLz4 => production::WRITERS,
+            _ => WRITERS,
+        })
     }
 
     /// The one of the sizes that its data depends on.
     pub(super) fn data_size(self, size: WorkSize) -> u32 {
         match self {
-            Self::TpcB => size.scale,
-            Self::TpcC => size.warehouses,
-            Self::Update | Self::Insert | Self::UuidInsert | Self::Bulk => size.rows,
+            Self::TpcB | Self::TpcBCheckpoint | Self::SimpleUpdate => size.scale,
+            Self::TpcC | Self::Production | Self::ProductionLz4 => size.warehouses,
+            Self::Update | Self::Insert | Self::UuidInsert | Self::Bulk | Self::Sysbench => {
+                size.rows
+            }
         }
     }
 
     /// What its procedure does in each transaction, if it is written by a procedure.
     fn statements(self) -> Option<&'static str> {
         match self {
-            Self::TpcB => Some(TPCB),
+            Self::TpcB | Self::TpcBCheckpoint => Some(TPCB),
+            Self::SimpleUpdate => Some(SIMPLE_UPDATE),
             Self::Update => Some(UPDATE),
             Self::Insert => Some(INSERT),
             Self::UuidInsert => Some(UUID_INSERT),
             Self::TpcC | Self::Bulk => None,
+            Self::Production | Self::ProductionLz4 | Self::Sysbench => None,
         }
     }
 
@@ -163,16 +225,15 @@ impl Work {
             primary.execute(&procedure(statements))?;
         }
         match self {
-            Self::TpcB => Ok(lab.load_data(primary, size.scale)?),
-            Self::TpcC => {
-                let tools = Tools::of_lab(lab, Side::Both);
-                let options = LoadOptions {
-                    warehouses: size.warehouses,
-                    jobs: TPCC_JOBS,
-                    replace: false,
-                };
-                tpcc::load(&tools, &primary.conninfo(SUPERUSER), &options, &|_, _| {})
+            Self::TpcB | Self::TpcBCheckpoint | Self::SimpleUpdate => {
+                Ok(lab.load_data(primary, size.scale)?)
             }
+            Self::TpcC => load_tpcc(lab, primary, size.warehouses),
+            Self::Production | Self::ProductionLz4 => {
+                load_tpcc(lab, primary, size.warehouses)?;
+                Ok(primary.execute(&production::additions())?)
+            }
+            Self::Sysbench => sysbench::prepare(lab, primary, size.rows),
             Self::Update => Ok(primary.execute(&format!(
                 "CREATE TABLE replay_update (id int, a int, b int, c int, filler text); \
                  INSERT INTO replay_update SELECT g, {r}, {r}, {r}, repeat('x', 80) \
@@ -218,18 +279,19 @@ impl Work {
 
     /// Writes for about `length` with fresh connections, and returns when all is committed.
     pub fn run(self, lab: &Lab, primary: &Server, size: WorkSize, length: Duration) -> Result<()> {
+        let (clients, seconds) = (self.writers(size), seconds(length));
         match self {
-            Self::TpcC => {
-                let tools = Tools::of_lab(lab, Side::Both);
-                let options = RunOptions {
-                    clients: size.clients,
-                    seconds: seconds(length),
-                    per_minute: None,
-                };
-                return tpcc::run(&tools, &primary.conninfo(SUPERUSER), &options, |_| {}).map(drop);
+            Self::TpcC | Self::Production | Self::ProductionLz4 => {
+                return run_tpcc(lab, primary, clients, seconds);
             }
             Self::Bulk => return run_bulk(lab, primary, length),
-            Self::TpcB | Self::Update | Self::Insert | Self::UuidInsert => {}
+            Self::Sysbench => return sysbench::run(lab, primary, clients, size.rows, seconds),
+            Self::TpcB
+            | Self::TpcBCheckpoint
+            | Self::SimpleUpdate
+            | Self::Update
+            | Self::Insert
+            | Self::UuidInsert => {}
         }
         // A procedure that is called by a prepared statement may not commit.
         let call = format!(
@@ -238,8 +300,8 @@ impl Work {
         );
         let mut pgbench = lab.pgbench(primary, SUPERUSER);
         pgbench.args(["--no-vacuum", "--jobs", "1"]);
-        pgbench.args(["--client", &size.clients.to_string()]);
-        pgbench.args(["--time", &seconds(length).to_string()]);
+        pgbench.args(["--client", &clients.to_string()]);
+        pgbench.args(["--time", &seconds.to_string()]);
         let name = format!("{}.sql", self.name());
         pgbench.arg("--file").arg(lab.write_file(&name, &call)?);
         Ok(lab.launcher().run(pgbench)?)
@@ -249,6 +311,26 @@ impl Work {
 /// Whole seconds, at least one.
 fn seconds(length: Duration) -> u32 {
     u32::try_from(length.as_secs()).unwrap_or(u32::MAX).max(1)
+}
+
+fn load_tpcc(lab: &Lab, primary: &Server, warehouses: u32) -> Result<()> {
+    let tools = Tools::of_lab(lab, Side::Both);
+    let options = LoadOptions {
+        warehouses,
+        jobs: TPCC_JOBS,
+        replace: false,
+    };
+    tpcc::load(&tools, &primary.conninfo(SUPERUSER), &options, &|_, _| {})
+}
+
+fn run_tpcc(lab: &Lab, primary: &Server, clients: u32, seconds: u32) -> Result<()> {
+    let tools = Tools::of_lab(lab, Side::Both);
+    let options = RunOptions {
+        clients,
+        seconds,
+        per_minute: None,
+    };
+    tpcc::run(&tools, &primary.conninfo(SUPERUSER), &options, |_| {}).map(drop)
 }
 
 /// The rows that each COPY adds, written by the server itself.
@@ -376,7 +458,19 @@ pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<R
 
 /// A private primary on every core, with the data that the writes start from.
 pub(super) fn primary_with_data(lab: &Lab, work: Work, size: WorkSize) -> Result<Server> {
-    let primary = lab.unpinned_primary("source", &recording_settings(size.clients))?;
+    let mut settings = recording_settings(work.writers(size));
+    let compression = match work {
+        Work::Production => Some("off"),
+        Work::ProductionLz4 => Some("lz4"),
+        _ => None,
+    };
+    let primary = match compression {
+        Some(compression) => {
+            settings.extend(production::settings(compression));
+            production::primary(lab, "source", settings)?
+        }
+        None => lab.unpinned_primary("source", &settings)?,
+    };
     primary.execute("CREATE EXTENSION pg_prewarm")?;
     lab.create_app_role(&primary)?;
     work.prepare(lab, &primary, size)?;

@@ -1,12 +1,15 @@
 //! Rounds of `bench replay` with tiny recordings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_bench::replay::local::{self, StagedWal};
 use lockstep_bench::replay::round::StandbySpec;
 use lockstep_bench::replay::temperature::Temperature;
+use lockstep_bench::replay::wal_contents::{self, Contents};
 use lockstep_bench::replay::work::{self, Amount, Work, WorkSize};
-use lockstep_bench::replay::{crash, shelf};
+use lockstep_bench::replay::{crash, shelf, sysbench};
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Settings;
 use lockstep_player::Recording;
@@ -15,7 +18,7 @@ const SIZE: WorkSize = WorkSize {
     scale: 1,
     warehouses: 1,
     rows: 500,
-    clients: 2,
+    clients: Some(2),
 };
 
 const AMOUNT: Amount = Amount {
@@ -72,11 +75,77 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
 #[ignore = "long: make test-bed"]
 fn every_kind_of_writes_that_a_procedure_makes_can_be_recorded() {
     let lab = TestLab::stock().start().unwrap();
-    for work in [Work::TpcB, Work::Insert, Work::UuidInsert] {
-        let recorded = work::record(&lab, work, SIZE, AMOUNT).unwrap();
-        assert!(recorded.records > 100, "{recorded:?}");
-        recorded.remove().unwrap();
+    for work in [
+        Work::TpcB,
+        Work::SimpleUpdate,
+        Work::Insert,
+        Work::UuidInsert,
+    ] {
+        contents_of(&lab, work);
     }
+}
+
+/// What a tiny recording of this kind is made of.
+fn contents_of(lab: &Lab, work: Work) -> Contents {
+    let recorded = work::record(lab, work, SIZE, AMOUNT).unwrap();
+    assert!(recorded.records > 100, "{recorded:?}");
+    let (contents, simulated) = wal_contents::read(&recorded.recording, 1).unwrap();
+    recorded.remove().unwrap();
+    assert!(
+        simulated.look_ahead > 0.5 && simulated.with_helpers > 0.5,
+        "{simulated:?}"
+    );
+    for shares in [&contents.kinds, &contents.causes] {
+        let all: f64 = shares.values().sum();
+        assert!(all > 0.0 && all < 1.01, "{contents:?}");
+    }
+    contents
+}
+
+fn has(shares: &BTreeMap<String, f64>, manager: &str) -> bool {
+    shares.keys().any(|name| name.starts_with(manager))
+}
+
+#[test]
+fn a_recording_from_a_checkpoint_on_is_mostly_images() {
+    let lab = TestLab::stock().start().unwrap();
+    let contents = contents_of(&lab, Work::TpcBCheckpoint);
+    assert!(contents.image_share > 0.5, "{contents:?}");
+    assert!(has(&contents.images, "Heap ") && has(&contents.kinds, "Transaction COMMIT"));
+    let sum: f64 = contents.images.values().sum();
+    assert!((0.95..1.01).contains(&sum), "{contents:?}");
+}
+
+/// Images for hints are only written with checksums.
+#[test]
+#[ignore = "long: make test-bed"]
+fn production_has_records_of_keys_indexes_and_checksums() {
+    let lab = TestLab::stock().space_mb(3000).start().unwrap();
+    for work in [Work::Production, Work::ProductionLz4] {
+        let contents = contents_of(&lab, work);
+        let kinds = &contents.kinds;
+        for kind in [
+            "Gin ",
+            "Gist ",
+            "MultiXact ",
+            "Heap LOCK",
+            "XLOG FPI_FOR_HINT",
+        ] {
+            assert!(has(kinds, kind), "{kind} is not in {contents:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "long: make test-bed"]
+fn sysbench_writes_where_it_is_installed() {
+    if !sysbench::is_there() {
+        eprintln!("{}", sysbench::left_out());
+        return;
+    }
+    let lab = TestLab::stock().start().unwrap();
+    let contents = contents_of(&lab, Work::Sysbench);
+    assert!(has(&contents.kinds, "Heap DELETE"), "{contents:?}");
 }
 
 #[test]

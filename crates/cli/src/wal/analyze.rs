@@ -271,6 +271,15 @@ fn as_json(outcomes: &Outcomes) -> Value {
             })
         })
         .collect();
+    let kinds = report.largest_kinds().into_iter().map(|(name, kind)| {
+        json!({
+            "name": name,
+            "records": kind.records,
+            "bytes": kind.bytes,
+            "images": kind.images,
+            "image_bytes": kind.image_bytes,
+        })
+    });
     let simulated = |outcome: &Outcome| {
         json!({
             "helpers": outcome.helpers,
@@ -292,6 +301,7 @@ fn as_json(outcomes: &Outcomes) -> Value {
         "records": report.all.records,
         "bytes": report.all.bytes,
         "image_bytes": report.image_bytes,
+        "kinds": kinds.collect::<Vec<_>>(),
         "parallel": share(&report.ahead, &report.all),
         "barriers": report.barriers,
         "causes": causes,

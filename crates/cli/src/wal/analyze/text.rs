@@ -13,6 +13,9 @@ use super::{KINDS, Outcomes, ratio};
 /// Columns of prose.
 const COLUMNS: usize = 96;
 
+/// Kinds of records that are listed.
+const LARGEST: usize = 8;
+
 /// From this speedup on helpers are worth their cores.
 const WORTH: f64 = 1.2;
 
@@ -37,6 +40,8 @@ pub fn text(outcomes: &Outcomes) -> String {
     lines.extend(wrapped("", stage(report), COLUMNS));
     lines.push(String::new());
     lines.extend(shares(report));
+    lines.push(String::new());
+    lines.extend(kinds(report));
     lines.push(String::new());
     lines.extend(causes(outcomes));
     lines.push(String::new());
@@ -119,6 +124,28 @@ fn shares(report: &Report) -> Vec<String> {
             percent(share.records as f64, all.records as f64),
             percent(share.bytes as f64, all.bytes as f64),
             percent(share.cost_ns, all.cost_ns),
+        ]);
+    }
+    table(&rows)
+}
+
+/// What the WAL is made of, and what the images of pages came with.
+fn kinds(report: &Report) -> Vec<String> {
+    let header = [
+        "kinds with the most bytes",
+        "records",
+        "of records",
+        "of bytes",
+        "of images",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for (name, kind) in report.largest_kinds().into_iter().take(LARGEST) {
+        rows.push(vec![
+            name,
+            number(kind.records),
+            percent(kind.records as f64, report.all.records as f64),
+            percent(kind.bytes as f64, report.all.bytes as f64),
+            percent(kind.image_bytes as f64, report.image_bytes as f64),
         ]);
     }
     table(&rows)
