@@ -129,14 +129,8 @@ pub fn run(args: &PoolDemoArgs, host: &Host, audience: &mut dyn Audience) -> Res
     let names = stage.names;
     newcomer::stop(&lab, stage::NEWCOMER)?;
     audience.finish();
-    let findings = Findings {
-        commit: results::commit(),
-        postgresql: args.server.pg.to_string(),
-        machine: machine::describe(lab.folder(), lab.pinning()),
-        date: machine::date(),
-        acts,
-    };
     let panels = report::panels(&reads.all(), &reads.failures(), &ledger, &names);
+    let findings = findings(args, &lab, acts);
     fs::write(&args.report, report::html(&findings, &panels))
         .map_err(BenchError::io("write", &args.report))?;
     drop((proxy, nodes));
@@ -146,6 +140,17 @@ pub fn run(args: &PoolDemoArgs, host: &Host, audience: &mut dyn Audience) -> Res
     }
     audience.result(&format!("report: {}", absolute(&args.report).display()));
     Ok(())
+}
+
+/// The acts, and where and when they were played.
+fn findings(args: &PoolDemoArgs, lab: &Lab, acts: Vec<Act>) -> Findings {
+    Findings {
+        commit: results::commit(),
+        postgresql: args.server.pg.to_string(),
+        machine: machine::describe(lab.folder(), lab.pinning()),
+        date: machine::date(),
+        acts,
+    }
 }
 
 /// What clients saw in each act, as table cells.

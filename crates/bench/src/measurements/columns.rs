@@ -117,7 +117,26 @@ fn count(title: &'static str, key: &'static str) -> Column {
 
 /// What the table of a benchmark shows.
 pub fn of(benchmark: &str) -> Result<Layout> {
-    let columns = match benchmark {
+    let columns = of_standbys(benchmark)
+        .or_else(|| of_streams(benchmark))
+        .or_else(|| of_replicas(benchmark))
+        .or_else(|| of_clusters(benchmark))
+        .ok_or_else(|| MeasurementsError::Unknown(benchmark.to_owned()))?;
+    let (ours, theirs) = match benchmark {
+        "overhead" => ("throttle-on", "throttle-off"),
+        _ => (LOCKSTEP, STOCK),
+    };
+    Ok(Layout {
+        columns,
+        in_steps: benchmark == "load-curve",
+        ours,
+        theirs,
+    })
+}
+
+/// Benchmarks of standbys, their replay and their commits.
+fn of_standbys(benchmark: &str) -> Option<Vec<Column>> {
+    Some(match benchmark {
         "priority" => priority(),
         "overhead" => vec![
             higher("reads/s", "read_tps"),
@@ -133,6 +152,28 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             about("WAL", "wal_mb"),
             about("data", "data_mb"),
         ],
+        "commit" => vec![
+            lower("median", "commit_p50_ms"),
+            lower("p99", "commit_p99_ms"),
+            about("commits", "commits"),
+        ],
+        "commit-levels" => vec![
+            lower("remote_write", "remote_write_ms"),
+            lower("on", "on_ms"),
+            lower("remote_apply", "remote_apply_ms"),
+        ],
+        "wal-player" => vec![
+            about("rate", "mb_per_s"),
+            about("off the set rate", "error_pct"),
+            about("WAL", "wal_mb"),
+        ],
+        _ => return None,
+    })
+}
+
+/// Benchmarks of logical decoding and of relays.
+fn of_streams(benchmark: &str) -> Option<Vec<Column>> {
+    Some(match benchmark {
         "decode" => vec![
             lower("CPU", "cpu_s"),
             lower("time", "seconds"),
@@ -142,6 +183,13 @@ pub fn of(benchmark: &str) -> Result<Layout> {
         "relay-fanout" => fanout(),
         "relay-mixed" => mixed(),
         "relay-catchup" => catchup(),
+        _ => return None,
+    })
+}
+
+/// Benchmarks of a replica.
+fn of_replicas(benchmark: &str) -> Option<Vec<Column>> {
+    Some(match benchmark {
         "copy" => vec![
             higher("rows", "mb_per_s"),
             lower("everything", "seconds"),
@@ -178,6 +226,13 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             lower("everything", "seconds"),
             about("tables", "tables"),
         ],
+        _ => return None,
+    })
+}
+
+/// Benchmarks of whole clusters and of those who watch them.
+fn of_clusters(benchmark: &str) -> Option<Vec<Column>> {
+    Some(match benchmark {
         "switchover" => vec![
             lower("longest pause, ms", "pause_ms"),
             lower("on the way back", "back_pause_ms"),
@@ -185,27 +240,12 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             lower("rows that differ", "differing_rows"),
             about("transactions a second", "rate"),
         ],
-        "commit" => vec![
-            lower("median", "commit_p50_ms"),
-            lower("p99", "commit_p99_ms"),
-            about("commits", "commits"),
-        ],
-        "commit-levels" => vec![
-            lower("remote_write", "remote_write_ms"),
-            lower("on", "on_ms"),
-            lower("remote_apply", "remote_apply_ms"),
-        ],
         "watching" => vec![
             about("CPU of the sampled sessions", "sampling_cpu_percent"),
             about("on a standby", "standby_cpu_percent"),
             about("CPU of the primary", "primary_cpu_percent"),
             about("CPU of the program that samples", "monitor_cpu_percent"),
             about("primary TPS", "primary_tps"),
-        ],
-        "wal-player" => vec![
-            about("rate", "mb_per_s"),
-            about("off the set rate", "error_pct"),
-            about("WAL", "wal_mb"),
         ],
         "doctor-matrix" => vec![
             words("cause injected", "expected"),
@@ -215,17 +255,7 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             about("quoted", "quoted"),
             about("measured", "measured"),
         ],
-        _ => return Err(MeasurementsError::Unknown(benchmark.to_owned())),
-    };
-    let (ours, theirs) = match benchmark {
-        "overhead" => ("throttle-on", "throttle-off"),
-        _ => (LOCKSTEP, STOCK),
-    };
-    Ok(Layout {
-        columns,
-        in_steps: benchmark == "load-curve",
-        ours,
-        theirs,
+        _ => return None,
     })
 }
 

@@ -67,22 +67,7 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
             "case join needs slow reads: {missing}"
         )));
     }
-    let mut settings = small(3);
-    settings.extend(settings_of([
-        ("shared_preload_libraries", "lockstep"),
-        ("shared_buffers", SHARED_BUFFERS),
-    ]));
-    let mut nodes = Nodes::start(lab, 2, &settings, 1, false)?;
-    nodes.primary()?.execute("CREATE EXTENSION lockstep")?;
-    lab.load_data(nodes.primary()?, SCALE)?;
-    // Without it a clone replays what loaded the data, and is warm by that.
-    nodes.primary()?.execute("CHECKPOINT")?;
-    let (primary, standbys) = nodes.parts()?;
-    for standby in standbys {
-        standby.catch_up(primary)?;
-        standby.execute("CHECKPOINT")?;
-        standby.execute(&read_all())?;
-    }
+    let mut nodes = warm_nodes(lab)?;
     // The account of the servers may not be able to enter the folder of the program.
     let program = lab.folder().join("lockstep");
     fs::copy(product, &program).map_err(BenchError::io("copy", product))?;
@@ -138,6 +123,27 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
         peer_share,
         delayed,
     })
+}
+
+/// A primary and two standbys with all data in their shared buffers.
+fn warm_nodes(lab: &Lab) -> Result<Nodes> {
+    let mut settings = small(3);
+    settings.extend(settings_of([
+        ("shared_preload_libraries", "lockstep"),
+        ("shared_buffers", SHARED_BUFFERS),
+    ]));
+    let mut nodes = Nodes::start(lab, 2, &settings, 1, false)?;
+    nodes.primary()?.execute("CREATE EXTENSION lockstep")?;
+    lab.load_data(nodes.primary()?, SCALE)?;
+    // Without it a clone replays what loaded the data, and is warm by that.
+    nodes.primary()?.execute("CHECKPOINT")?;
+    let (primary, standbys) = nodes.parts()?;
+    for standby in standbys {
+        standby.catch_up(primary)?;
+        standby.execute("CHECKPOINT")?;
+        standby.execute(&read_all())?;
+    }
+    Ok(nodes)
 }
 
 /// Reads a row of each page by its key, as look-ups do. A scan of the whole table would leave no page in

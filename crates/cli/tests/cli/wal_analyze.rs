@@ -106,6 +106,12 @@ fn wal_of_every_kind_is_analyzed() {
             "{cause}"
         );
     }
+    let kinds = all["kinds"].as_array().unwrap();
+    let sum = |key: &str| -> u64 { kinds.iter().map(|kind| kind[key].as_u64().unwrap()).sum() };
+    assert_eq!(sum("records"), records);
+    assert_eq!(sum("bytes"), bytes);
+    assert_eq!(all["image_bytes"].as_u64(), Some(sum("image_bytes")));
+    assert!(sum("image_bytes") > sum("images"), "{kinds:?}");
     let names: Vec<_> = causes
         .iter()
         .map(|cause| cause["cause"].as_str().unwrap())
@@ -151,6 +157,7 @@ fn wal_of_every_kind_is_analyzed() {
     let (_, text, _) = analyze(&[folder, "--megabytes", "1"]);
     for words in [
         "Reading ended where the options say",
+        "kinds with the most bytes",
         "simulated*",
         "64 helpers",
         "It ",
