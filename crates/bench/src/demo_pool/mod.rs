@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::{Args, value_parser};
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use lockstep_lab::server::{Settings, settings_of};
 use lockstep_lab::workload::APP_ROLE;
@@ -133,8 +134,7 @@ pub fn run(args: &PoolDemoArgs, host: &Host, audience: &mut dyn Audience) -> Res
     let findings = findings(args, &lab, acts);
     fs::write(&args.report, report::html(&findings, &panels))
         .map_err(BenchError::io("write", &args.report))?;
-    drop((proxy, nodes));
-    drop(lab);
+    drop((proxy, nodes, lab));
     for line in lines::table(&table(&findings.acts)) {
         audience.result(&line);
     }

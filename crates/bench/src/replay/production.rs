@@ -40,8 +40,9 @@ const FOREIGN_KEYS: [(&str, &str, &str); 10] = [
 
 /// One row for each order: its items, and where it was delivered to.
 const LOG: &str = "
+CREATE SEQUENCE tpcc.log_ids;
 CREATE TABLE tpcc.log (
-    l_id bigint GENERATED ALWAYS AS IDENTITY, l_at timestamptz NOT NULL DEFAULT now(),
+    l_id bigint NOT NULL DEFAULT nextval('tpcc.log_ids'), l_at timestamptz NOT NULL DEFAULT now(),
     l_w_id int NOT NULL, l_d_id int NOT NULL, l_o_id int NOT NULL, l_items int[] NOT NULL,
     l_place point NOT NULL DEFAULT point(random(), random()))
 PARTITION BY RANGE (l_id);
