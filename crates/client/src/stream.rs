@@ -46,6 +46,47 @@ pub struct Stream {
     ended: bool,
     /// How long the server may take to say why it ended the stream.
     patience: Duration,
+    pace: Pace,
+}
+
+/// Waits in a row that ended at once, and brought less than [`MANY`], after which a stream is dense.
+const DENSE_FROM: u32 = 64;
+
+/// A wait of less than this ended at once.
+const AT_ONCE: Duration = Duration::from_micros(50);
+
+/// Bytes between two waits that are worth a read: about what libpq reads at once, 16 kB.
+const MANY: usize = 12 * 1024;
+
+/// Time for which a dense stream is left unread after a wait.
+const REST: Duration = Duration::from_micros(200);
+
+/// Whether messages come so fast, and in such small pieces, that each read costs more than it brings.
+///
+/// A walsender that decodes a backlog writes each message by itself. A reader that waits for each is woken by
+/// each, which costs both sides more than the message itself: on a source with one core it slows decoding down
+/// (docs/decisions/2026-11-28-reads-of-a-dense-stream.md). So a reader of such a stream rests before it reads, and
+/// finds many messages. A reader that is slower than the server finds many by itself, and does not rest. Nor is
+/// a server dense that waits for replies: the wait for its next message takes longer than [`AT_ONCE`].
+#[derive(Debug, Default)]
+struct Pace {
+    /// Waits in a row that ended at once and brought little.
+    in_vain: u32,
+    /// Bytes of messages since the last wait.
+    bytes: usize,
+}
+
+impl Pace {
+    /// How long to rest before the next read. `waited` is the length of the wait, and `input` is true if a
+    /// message ended it.
+    fn rest(&mut self, waited: Duration, input: bool) -> Option<Duration> {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.in_vain = match input && waited < AT_ONCE && bytes < MANY {
+            true => self.in_vain.saturating_add(1),
+            false => 0,
+        };
+        (self.in_vain >= DENSE_FROM).then_some(REST)
+    }
 }
 
 impl Connection {
@@ -80,6 +121,7 @@ impl Connection {
                 unsent: false,
                 waiting: None,
                 ended: false,
+                pace: Pace::default(),
             }),
             Some((answer, AnswerKind::Error)) => Err(refusal(answer, Step::Start, &what)),
             _ => Err(ClientError::Protocol(format!(
@@ -136,7 +178,10 @@ impl Stream {
             other => other,
         };
         match copied {
-            Copied::Data(data) => Ok(Next::Data(data)),
+            Copied::Data(data) => {
+                self.pace.bytes += data.len();
+                Ok(Next::Data(data))
+            }
             Copied::NotYet => Ok(Next::NotYet),
             Copied::Failed(words) => Err(ClientError::Lost(words)),
             Copied::Done => {
@@ -160,11 +205,16 @@ impl Stream {
 
     /// Waits until data arrives, `wake` can be read, or `timeout` has passed. May return early
     /// with neither. Call it only after [`Next::NotYet`]. It also sends feedback that
-    /// [`Stream::send`] could not send at once.
+    /// [`Stream::send`] could not send at once. If many waits in a row ended at once it brought little, it
+    /// rests for 0.2 ms more, so that there is more to read.
     pub fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Ready> {
+        let began = Instant::now();
         let polled = self.link.poll(self.unsent, wake, timeout)?;
         if polled.output {
             self.flush()?;
+        }
+        if let Some(rest) = self.pace.rest(began.elapsed(), polled.input) {
+            std::thread::sleep(rest.min(timeout));
         }
         Ok(Ready {
             input: polled.input,
@@ -278,6 +328,29 @@ impl fmt::Debug for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_stream_in_small_pieces_is_left_unread_for_a_while() {
+        let at_once = Duration::from_micros(2);
+        let dense = || {
+            let mut pace = Pace::default();
+            for _ in 1..DENSE_FROM {
+                pace.bytes = 100;
+                assert_eq!(pace.rest(at_once, true), None);
+            }
+            pace
+        };
+        let mut pace = dense();
+        assert_eq!(pace.rest(at_once, true), Some(REST));
+        pace.bytes = MANY - 1;
+        assert_eq!(pace.rest(at_once, true), Some(REST));
+        for (waited, input, bytes) in [(AT_ONCE, true, 0), (at_once, false, 0), (at_once, true, MANY)] {
+            let mut pace = dense();
+            pace.bytes = bytes;
+            assert_eq!(pace.rest(waited, input), None);
+            assert_eq!(pace.rest(at_once, true), None, "it begins anew");
+        }
+    }
 
     #[test]
     fn the_newest_feedback_keeps_what_the_older_asked_for() {
