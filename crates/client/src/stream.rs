@@ -344,7 +344,11 @@ mod tests {
         assert_eq!(pace.rest(at_once, true), Some(REST));
         pace.bytes = MANY - 1;
         assert_eq!(pace.rest(at_once, true), Some(REST));
-        for (waited, input, bytes) in [(AT_ONCE, true, 0), (at_once, false, 0), (at_once, true, MANY)] {
+        for (waited, input, bytes) in [
+            (AT_ONCE, true, 0),
+            (at_once, false, 0),
+            (at_once, true, MANY),
+        ] {
             let mut pace = dense();
             pace.bytes = bytes;
             assert_eq!(pace.rest(waited, input), None);
