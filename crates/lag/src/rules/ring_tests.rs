@@ -58,12 +58,15 @@ fn found(diagnosis: &Diagnosis) -> Vec<(Cause, &str, &str)> {
         .collect()
 }
 
+/// Each standby with those that it feeds.
+type Fed = &'static [(&'static str, &'static [&'static str])];
+
 #[test]
 fn standbys_that_follow_each_other_are_found() {
     let two = "s1 and s2 follow each other, and neither gets anything from the primary";
     let three =
         "s1 follows s3, s3 follows s2, s2 follows s1, and none gets anything from the primary";
-    let cases: [(&[(&str, &[&str])], &str); 3] = [
+    let cases: [(Fed, &str); 3] = [
         (&[("s1", &["s2"]), ("s2", &["s1"])], two),
         (&[("s1", &["s2"]), ("s2", &["s3"]), ("s3", &["s1"])], three),
         // One more hangs on the ring.
