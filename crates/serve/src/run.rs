@@ -49,12 +49,13 @@ pub struct ServedCluster {
 fn start(clusters: Vec<ServedCluster>, settings: &Settings) -> Vec<ClusterSite> {
     let (watched, rest): (Vec<_>, Vec<_>) = clusters
         .into_iter()
-        .map(|it| (it.watched, (it.keeper, it.forecaster)))
+        .map(|it| (it.watched, (it.keeper, it.forecaster, it.pool)))
         .unzip();
     let names: Vec<_> = watched.iter().map(|it| it.cluster.clone()).collect();
     let monitors = Monitor::start_all(watched, settings);
     let all = names.into_iter().zip(monitors).zip(rest);
-    let begin = |((name, monitor), (keeper, forecaster)): (_, (Option<Keeper>, Forecaster))| {
+    let begin = |((name, monitor), rest)| {
+        let (keeper, forecaster, pool): (Option<Keeper>, _, Option<PoolSource>) = rest;
         let monitor = Arc::new(monitor);
         let keeper = keeper.map(|mut keeper| {
             keeper.start();
@@ -65,7 +66,7 @@ fn start(clusters: Vec<ServedCluster>, settings: &Settings) -> Vec<ClusterSite> 
             news: feed::start(&monitor, keeper.clone(), forecaster),
             monitor,
             keeper,
-            pool: self.pool.map(pool::start),
+            pool: pool.map(pool::start),
         }
     };
     all.map(begin).collect()
