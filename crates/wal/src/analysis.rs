@@ -38,7 +38,7 @@ impl Share {
 
 /// Records of one kind, which may have images of pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Kind {
+pub struct RecordKind {
     pub records: u64,
     pub bytes: u64,
     /// Images of pages, and their bytes.
@@ -93,7 +93,7 @@ pub struct Report {
     pub all: Share,
     pub image_bytes: u64,
     /// All records by resource manager and operation.
-    pub kinds: BTreeMap<(u8, u8), Kind>,
+    pub kinds: BTreeMap<(u8, u8), RecordKind>,
     pub ahead: Share,
     pub held: BTreeMap<Cause, Held>,
     /// Records that end a run-ahead: all behind them wait.
@@ -127,7 +127,7 @@ pub struct Analysis {
     end: Lsn,
     all: Share,
     image_bytes: u64,
-    kinds: BTreeMap<(u8, u8), Kind>,
+    kinds: BTreeMap<(u8, u8), RecordKind>,
     ahead: Share,
     held: HashMap<Cause, Held>,
     barriers: u64,
@@ -374,7 +374,7 @@ fn kind_name(major: u32, (manager, operation): (u8, u8)) -> String {
     format!("{manager_name} {operation}")
 }
 
-impl Kind {
+impl RecordKind {
     fn add(&mut self, record: &Record) {
         let images = record.blocks.iter().filter(|block| block.image.is_some());
         self.records += 1;
@@ -400,10 +400,11 @@ impl Report {
     }
 
     /// All kinds of records, by bytes.
-    pub fn largest_kinds(&self) -> Vec<(String, Kind)> {
+    pub fn largest_kinds(&self) -> Vec<(String, RecordKind)> {
         let mut kinds: Vec<_> = self.kinds.iter().collect();
         kinds.sort_by_key(|(kind, all)| (u64::MAX - all.bytes, **kind));
-        let named = |(kind, all): (&(u8, u8), &Kind)| (kind_name(self.rules.major, *kind), *all);
+        let named =
+            |(kind, all): (&(u8, u8), &RecordKind)| (kind_name(self.rules.major, *kind), *all);
         kinds.into_iter().map(named).collect()
     }
 

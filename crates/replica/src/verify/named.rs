@@ -212,9 +212,9 @@ fn wanted(state: &mut ReplicaState, name: &str) -> Result<Replica> {
 enum Way {
     There,
     GetsOn,
-    /// Its process works, and has finished nothing for a time. A large transaction takes that.
+    /// The process works, and has finished nothing for a time, as in a large transaction.
     Slow,
-    /// It will not come there, for this reason.
+    /// The replica will not come there, for this reason.
     Stuck(String),
 }
 

@@ -417,8 +417,8 @@ impl World {
         }
     }
 
-    /// What is said at most of a current node: an interval, the ways of two questions and half of a third, and
-    /// the time until the node is asked.
+    /// What is said at most of a current node: an interval, the ways of two questions and half of a third,
+    /// and the time until the node is asked.
     fn latest_ms(&self) -> u64 {
         self.interval_ms() * 9 / 8 + 3 * self.latency_ms + 4 * STEP_MS
     }
