@@ -63,11 +63,12 @@ const REST: Duration = Duration::from_micros(200);
 
 /// Whether messages come so fast, and in such small pieces, that each read costs more than it brings.
 ///
-/// A walsender that decodes a backlog writes each message by itself. A reader that waits for each is woken by
-/// each, which costs both sides more than the message itself: on a source with one core it slows decoding down
-/// (docs/decisions/2026-11-28-reads-of-a-dense-stream.md). So a reader of such a stream rests before it reads, and
-/// finds many messages. A reader that is slower than the server finds many by itself, and does not rest. Nor is
-/// a server dense that waits for replies: the wait for its next message takes longer than [`AT_ONCE`].
+/// A walsender that decodes a backlog writes each message by itself. A reader that waits for each is woken
+/// by each, which costs both sides more than the message itself: on a source with one core it slows
+/// decoding down (docs/decisions/2026-11-28-reads-of-a-dense-stream.md). So a reader of such a stream rests
+/// before it reads, and finds many messages. A reader that is slower than the server finds many by itself,
+/// and does not rest. Nor is a server dense that waits for replies: the wait for its next message takes
+/// longer than [`AT_ONCE`].
 #[derive(Debug, Default)]
 struct Pace {
     /// Waits in a row that ended at once and brought little.

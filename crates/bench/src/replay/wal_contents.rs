@@ -58,7 +58,7 @@ impl Contents {
 pub struct Simulated {
     /// One process that looks ahead.
     pub look_ahead: f64,
-    /// That process with helpers beside it.
+    /// Such a process with helpers beside it.
     pub with_helpers: f64,
 }
 
