@@ -219,8 +219,8 @@ enum Way {
 }
 
 impl Way {
-    /// `stalled` is the time since it got on. Changes are not held back yet, so a process that works is waited
-    /// for as long as it needs. `is_own`: it is this process.
+    /// `stalled` is the time since it got on. Changes are not held back yet, so a process that works is
+    /// waited for as long as it needs. `is_own`: it is this process.
     fn of(
         (holder, is_own): (Holder, bool),
         applied: &Applied,
