@@ -67,9 +67,9 @@ const COPIES_OF_WAL: u64 = 3;
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
 /// --crash-recovery it runs a choice of cases that takes some 55 minutes, and 20 more if nothing
-/// is recorded yet. Case sysbench is left out where sysbench is not installed. Writes replay.json and a plot into the results folder. Standbys have fsync,
-/// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
-/// change its WAL.
+/// is recorded yet. Case sysbench is left out where sysbench is not installed. Writes replay.json and a
+/// plot into the results folder. Standbys have fsync, full_page_writes and synchronous_commit on; the
+/// recorded primary has fsync off, which does not change its WAL.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("rounds", rounds("Rounds of each case, at most", "12")),

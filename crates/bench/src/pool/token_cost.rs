@@ -2,8 +2,8 @@
 //!
 //! Runs one after another differ by more than the cost, so all is measured in one: rounds of six short turns,
 //! off, on, off, off, on, off. What changes evenly with time hits both alike. The turns without tokens are
-//! halved, and the halves compared, too: they differ by chance alone. The server's CPU for each transaction is
-//! measured as well: on a busy machine it says more than how many there are.
+//! halved, and the halves compared, too: they differ by chance alone. The server's CPU for each transaction
+//! is measured as well: on a busy machine it says more than how many there are.
 
 use std::thread;
 use std::time::{Duration, Instant};
