@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
+use crate::ddl::Command;
 use crate::names::TableName;
 use crate::net::{KeyedChange, Net, NetEffect, Update};
 use crate::row::OwnedRow;
@@ -48,6 +49,8 @@ pub enum Step {
         tables: Vec<Arc<Table>>,
         how: Emptied,
     },
+    /// A change of the schema. It is the last step of its part.
+    Command(Box<Command>),
 }
 
 /// How tables are emptied.
@@ -154,6 +157,13 @@ enum Gathered {
     Whole(Runs),
 }
 
+impl Part {
+    /// Whether the last step changes the schema.
+    pub fn has_command(&self) -> bool {
+        matches!(self.steps.last(), Some(Step::Command(_)))
+    }
+}
+
 impl Gathered {
     fn new(table: &Table) -> Self {
         match table.identity {
@@ -208,6 +218,7 @@ pub enum Later {
         tables: Vec<Arc<Table>>,
         how: Emptied,
     },
+    Command(Box<Command>),
 }
 
 /// Changes that no batch has yet, in their order.
@@ -223,7 +234,7 @@ impl Waiting {
     pub fn push(&mut self, change: Later) {
         let size = match &change {
             Later::Change { change, .. } => change.size(),
-            Later::Truncate { .. } => 0,
+            Later::Truncate { .. } | Later::Command(_) => 0,
         };
         self.size += size_of::<Later>() + size;
         self.largest = self.largest.max(size);
@@ -295,6 +306,10 @@ impl Batch {
         match change {
             Later::Change { oid, table, change } => self.change(oid, &table, change),
             Later::Truncate { tables, how } => self.truncate(tables, how),
+            Later::Command(command) => {
+                self.seal_all();
+                self.steps.push(Step::Command(command));
+            }
         }
     }
 
@@ -577,7 +592,7 @@ mod tests {
         let sets: Vec<_> = (steps.iter())
             .map(|step| match step {
                 Step::Change { table, set } => (Arc::ptr_eq(table, &old), set),
-                Step::Truncate { .. } => panic!("no truncate was added"),
+                Step::Truncate { .. } | Step::Command(_) => panic!("nothing else was added"),
             })
             .collect();
         assert_eq!(sets.len(), 3);

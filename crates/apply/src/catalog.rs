@@ -1,20 +1,24 @@
 //! What the target's catalogs say about tables, over a connection of its own.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockstep_client::{Connection, field};
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::logical::Xid;
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use crate::copies::{Candidate, Copies, Home};
 use crate::cycle::Running;
+use crate::ddl::{self, Command};
 use crate::described;
 use crate::error::{ApplyError, Result};
 use crate::merge::{Start, Tables};
 use crate::names::Excluded;
 use crate::names::TableName;
 use crate::reach::TargetReach;
+use crate::settings::Settings;
 use crate::source_table::SourceTable;
 use crate::table::{Table, TargetTable};
 use crate::target_state;
@@ -197,12 +201,64 @@ impl Ahead {
     }
 }
 
+/// A session of the target whose open transaction has changed the schema, which no other session sees yet.
+pub trait Altered: fmt::Debug + Send {
+    /// Asks within that transaction.
+    fn ask(
+        &self,
+        question: &mut dyn FnMut(&mut Connection) -> lockstep_client::Result<()>,
+    ) -> lockstep_client::Result<()>;
+}
+
+/// Who has changed the target's schema, for all who ask about tables.
+#[derive(Debug, Clone, Default)]
+pub struct Altering(Arc<Mutex<Changes>>);
+
+#[derive(Debug, Default)]
+struct Changes {
+    /// Number of changes so far.
+    changes: u64,
+    session: Option<Box<dyn Altered>>,
+}
+
+impl Altering {
+    fn get(&self) -> MutexGuard<'_, Changes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This session has changed the schema, and has not committed.
+    pub fn altered(&self, session: Box<dyn Altered>) {
+        let mut altering = self.get();
+        altering.changes += 1;
+        altering.session = Some(session);
+    }
+
+    /// The change is committed.
+    pub fn committed(&self) {
+        self.get().session = None;
+    }
+}
+
 /// Asks the target about tables.
 #[derive(Debug)]
 pub struct Catalog {
     connection: Connection,
     starts: Starts,
     ahead: Ahead,
+    /// The replica and its publication, if it follows changes of the schema.
+    follows: Option<(String, String)>,
+    altering: Altering,
+    /// Changes of the schema up to which [`Starts`] are known.
+    changes: u64,
+}
+
+/// Prepares all questions.
+pub(crate) fn prepare(connection: &mut Connection) -> lockstep_client::Result<()> {
+    let mut pipeline = connection.pipeline()?;
+    for (name, question) in QUESTIONS.into_iter().chain(described::QUESTIONS) {
+        pipeline.prepare(name, question)?;
+    }
+    pipeline.finish().map(drop)
 }
 
 /// A session on the target, opened by [`crate::sessions::open`], and where the tables start, as it has found.
@@ -213,20 +269,25 @@ pub type Open<'a> = dyn FnMut() -> Result<Opened> + Send + 'a;
 
 impl Catalog {
     pub fn of((mut connection, starts): Opened) -> Result<Self> {
-        let mut prepare = || -> lockstep_client::Result<()> {
-            connection.execute(SESSION)?;
-            let mut pipeline = connection.pipeline()?;
-            for (name, question) in QUESTIONS.into_iter().chain(described::QUESTIONS) {
-                pipeline.prepare(name, question)?;
-            }
-            pipeline.finish().map(drop)
-        };
-        prepare().map_err(ApplyError::Target)?;
+        let prepared = connection.execute(SESSION);
+        let prepared = prepared.and_then(|()| prepare(&mut connection));
+        prepared.map_err(ApplyError::Target)?;
         Ok(Self {
             connection,
             starts,
             ahead: Ahead::default(),
+            follows: None,
+            altering: Altering::default(),
+            changes: 0,
         })
+    }
+
+    /// The catalog of a replica that follows changes of the schema, if the settings say so.
+    pub fn following(mut self, settings: &Settings, altering: &Altering) -> Self {
+        let publication = settings.publications.first().filter(|_| settings.ddl);
+        self.follows = publication.map(|it| (settings.replica.clone(), it.clone()));
+        self.altering = altering.clone();
+        self
     }
 
     /// The process ID of the server's backend.
@@ -246,17 +307,50 @@ impl Catalog {
         kept.map_err(ApplyError::Target)
     }
 
+    /// Asks the target, as it is or as a change of its schema that is not committed makes it.
+    fn ask<T>(
+        &mut self,
+        mut question: impl FnMut(&mut Connection) -> lockstep_client::Result<T>,
+    ) -> lockstep_client::Result<T> {
+        let altering = self.altering.clone();
+        let altering = altering.get();
+        let Some(session) = &altering.session else {
+            drop(altering);
+            return question(&mut self.connection);
+        };
+        let mut answer = None;
+        session.ask(&mut |connection| {
+            answer = Some(question(connection)?);
+            Ok(())
+        })?;
+        let nothing = || ClientError::Protocol("a question without an answer".to_owned());
+        answer.ok_or_else(nothing)
+    }
+
+    /// Reads the list of tables again if a change of the schema has changed it.
+    fn look_at_changes(&mut self) -> Result<()> {
+        let changes = self.altering.get().changes;
+        let Some((replica, _)) = self.follows.clone().filter(|_| changes != self.changes) else {
+            return Ok(());
+        };
+        self.ahead = Ahead::default();
+        let listed = self.ask(|connection| target_state::listed(connection, &replica));
+        let (tables, copies) = listed.map_err(ApplyError::Target)?;
+        (self.starts.tables, self.starts.copies) = (tables, copies);
+        self.changes = changes;
+        Ok(())
+    }
+
     /// The target's tables for tables of the source that have these OIDs and, now, these names.
     fn found(&mut self, asked: &[(u32, &TableName)]) -> lockstep_client::Result<Vec<Found>> {
-        let copies = &self.starts.copies;
         let of = asked.iter().map(|(oid, name)| {
-            let copied = copies.of(*oid);
+            let copied = self.starts.copies.of(*oid);
             let bound = copied.and_then(|copied| copied.target).unwrap_or(0);
             let before = copied.map_or(*name, |copied| &copied.name);
             serde_json::json!([bound, name.schema, name.table, before.schema, before.table])
         });
         let of = serde_json::Value::from_iter(of).to_string();
-        let rows = self.connection.query_prepared("tables", &[&of])?;
+        let rows = self.ask(|connection| connection.query_prepared("tables", &[&of]))?;
         let mut candidates: Vec<Vec<Named>> = asked.iter().map(|_| Vec::new()).collect();
         for row in &rows {
             let place: usize = field(row, 0)?;
@@ -264,7 +358,7 @@ impl Catalog {
                 of.push(Named::read(row)?);
             }
         }
-        let found = asked.iter().zip(candidates);
+        let (found, copies) = (asked.iter().zip(candidates), &self.starts.copies);
         Ok(found
             .map(|((oid, name), candidates)| choose(copies, *oid, name, candidates))
             .collect())
@@ -296,14 +390,17 @@ impl Catalog {
             let known = self.ahead.described.values();
             let known = known.map(|known| known.table.reach.oid).chain([oid]);
             let known = described::oids(known);
-            let rows = (self.connection).query_prepared("next", &[&oid, &more, &known])?;
+            let rows =
+                self.ask(|connection| connection.query_prepared("next", &[&oid, &more, &known]))?;
             for row in &rows {
                 all.push(Named::read(row)?);
             }
         }
         self.ahead.read += all.len();
-        let tables = all.iter_mut().map(|one| &mut one.table);
-        described::describe(&mut self.connection, tables.collect())?;
+        self.ask(|connection| {
+            let tables = all.iter_mut().map(|one| &mut one.table);
+            described::describe(connection, tables.collect())
+        })?;
         let mut all = all.into_iter();
         let asked = all.next().map(|asked| asked.table).unwrap_or_default();
         let described = all.map(|named| (named.name.clone(), named));
@@ -390,7 +487,13 @@ fn later_start(name: &TableName, there: Option<&Named>) -> Start {
 }
 
 impl Tables for Catalog {
+    fn command(&mut self, content: &[u8], xid: Xid, lsn: Lsn) -> Option<Command> {
+        let (_, publication) = self.follows.as_ref()?;
+        ddl::command(content, publication, xid.0, lsn)
+    }
+
     fn start(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Start> {
+        self.look_at_changes()?;
         if let Some(start) = self.listed_start(source.oid, &source.name) {
             return Ok(start);
         }
@@ -403,6 +506,7 @@ impl Tables for Catalog {
     }
 
     fn table(&mut self, source: &SourceTable, transaction: Lsn) -> Result<Arc<Table>> {
+        self.look_at_changes()?;
         self.ahead.at(transaction);
         self.ahead.asked += 1;
         let known = self.known_ahead(source.oid, &source.name).cloned();

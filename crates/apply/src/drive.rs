@@ -21,7 +21,7 @@ use lockstep_wire::{Lsn, Timeline};
 use tracing::{debug, info, warn};
 
 use crate::batch::Missing;
-use crate::catalog::{Catalog, Open};
+use crate::catalog::{Altering, Catalog, Open};
 use crate::control::{Control, Event, Phase};
 use crate::crew::{Pace, Why};
 use crate::cycle::Past;
@@ -86,6 +86,8 @@ impl<'a> Drive<'a> {
             (opened, catalog.unwrap_or_else(|panic| resume_unwind(panic)))
         });
         let ((mut writers, stands), catalog) = (opened?, catalog?);
+        let altering = Altering::default();
+        let catalog = catalog.following(settings, &altering);
         let first = writers.first_mut();
         let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
         let known = first.known(stands)?;
@@ -108,7 +110,13 @@ impl<'a> Drive<'a> {
         };
         let backends = writers.iter().map(Writer::backend);
         let backends = backends.chain([catalog.backend()]).collect();
-        let pool = Pool::start(writers, MOST_WRITERS + MOST_WAITING, &event_sender, &waker)?;
+        let pool = Pool::start(
+            writers,
+            MOST_WRITERS + MOST_WAITING,
+            &event_sender,
+            &waker,
+            &altering,
+        )?;
         let session = Session::new(begin, Instant::now());
         control.count(|stats| {
             stats.phase = Phase::Applying;

@@ -43,7 +43,10 @@ pub enum ApplyError {
 /// Why a change cannot be applied, and which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
+    /// The table; empty if it is not known.
     pub table: TableName,
+    /// The beginning of the command that changes the schema, if it is one.
+    pub command: Option<String>,
     /// The commit of the source's transaction that holds the change; `0/0` while it is not known.
     pub lsn: Lsn,
     /// The target's error code; None if the change was not tried.
@@ -95,6 +98,9 @@ impl Conflict {
                 "if the source has both rows, its index was dropped there: drop it here, too; else change or \
                  delete the target's row with that key; the change is then tried again by itself"
             }
+            _ if self.command.is_some() => {
+                "make the target such that the command can run there; it is then tried again by itself"
+            }
             _ => "repair the target; the change is then tried again by itself",
         }
     }
@@ -102,9 +108,15 @@ impl Conflict {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "table {} on the target refused a change", self.table)?;
+        match &self.command {
+            Some(_) => write!(f, "the target does not follow a command")?,
+            None => write!(f, "table {} on the target refused a change", self.table)?,
+        }
         if self.lsn.is_valid() {
             write!(f, " of the transaction that committed at {}", self.lsn)?;
+        }
+        if let Some(command) = &self.command {
+            write!(f, ": {command}")?;
         }
         write!(f, ": {}", self.message)?;
         if let Some(detail) = &self.detail {
@@ -136,6 +148,7 @@ impl ApplyError {
             true => Self::Target(error),
             false => Self::Conflict(Box::new(Conflict {
                 table: table.clone(),
+                command: None,
                 lsn: Lsn::INVALID,
                 sqlstate: Some(report.sqlstate.clone()),
                 message: report.message.clone(),
@@ -146,10 +159,38 @@ impl ApplyError {
         }
     }
 
+    /// The error of a command that changes the schema, of which `command` is the beginning.
+    pub fn on_command(command: String, error: ClientError) -> Self {
+        let table = error.refusal().and_then(|report| report.table.clone());
+        let (schema, table) = table.unwrap_or_default();
+        match Self::on_table(&TableName { schema, table }, error) {
+            Self::Conflict(conflict) => Self::Conflict(Box::new(Conflict {
+                command: Some(command),
+                ..*conflict
+            })),
+            other => other,
+        }
+    }
+
+    /// A command that changes the schema and cannot be followed.
+    pub fn not_followed(command: String, message: String, todo: &'static str) -> Self {
+        Self::Conflict(Box::new(Conflict {
+            table: TableName::default(),
+            command: Some(command),
+            lsn: Lsn::INVALID,
+            sqlstate: None,
+            message,
+            detail: None,
+            context: None,
+            todo: Some(todo),
+        }))
+    }
+
     /// A table that the source changes and the target lacks, or that has another shape there.
     pub fn shape(table: &TableName, message: String) -> Self {
         Self::Conflict(Box::new(Conflict {
             table: table.clone(),
+            command: None,
             lsn: Lsn::INVALID,
             sqlstate: None,
             message,
@@ -164,6 +205,7 @@ impl ApplyError {
     pub fn came_in(table: &TableName, columns: &str) -> Self {
         Self::Conflict(Box::new(Conflict {
             table: table.clone(),
+            command: None,
             lsn: Lsn::INVALID,
             sqlstate: None,
             message: format!(

@@ -16,6 +16,8 @@ failpoints! {
     APPLY_AHEAD = "apply-ahead";
     /// A TRUNCATE is made and not committed.
     APPLY_TRUNCATED = "apply-truncated";
+    /// A command has changed the schema, and is not committed.
+    APPLY_ALTERED = "apply-altered";
     /// A batch is made and not committed; next COMMIT is sent.
     APPLY_WRITTEN = "apply-written";
     /// A commit is confirmed; neither the source nor the next writer knows.

@@ -29,6 +29,8 @@ pub enum Fault {
     CoveredInside,
     /// The session reads on although the writers and what is gathered take all memory.
     NeverCrowded,
+    /// What follows a command that changes the schema is read before the command is made.
+    ReadsOnAtCommand,
     /// A cycle goes on with what arrives while it runs.
     CycleHasNoEnd,
     /// A cycle commits what it has handed over before its end.

@@ -41,6 +41,8 @@
 //! | [`table`] | a table of the target, and how it fits the source's |
 //! | [`net`] | net changes of a table with a key; no I/O |
 //! | [`runs`] | changes of a table without one; no I/O |
+//! | [`sql_text`] | statements in the text of a query; no I/O |
+//! | [`ddl`] | commands that change the source's schema, and what the target does with each; no I/O |
 //! | [`batch`] | what is to be done for some transactions; no I/O |
 //! | [`touches`] | which changes of two batches meet; no I/O |
 //! | [`merge`] | from messages to batches; no I/O |
@@ -86,6 +88,7 @@ pub mod control;
 pub mod copies;
 pub mod crew;
 pub mod cycle;
+pub mod ddl;
 mod described;
 mod drive;
 pub mod ending;
@@ -110,6 +113,7 @@ pub mod settings;
 mod source;
 pub mod source_table;
 pub mod spool;
+pub mod sql_text;
 pub mod statements;
 pub mod table;
 pub mod target_state;

@@ -10,15 +10,17 @@
 //! turn it is to commit always has a writer. What it does with a job [`crate::work`] decides. Writers can be
 //! added, and sent to rest: those with the highest numbers take no job then.
 
+use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_client::Canceller;
+use lockstep_client::{Canceller, Connection};
 use lockstep_service::waker::Waker;
 
 use crate::batch::{CommitPoint, Part};
+use crate::catalog::{Altered, Altering};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::turn::{Turn, Waited};
@@ -94,6 +96,7 @@ pub(crate) struct Pool<E> {
     waker: Waker,
     threads: Vec<JoinHandle<()>>,
     cancellers: Vec<Canceller>,
+    altering: Altering,
 }
 
 impl<E: From<News> + Send + 'static> Pool<E> {
@@ -103,6 +106,7 @@ impl<E: From<News> + Send + 'static> Pool<E> {
         most: usize,
         events: &Sender<E>,
         waker: &Waker,
+        altering: &Altering,
     ) -> Result<Self> {
         let (sender, jobs) = mpsc::sync_channel(most);
         let jobs = Arc::new(Mutex::new(jobs));
@@ -118,6 +122,7 @@ impl<E: From<News> + Send + 'static> Pool<E> {
             waker: waker.clone(),
             threads: Vec::new(),
             cancellers: Vec::new(),
+            altering: altering.clone(),
         };
         turn.set_used(writers.len());
         for writer in writers {
@@ -134,7 +139,8 @@ impl<E: From<News> + Send + 'static> Pool<E> {
         self.cancellers.push(writer.canceller()?);
         let mut worker = Worker {
             number: self.threads.len(),
-            writer,
+            writer: Arc::new(Mutex::new(writer)),
+            altering: self.altering.clone(),
             turn: Arc::clone(&self.turn),
             events: self.events.clone(),
             waker: self.waker.clone(),
@@ -195,9 +201,35 @@ impl<E: From<News> + Send + 'static> Pool<E> {
     }
 }
 
+/// A writer, as its thread shares it.
+type SharedWriter = Arc<Mutex<Writer>>;
+
+fn locked(writer: &SharedWriter) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A writer whose open transaction has changed the schema.
+struct AlteredBy(SharedWriter);
+
+impl fmt::Debug for AlteredBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AlteredBy")
+    }
+}
+
+impl Altered for AlteredBy {
+    fn ask(
+        &self,
+        question: &mut dyn FnMut(&mut Connection) -> lockstep_client::Result<()>,
+    ) -> lockstep_client::Result<()> {
+        question(locked(&self.0).asked()?)
+    }
+}
+
 struct Worker<E: From<News>> {
     number: usize,
-    writer: Writer,
+    writer: SharedWriter,
+    altering: Altering,
     turn: Arc<SharedTurn>,
     events: Sender<E>,
     waker: Waker,
@@ -240,7 +272,7 @@ impl<E: From<News>> Worker<E> {
         let number = job.plan.number;
         let is_first = {
             let mut turn = self.turn.get();
-            turn.begin(number, self.writer.backend());
+            turn.begin(number, locked(&self.writer).backend());
             turn.is_first(number)
         };
         let mut work = Work::new(job, is_first);
@@ -291,24 +323,31 @@ impl<E: From<News>> Worker<E> {
             Todo::WaitTurn => Ok(self.wait_turn(before)),
             Todo::Apply(which) => {
                 let pick = Pick::new(which, &work.job().plan);
-                self.writer.apply(part, pick)?;
-                let missing = self.writer.has_missing();
+                let mut writer = locked(&self.writer);
+                writer.apply(part, pick)?;
+                let missing = writer.has_missing();
+                drop(writer);
+                if part.has_command() {
+                    let session = AlteredBy(Arc::clone(&self.writer));
+                    self.altering.altered(Box::new(session));
+                }
                 Ok(Answer::Made { missing })
             }
             Todo::RollBack => {
-                self.writer.roll_back()?;
+                locked(&self.writer).roll_back()?;
                 Ok(Answer::Made { missing: false })
             }
-            Todo::CheckReach => self.writer.reach_is_known(part).map(Answer::Known),
+            Todo::CheckReach => (locked(&self.writer).reach_is_known(part)).map(Answer::Known),
             Todo::AtOnce(commit) => self.at_once(number, part, commit),
             Todo::Commit(commit) => {
                 let flushed = self.turn.is_to_flush(number);
-                let missing = self.writer.commit(commit, part, flushed)?;
+                let missing = locked(&self.writer).commit(commit, part, flushed)?;
+                self.altering.committed();
                 failpoint::APPLY_COMMITTED.reach();
                 Ok(Answer::Committed { flushed, missing })
             }
             Todo::Move(end) => {
-                self.writer.move_to(end)?;
+                locked(&self.writer).move_to(end)?;
                 Ok(Answer::Made { missing: false })
             }
             Todo::Tell => Ok(Answer::Made { missing: false }),
@@ -318,7 +357,8 @@ impl<E: From<News>> Worker<E> {
     /// Makes and commits all changes of a part whose turn it is, if it is small.
     fn at_once(&mut self, number: u64, part: &Part, commit: CommitPoint) -> Result<Answer> {
         let is_to_flush = || self.turn.is_to_flush(number);
-        let Some((flushed, missing)) = self.writer.at_once(part, commit, is_to_flush)? else {
+        let made = locked(&self.writer).at_once(part, commit, is_to_flush)?;
+        let Some((flushed, missing)) = made else {
             return Ok(Answer::NotSmall);
         };
         failpoint::APPLY_COMMITTED.reach();
@@ -331,11 +371,12 @@ impl<E: From<News>> Worker<E> {
             match self.turn.wait(number, ASK_EVERY) {
                 Waited::Reached => return Ok(Answer::Reached),
                 Waited::Failed => return Ok(Answer::Over),
-                Waited::NotYet if !self.writer.is_in_transaction() => {}
+                Waited::NotYet if !locked(&self.writer).is_in_transaction() => {}
                 Waited::NotYet => {
                     let first = self.turn.get().first_backend();
-                    let other = first.filter(|first| *first != self.writer.backend());
-                    if other.map_or(Ok(false), |first| self.writer.holds_up(first))? {
+                    let mut writer = locked(&self.writer);
+                    let other = first.filter(|first| *first != writer.backend());
+                    if other.map_or(Ok(false), |first| writer.holds_up(first))? {
                         return Ok(Answer::InTheWay);
                     }
                 }

@@ -214,6 +214,8 @@ pub struct Session<M> {
     source_end: Lsn,
     heard: Option<Instant>,
     bytes: u64,
+    /// A change of the schema is handed over: nothing more is read before it is made.
+    alters: bool,
     /// A change does not fit: the session ends once what was handed over before is done.
     misfit: Option<ApplyError>,
     cycles: Option<Cycles>,
@@ -246,6 +248,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             source_end: Lsn::INVALID,
             heard: None,
             bytes: 0,
+            alters: false,
             misfit: None,
             cycles: (begin.cycles).map(|(every, past)| Cycles::new(every, past, now)),
             is_full: false,
@@ -310,6 +313,12 @@ impl<M: AsRef<[u8]>> Session<M> {
             return Next::End(Some(error));
         }
         self.tell_if_due(now);
+        if self.alters && self.handed > 0 {
+            return Next::Wait(STATUS_EVERY);
+        }
+        if std::mem::take(&mut self.alters) {
+            self.merger.look_again();
+        }
         if self.merger.is_full() {
             return self.hand_over();
         }
@@ -334,7 +343,7 @@ impl<M: AsRef<[u8]>> Session<M> {
     /// Another message may be taken before [`Session::next`] is asked again.
     pub fn reads(&self) -> bool {
         let is_full = self.merger.is_full() || self.is_crowded();
-        !(is_full || self.held.is_some() || self.misfit.is_some())
+        !(is_full || self.alters || self.held.is_some() || self.misfit.is_some())
     }
 
     /// Nothing more has arrived.
@@ -685,6 +694,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         }
         self.actions.push_back(Action::Behind);
         self.in_flight += part.memory;
+        self.alters |= part.has_command() && self.fault != Some(Fault::ReadsOnAtCommand);
         self.part(part);
     }
 

@@ -32,6 +32,8 @@ pub struct Settings {
     /// The slot on the source, with plugin pgoutput.
     pub slot: String,
     pub publications: Vec<String>,
+    /// Changes of the source's schema are followed: its event triggers write them into the stream.
+    pub ddl: bool,
     /// What the replica's publication should be; None if nobody minds.
     pub published: Option<Arc<dyn Published>>,
     /// The name of each replication origin on the target begins so; the replica owns them.

@@ -95,10 +95,13 @@ impl Source {
     /// Everything that commits after `from`, or after what the slot confirms if that is later.
     pub fn stream(self, settings: &Settings, from: Lsn) -> Result<Stream> {
         let publications = publication_names(&settings.publications).map_err(ApplyError::Source)?;
-        let options = [
+        let mut options = vec![
             ("proto_version", "1".to_owned()),
             ("publication_names", publications),
         ];
+        if settings.ddl {
+            options.push(("messages", "true".to_owned()));
+        }
         let stream = self.connection.start(&settings.slot, from, &options);
         stream.map_err(ApplyError::Source)
     }

@@ -8,6 +8,7 @@
 //! Each commit adds a row, and passed ones are deleted now and then. One row that is updated would
 //! be slow to find while an old snapshot keeps its dead versions.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_client::quote::sql_literal;
@@ -15,7 +16,10 @@ use lockstep_client::{ClientError, Connection, field};
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::batch::Closing;
+use crate::copies::{Copied, Copies};
 use crate::cycle::{Past, Running};
+use crate::merge::Start;
+use crate::names::TableName;
 
 /// The statements that keep a position, for the transaction whose changes end there. `tidy`: they
 /// delete what was kept before.
@@ -187,6 +191,31 @@ pub fn fail_cycle(
 
 fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where each of a replica's tables starts, by its name, and which table of the target it is.
+pub type Listed = (BTreeMap<TableName, Start>, Copies);
+
+/// The replica's tables, as the session sees them.
+pub fn listed(connection: &mut Connection, replica: &str) -> Result<Listed, ClientError> {
+    let sql = "SELECT schema_name, table_name, CASE WHEN state = 'copied' THEN start_lsn END, source_oid, \
+                   target_oid \
+               FROM lockstep.table_copy WHERE replica OPERATOR(pg_catalog.=) $1";
+    let (mut starts, mut copies) = (BTreeMap::new(), Vec::new());
+    for row in connection.query_with(sql, &[&replica])? {
+        let name = TableName {
+            schema: field(&row, 0)?,
+            table: field(&row, 1)?,
+        };
+        if let Some(source) = field::<Option<u32>>(&row, 3)? {
+            let target = field(&row, 4)?;
+            let name = name.clone();
+            copies.push((source, Copied { name, target }));
+        }
+        let start = field::<Option<Lsn>>(&row, 2)?.map_or(Start::Never, Start::At);
+        starts.insert(name, start);
+    }
+    Ok((starts, copies.into_iter().collect()))
 }
 
 /// The newest cycle that the target has committed.

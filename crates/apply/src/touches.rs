@@ -58,7 +58,7 @@ impl Touches {
         for step in &part.steps {
             match step {
                 Step::Change { table, set } => touches.add_set(table, set)?,
-                Step::Truncate { .. } => return None,
+                Step::Truncate { .. } | Step::Command(_) => return None,
             }
         }
         Some(touches)

@@ -12,6 +12,7 @@
 //! be used again: the next one begins where the origins stand.
 
 mod at_once;
+mod command;
 mod deletes;
 mod given;
 mod inserts;
@@ -30,6 +31,7 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, MOST_ROWS, before, chunks, keeps, updated, values};
 
 use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::catalog;
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
@@ -103,6 +105,8 @@ pub struct Writer {
     named: u64,
     /// The statement that ends a small part is prepared.
     ends: bool,
+    /// Questions about tables are prepared.
+    asks: bool,
     in_transaction: bool,
     /// The last step has deleted rows and inserted them again.
     made_anew: bool,
@@ -274,6 +278,7 @@ impl Writer {
             prepared: HashMap::new(),
             named: 0,
             ends: false,
+            asks: false,
             in_transaction: false,
             made_anew: false,
             replica: settings.replica.clone(),
@@ -327,11 +332,20 @@ impl Writer {
             self.step(step, pick, before)?;
             before += match step {
                 Step::Change { set, .. } => set.len(),
-                Step::Truncate { .. } => 0,
+                Step::Truncate { .. } | Step::Command(_) => 0,
             };
             steps = rest;
         }
         Ok(())
+    }
+
+    /// The connection, for questions about tables as the open transaction sees them.
+    pub fn asked(&mut self) -> lockstep_client::Result<&mut Connection> {
+        if !self.asks {
+            catalog::prepare(&mut self.connection)?;
+            self.asks = true;
+        }
+        Ok(&mut self.connection)
     }
 
     pub fn is_in_transaction(&self) -> bool {
@@ -497,6 +511,7 @@ impl Writer {
                 failpoint::APPLY_TRUNCATED.reach();
                 Ok(())
             }
+            Step::Command(command) => self.command(command),
         }
     }
 
@@ -760,7 +775,7 @@ impl Writer {
         if self.prepared.len() + more > MOST_PREPARED {
             self.connection.execute("DEALLOCATE ALL")?;
             self.prepared.clear();
-            self.ends = false;
+            (self.ends, self.asks) = (false, false);
         }
         Ok(())
     }

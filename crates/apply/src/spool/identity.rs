@@ -28,6 +28,8 @@ pub struct Owner {
     pub slot: String,
     pub publications: Vec<String>,
     pub origin: String,
+    /// The stream has changes of the schema.
+    pub ddl: bool,
 }
 
 impl Owner {
@@ -39,6 +41,7 @@ impl Owner {
             slot: settings.slot.clone(),
             publications: settings.publications.clone(),
             origin: settings.origin.clone(),
+            ddl: settings.ddl,
         }
     }
 }
@@ -66,6 +69,7 @@ impl Identity {
             slot,
             publications,
             origin,
+            ddl,
         } = &self.owner;
         let value = json!({
             "replica": replica,
@@ -73,6 +77,7 @@ impl Identity {
             "slot": slot,
             "publications": publications,
             "origin": origin,
+            "ddl": ddl,
             "source": self.source,
             "timeline": self.timeline.map(Timeline::get),
             "history": self.history.as_deref().map(written_history),
@@ -106,6 +111,8 @@ impl Identity {
                 slot: text("slot")?,
                 publications: names.ok_or_else(|| wrong("publications"))?,
                 origin: text("origin")?,
+                // An older version knows of none.
+                ddl: field("ddl").as_bool().unwrap_or(false),
             },
             source: text("source")?,
             timeline,
@@ -154,6 +161,7 @@ mod tests {
                     slot: "s".to_owned(),
                     publications: vec!["p".to_owned(), "q".to_owned()],
                     origin: "o".to_owned(),
+                    ddl: timeline.is_some(),
                 },
                 source: "host=/a".to_owned(),
                 timeline,

@@ -69,6 +69,10 @@ pub struct CreateArgs {
     /// one commit a cycle; needs a spool then. 0: apply changes as they come
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = frequency)]
     frequency: Duration,
+    /// Follow changes of the schema: event triggers on the source write each command into the stream, and the
+    /// target runs it at its place. Needs a superuser on the source
+    #[arg(long)]
+    ddl: bool,
     /// Leave out large objects, which PostgreSQL does not replicate
     #[arg(long)]
     skip_large_objects: bool,
@@ -110,6 +114,7 @@ pub fn run(args: &CreateArgs) -> Result<()> {
         bytes_per_s: Some(args.bandwidth).filter(|bytes| *bytes > 0),
         skip_large_objects: args.skip_large_objects,
         frequency: args.frequency,
+        ddl: args.ddl,
     };
     let mut told = Told::new(args.output);
     let created = create(&options, &mut told);
@@ -123,6 +128,9 @@ pub fn run(args: &CreateArgs) -> Result<()> {
             ));
             if !args.frequency.is_zero() {
                 output::print(&format!("it {}", frequency_words(args.frequency)));
+            }
+            if args.ddl {
+                output::print("it follows changes of the schema");
             }
         }
         (Output::Text, Err(_)) => {}

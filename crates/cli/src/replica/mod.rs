@@ -46,7 +46,9 @@ pub enum ReplicaCommand {
     /// Make a replica disconnect until it is resumed; the source keeps WAL for it
     Pause(run::PauseArgs),
     /// End a pause, and make a replica that a change has stopped try again now
-    Resume(run::PauseArgs),
+    ///
+    /// With --made-by-hand a command of the source that cannot be repeated (--ddl) counts as made.
+    Resume(run::ResumeArgs),
     /// Show a replica's cycles, the newest first, and the one that runs
     ///
     /// A replica with a frequency moves its target from one state of the source to the next in one commit
@@ -132,7 +134,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Run(args) => run::run(args),
         ReplicaCommand::Start(args) => start::run(args),
         ReplicaCommand::Pause(args) => run::pause(args, true),
-        ReplicaCommand::Resume(args) => run::pause(args, false),
+        ReplicaCommand::Resume(args) => run::resume(args),
         ReplicaCommand::History(args) => cycles::history(args),
         ReplicaCommand::Force(args) => cycles::force(args),
         ReplicaCommand::Alter(args) => cycles::alter(args),

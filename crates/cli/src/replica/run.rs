@@ -16,6 +16,7 @@ use lockstep_replica::state::ReplicaState;
 use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::{amount, output};
+use lockstep_wire::Lsn;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info};
@@ -75,6 +76,17 @@ pub struct PauseArgs {
     name: String,
     #[command(flatten)]
     target: super::TargetArgs,
+}
+
+/// `lockstep replica resume`
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    of: PauseArgs,
+    /// Position of a command of the source, as the replica's error names it, which somebody has made on the
+    /// target by hand: it is not run there
+    #[arg(long, value_name = "LSN")]
+    made_by_hand: Option<Lsn>,
 }
 
 /// Memory for changes, as text.
@@ -192,6 +204,22 @@ pub(super) fn on_signals(wanted: &[i32], told: impl Fn(i32) + Send + 'static) ->
         }
     });
     Ok(())
+}
+
+pub fn resume(args: &ResumeArgs) -> Result<()> {
+    if let Some(command) = args.made_by_hand {
+        let target = conninfo("--target", &args.of.target.target)?;
+        let state = ReplicaState::find(&target).map_err(failed)?;
+        let kept = state.map(|mut state| state.set_made_by_hand(&args.of.name, command));
+        if !kept.transpose().map_err(failed)?.unwrap_or(false) {
+            let words = format!(
+                "the target has no replica \"{}\" that follows changes of the schema (--ddl)",
+                args.of.name
+            );
+            return Err(Failure::Usage(words).into());
+        }
+    }
+    pause(&args.of, false)
 }
 
 pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::copy::progress::Moment;
 use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, ReplicaError, Result};
+use crate::lifecycle::capture;
 use crate::lifecycle::exporter::{
     Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked,
 };
@@ -56,6 +57,8 @@ pub struct CreateOptions {
     pub skip_large_objects: bool,
     /// Time from the beginning of one cycle to that of the next; zero: changes are applied as they come.
     pub frequency: Duration,
+    /// Changes of the source's schema are followed.
+    pub ddl: bool,
 }
 
 /// What came of it.
@@ -80,6 +83,7 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
         options.subsets.clone(),
         options.skip_large_objects,
     )?;
+    facts.ddl = options.ddl;
     facts.source.system_id = system_id(&mut source).map_err(ReplicaError::Source)?;
     facts.target.system_id = system_id(&mut target).map_err(ReplicaError::Target)?;
     let programs = Programs::find(facts.source.version, facts.target.version).ok();
@@ -96,6 +100,11 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     check_replica_name(&options.name)?;
     if options.jobs == 0 {
         return Err(ReplicaError::Usage("at least one job is needed".to_owned()));
+    }
+    if options.ddl && !options.subsets.is_empty() {
+        let words = "--ddl does not go with --where or --columns: which rows and columns of a new or altered \
+                     table are wanted is not known";
+        return Err(ReplicaError::Usage(words.to_owned()));
     }
     let begun = match ReplicaState::find(&options.target)? {
         Some(mut state) => state.replica(&options.name)?,
@@ -178,6 +187,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         resumes: 0,
         frequency: options.frequency,
         forces: 0,
+        ddl: options.ddl,
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
@@ -204,6 +214,15 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     }
     if replica.frequency != options.frequency {
         return refused("was begun with another frequency");
+    }
+    if replica.ddl != options.ddl {
+        return refused("was begun with another choice of --ddl");
+    }
+    if replica.ddl && replica.phase > Phase::Preparing {
+        return refused(
+            "follows changes of the schema, and its creation was interrupted, so that the schema may be another \
+             by now",
+        );
     }
     if replica.excluded() != options.excluded {
         return refused("was begun with other exclusions");
@@ -301,6 +320,7 @@ impl Run<'_> {
             if !self.publish(watcher)? {
                 continue;
             }
+            self.capture()?;
             failpoint::CREATE_PUBLISHED.reach();
             let (source, slot) = (&self.options.source, &self.replica.slot);
             let Some(made) = export(source, slot, false, &self.wanted()?, watcher)? else {
@@ -321,6 +341,18 @@ impl Run<'_> {
         self.replica.start = Some(start);
         self.exporter = Some(exporter);
         Ok(())
+    }
+
+    /// Lets the source write changes of its schema into the stream, if they are wanted. The slot comes later,
+    /// so none is missing.
+    fn capture(&mut self) -> Result<()> {
+        if !self.replica.ddl {
+            return Ok(());
+        }
+        let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
+        source.execute(SILENT).map_err(ReplicaError::Source)?;
+        let key = capture::install(&mut source, &self.replica).map_err(ReplicaError::Source)?;
+        self.state.set_ddl_key(&self.replica.name, &key)
     }
 
     /// The publication as the slot begins with it, for the state.

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `capture` | the source's event triggers, which write changes of the schema into the stream |
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
 //! | [`finish`] | what follows the rows and the sequences: materialized views, statistics |
 //! | `setval` | sets the target's sequences to the source's values |
@@ -16,6 +17,7 @@
 //! | [`promote`] | does a promotion |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 
+pub(crate) mod capture;
 pub mod create;
 pub mod daemon;
 pub(crate) mod exporter;

@@ -83,7 +83,7 @@ pub struct Promoted {
     /// How far the source's WAL went when something was last heard of it, if that is known to be further.
     pub source_end: Option<Lsn>,
     /// What the source keeps of the replica, and the commands that remove it there.
-    pub left: Option<(Replica, [String; 2])>,
+    pub left: Option<(Replica, Vec<String>)>,
     /// The source keeps it because its slot has what the target lacks.
     pub has_more: bool,
     /// Why sessions of the target still begin read-only.

@@ -8,6 +8,7 @@ use lockstep_client::{ClientError, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
+use crate::lifecycle::capture;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, ReplicaState};
 use crate::status::source::{other_place, place, source_of};
@@ -75,6 +76,9 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
             })?;
         }
         failpoint::DROP_SLOT.reach();
+        if replica.ddl {
+            session.execute(&capture::removal(replica))?;
+        }
         let publication = identifier("publication", &replica.publication)?;
         session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))?;
         Ok(None)
@@ -86,17 +90,21 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
 }
 
 /// What removes the replica from its source, as commands for the database that it was made from.
-pub fn left_on_source(replica: &Replica) -> Result<[String; 2]> {
-    let parts = || -> Result<[String; 2], ClientError> {
+pub fn left_on_source(replica: &Replica) -> Result<Vec<String>> {
+    let parts = || -> Result<Vec<String>, ClientError> {
         let slot = sql_literal("slot", &replica.slot)?;
         let publication = identifier("publication", &replica.publication)?;
-        Ok([
+        let mut commands = vec![
             format!(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = \
                     {slot};"
             ),
             format!("DROP PUBLICATION IF EXISTS {publication};"),
-        ])
+        ];
+        if replica.ddl {
+            commands.push(capture::removal(replica));
+        }
+        Ok(commands)
     };
     parts().map_err(ReplicaError::Source)
 }

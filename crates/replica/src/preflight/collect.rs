@@ -189,7 +189,9 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     }
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
-    let acting = "SELECT evtname FROM pg_event_trigger WHERE evtenabled IN ('A', 'R')";
+    let acting = "SELECT evtname FROM pg_event_trigger WHERE evtenabled IN ('A', 'R') \
+                  AND evtfoid NOT IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n \
+                      ON n.oid = p.pronamespace WHERE n.nspname = 'lockstep')";
     facts.event_triggers = texts(source, acting)?.into_iter().collect();
     let schemas = json_array(&facts.excluded.schemas);
     let to_make = source.query_with(&with_namespaces(TO_MAKE), &[&schemas])?;

@@ -45,6 +45,8 @@ pub struct Facts {
     pub foreign_keys: Vec<ForeignKey>,
     /// Large objects may be left out.
     pub skip_large_objects: bool,
+    /// Changes of the source's schema are to be followed.
+    pub ddl: bool,
     /// This machine has no pg_dump and pg_restore that know both servers.
     pub lacks_programs: bool,
     /// The pg_dump that would write options of the source's columns that the target refuses.

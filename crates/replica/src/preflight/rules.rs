@@ -644,6 +644,24 @@ fn acting(facts: &Facts, found: &mut Findings) {
          what is applied",
         "ALTER TABLE ... ENABLE RULE, which lets them act on the source only, or exclude it",
     );
+    if facts.ddl && !facts.source.superuser {
+        let says = format!(
+            "role \"{}\" is no superuser, and only superusers may create the event triggers that tell of \
+             changes of the schema",
+            facts.source.role
+        );
+        let todo = "connect to the source as a superuser, or leave --ddl out";
+        found.error("source", says, todo);
+    }
+    if facts.ddl && !facts.target.superuser {
+        let says = format!(
+            "role \"{}\" is no superuser: a command of a role that it is no member of will stop the replica",
+            facts.target.role
+        );
+        let todo =
+            "connect to the target as a superuser, or GRANT it each role that changes the schema";
+        found.warning("target", says, todo);
+    }
     // From 17 on event_triggers keeps them silent for who may set it.
     if !facts.event_triggers.is_empty() && facts.target.version < 170_000 {
         let says = format!(

@@ -663,6 +663,13 @@ fn what_acts_or_is_left_out_is_looked_at() {
             "ALTER EVENT TRIGGER",
             |f| f.event_triggers = vec!["et".to_owned()],
         ),
+        (Error, "source", "is no superuser", "leave --ddl out", |f| {
+            (f.ddl, f.source.superuser) = (true, false);
+        }),
+        (Warning, "target", "will stop the replica", "GRANT", |f| {
+            f.ddl = true;
+            f.source.superuser = true;
+        }),
         (Warning, "source", "7 large objects", "left out", |f| {
             f.large_objects = 7;
             f.skip_large_objects = true;

@@ -37,6 +37,20 @@ pub fn numbers(list: &str) -> Vec<u32> {
         .collect()
 }
 
+/// A line of the list is that of an event trigger of a replica, which is the source's alone.
+pub fn is_of_replica(line: &str) -> bool {
+    let name = line
+        .split_once(" EVENT TRIGGER - lockstep_")
+        .map(|(_, rest)| rest);
+    let name = name.and_then(|rest| rest.split_whitespace().next());
+    let ends = ["_1d", "_2d", "_1s", "_2s"];
+    let number = name.and_then(|name| ends.iter().find_map(|end| name.strip_suffix(end)));
+    let number = number.and_then(|name| name.rsplit_once('_'));
+    number.is_some_and(|(_, digits)| {
+        digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    })
+}
+
 /// An entry as pg_restore prints it alone as a script. None if it is nothing that can be made.
 pub fn parsed(printed: &str) -> Option<Entry> {
     let key = printed
@@ -95,6 +109,27 @@ mod tests {
             "pg_restore: warning: errors ignored on restore: 1\n"
         ));
         assert!(!went_on("pg_restore: error: connection to server failed"));
+    }
+
+    #[test]
+    fn event_triggers_of_replicas_are_known() {
+        for (line, ours) in [
+            (
+                "3196; 3466 16403 EVENT TRIGGER - lockstep_app_0a1b2c3d_2d postgres",
+                true,
+            ),
+            (
+                "3196; 3466 16403 EVENT TRIGGER - lockstep_of_mine postgres",
+                false,
+            ),
+            ("3196; 3466 16403 EVENT TRIGGER - mine postgres", false),
+            (
+                "3196; 2606 16403 TABLE public lockstep_app_0a1b2c3d_2d postgres",
+                false,
+            ),
+        ] {
+            assert_eq!(is_of_replica(line), ours, "{line}");
+        }
     }
 
     #[test]

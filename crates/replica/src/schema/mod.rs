@@ -235,6 +235,12 @@ impl Programs {
                 )
             }
         };
+        if let Section::PostData(_) = section {
+            let list = self.list(file)?;
+            let chosen = file.with_extension("chosen");
+            std::fs::write(&chosen, list).map_err(|error| refused(what, &error.to_string()))?;
+            command.arg(format!("--use-list={}", chosen.display()));
+        }
         command.arg(file);
         let output = output(what, &mut command, || begun.reach())?;
         let words = String::from_utf8_lossy(&output.stderr);
@@ -247,13 +253,20 @@ impl Programs {
 
     /// Numbers of the entries of the section after the data.
     pub fn entries(&self, file: &Path) -> Result<Vec<u32>> {
+        Ok(entries::numbers(&self.list(file)?))
+    }
+
+    /// The entries of the section after the data, without event triggers of replicas.
+    fn list(&self, file: &Path) -> Result<String> {
         let mut command = Command::new(&self.restore);
         command
             .args(NO_MORE)
             .args(["--section=post-data", "--list"]);
         command.arg(file);
         let list = run("list what the schema has", command)?;
-        Ok(entries::numbers(&String::from_utf8_lossy(&list)))
+        let list = String::from_utf8_lossy(&list);
+        let chosen = list.lines().filter(|line| !entries::is_of_replica(line));
+        Ok(chosen.map(|line| format!("{line}\n")).collect())
     }
 
     /// An entry of a dump as SQL. None if it is nothing that can be made.

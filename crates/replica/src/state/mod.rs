@@ -11,6 +11,7 @@
 //! | `lockstep.unmade` | object of the source that the copy could not make, or sequence that is not set; see `state/unmade.rs` | none |
 //! | `lockstep.attached` | partition of the source that was not copied; see `state/attached.rs` | none |
 //! | `lockstep.cycle` | cycle that has ended; see `state/cycles.rs` | all |
+//! | `lockstep.ddl` | replica that follows changes of the schema; see `state/ddl.rs` | none |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
@@ -31,6 +32,7 @@
 
 mod attached;
 mod cycles;
+mod ddl;
 pub mod failpoint;
 mod hold;
 mod home;
@@ -168,6 +170,8 @@ pub struct Replica {
     pub frequency: Duration,
     /// Number of times that a cycle was asked for.
     pub forces: u64,
+    /// Changes of the source's schema are followed.
+    pub ddl: bool,
 }
 
 impl Replica {
@@ -312,9 +316,9 @@ impl ReplicaState {
         let sql = format!(
             "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \
                  source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase, \
-                 frequency_ms) \
+                 frequency_ms, ddl) \
              SELECT $1, $2, $3, $4, $5, $6, $7, ARRAY(SELECT json_array_elements_text($8)), \
-                 ARRAY(SELECT json_array_elements_text($9)), $10, $12::bigint RETURNING name) {}",
+                 ARRAY(SELECT json_array_elements_text($9)), $10, $12::bigint, $13::boolean RETURNING name) {}",
             subsets::add("added", "$11")
         );
         let (schemas, tables) = (
@@ -338,6 +342,7 @@ impl ReplicaState {
                     &replica.phase.text(),
                     &subsets,
                     &cycles::whole_ms(replica.frequency),
+                    &replica.ddl,
                 ],
             )
             .map_err(ReplicaError::Target)?;
@@ -349,7 +354,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT name, source, system_id, source_database, slot, publication, origin, \
                  array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                 start_lsn, paused, resumes, {}, frequency_ms, forces \
+                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl \
              FROM lockstep.replica AS r ORDER BY name",
             subsets::OF_REPLICA
         );
@@ -579,6 +584,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         subsets: subsets::from_json(&text(13)?)?,
         frequency: Duration::from_millis(field(row, 14).map_err(ReplicaError::Target)?),
         forces: field(row, 15).map_err(ReplicaError::Target)?,
+        ddl: field(row, 16).map_err(ReplicaError::Target)?,
     })
 }
 

@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 17] = [
+const VERSIONS: [&str; 18] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -185,6 +185,14 @@ ALTER TABLE lockstep.replica ADD applied_commit timestamptz, ADD promote_lsn pg_
 ",
     "
 ALTER TABLE lockstep.replica ADD switchover text;
+",
+    "
+ALTER TABLE lockstep.replica ADD ddl boolean NOT NULL DEFAULT false;
+CREATE TABLE lockstep.ddl (
+    replica text PRIMARY KEY REFERENCES lockstep.replica ON DELETE CASCADE,
+    key bytea NOT NULL,
+    made_by_hand pg_lsn
+);
 ",
 ];
 

@@ -39,7 +39,7 @@ WITH found AS (
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'lockstep'
         AND c.relname IN ('state_version', 'replica', 'table_copy', 'hold', 'subset', 'apply_position',
-            'publication', 'unmade', 'cycle', 'attached')
+            'publication', 'unmade', 'cycle', 'attached', 'ddl')
 )
 SELECT f.what, r.rolname, current_user, r.rolsuper OR r.rolname = current_user, f.reading, f.writing,
     (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user)

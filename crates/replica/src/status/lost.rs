@@ -51,6 +51,29 @@ pub enum Why {
     NoColumns(Vec<String>),
 }
 
+impl Why {
+    /// Whether a replica that follows changes of the schema will not come to it by itself: the source is
+    /// ahead of what is applied.
+    pub fn stays(&self) -> bool {
+        match self {
+            Self::Missing
+            | Self::RenamedHere(_)
+            | Self::ReplacedHere
+            | Self::Unlogged
+            | Self::Doubted(_)
+            | Self::Unpublished
+            | Self::Uncopied => true,
+            Self::Gone
+            | Self::Renamed(_)
+            | Self::Replaced
+            | Self::NoPartition
+            | Self::Older(..)
+            | Self::PerhapsOlder(..)
+            | Self::NoColumns(_) => false,
+        }
+    }
+}
+
 /// A table of a publication with the columns that are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {

@@ -166,6 +166,7 @@ fn begun(name: &str, new: &Conninfo, server: &mut Connection) -> Result<Replica>
         resumes: 0,
         frequency: std::time::Duration::ZERO,
         forces: 0,
+        ddl: false,
     })
 }
 

@@ -110,6 +110,7 @@ impl Pair {
             target: conninfo(&self.target),
             slot: SLOT.to_owned(),
             publications: vec!["everything".to_owned()],
+            ddl: false,
             published: None,
             origin: "replica_r1".to_owned(),
             replica: NAME.to_owned(),

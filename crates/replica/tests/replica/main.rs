@@ -21,6 +21,7 @@ mod attached;
 mod collations;
 mod create;
 mod cycles;
+mod ddl;
 mod event_triggers;
 mod exporter;
 mod failpoints;
@@ -200,6 +201,7 @@ fn create_options(source: Conninfo, target: Conninfo) -> CreateOptions {
         bytes_per_s: None,
         skip_large_objects: false,
         frequency: Duration::ZERO,
+        ddl: false,
     }
 }
 
@@ -223,6 +225,7 @@ fn begun(name: &str, of_source: &str) -> Replica {
         resumes: 0,
         frequency: Duration::ZERO,
         forces: 0,
+        ddl: false,
     }
 }
 

@@ -54,6 +54,7 @@ fn replica(name: &str) -> Replica {
         resumes: 0,
         frequency: Duration::ZERO,
         forces: 0,
+        ddl: false,
     }
 }
 
@@ -294,11 +295,11 @@ pub const VERSION_1: &str = "
         DROP cycle_remaining_ms, DROP cycle_bytes, DROP cycle_lsn, DROP cycle_next_ms,
         DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by,
         DROP applied_commit, DROP promote_lsn, DROP promote_loses, DROP promote_sequences,
-        DROP promote_left, DROP promoted_lsn, DROP promoted_at, DROP switchover;
+        DROP promote_left, DROP promoted_lsn, DROP promoted_at, DROP switchover, DROP ddl;
     ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
         DROP target_oid, DROP doubt;
     DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,
-        lockstep.unmade, lockstep.cycle, lockstep.attached;
+        lockstep.unmade, lockstep.cycle, lockstep.attached, lockstep.ddl;
     ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
     UPDATE lockstep.state_version SET version = 1";
 

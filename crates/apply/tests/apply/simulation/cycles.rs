@@ -48,6 +48,7 @@ impl World {
         let Some(session) = &mut self.session else {
             return Ok(Next::Again);
         };
+        self.catalog.version = self.target.newest_version();
         let next = session.begin_cycle(received, &mut self.catalog, self.now)?;
         if session.running().is_some() {
             self.holding.begin_cycle(received);

@@ -16,6 +16,7 @@
 //! | a hold that is acknowledged is one | each hold |
 //! | jobs and memory stay within their limits | each job, each message |
 //! | with a frequency: each commit is the next cycle, none begins too early or takes what came after its beginning, and each request for one is answered | each commit, each beginning, at the end |
+//! | a command is made while nobody else has a transaction open, and each change has the shape that its tables have by then | each command, each change |
 //! | everything arrives | at the end |
 //!
 //! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N; `SHOW=1` says
@@ -61,7 +62,7 @@ fn what_is_held_back_in_a_cycle_is_the_next_ones() {
 }
 
 /// Each planted fault, seeds within which it is found, and what is said then.
-const PLANTS: [(Plant, u64, &str); 15] = [
+const PLANTS: [(Plant, u64, &str); 16] = [
     (Plant::In(Fault::CommitsOutOfTurn), 100, "after a commit"),
     (
         Plant::In(Fault::FlushedIsApplied),
@@ -97,6 +98,11 @@ const PLANTS: [(Plant, u64, &str); 15] = [
         Plant::In(Fault::CycleCommitsParts),
         100,
         "outside of a cycle",
+    ),
+    (
+        Plant::In(Fault::ReadsOnAtCommand),
+        200,
+        "nothing is in the way",
     ),
     (Plant::ForgetsCycles, 100, "is committed as"),
     (Plant::OriginAlone, 200, "flushed, durable is"),

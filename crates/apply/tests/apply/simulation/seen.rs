@@ -25,10 +25,12 @@ pub struct Seen {
     pub more_writers: u64,
     pub fewer_writers: u64,
     pub no_room: u64,
+    /// Commands that were handed over.
+    pub commands: u64,
 }
 
 impl Seen {
-    fn numbers(&self) -> [u64; 20] {
+    fn numbers(&self) -> [u64; 21] {
         [
             self.commits,
             self.ahead,
@@ -50,6 +52,7 @@ impl Seen {
             self.more_writers,
             self.fewer_writers,
             self.no_room,
+            self.commands,
         ]
     }
 
@@ -78,5 +81,6 @@ impl Seen {
         self.more_writers += more.more_writers;
         self.fewer_writers += more.fewer_writers;
         self.no_room += more.no_room;
+        self.commands += more.commands;
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use lockstep_apply::ddl::PREFIX;
 use lockstep_wire::Lsn;
 use lockstep_wire::logical::{
     Column, Commit, Message, Old, Relation, ReplicaIdentity, TruncateOptions, Tuple, Value, Xid,
@@ -22,6 +23,8 @@ pub struct Rows {
     pub keyed: BTreeMap<(u32, String), String>,
     /// Rows of the table without a key, and how often each is there.
     pub log: BTreeMap<String, u32>,
+    /// Number of commands that have changed the shape of all tables.
+    pub version: u32,
 }
 
 impl Rows {
@@ -115,15 +118,18 @@ pub struct Writer<'a> {
     pub rows: Rows,
     pub history: Vec<Transaction>,
     logged: u32,
+    /// Says where commands are, if there are some.
+    commands: Option<Rng>,
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(rng: &'a mut Rng) -> Self {
+    pub fn new(rng: &'a mut Rng, commands: Option<Rng>) -> Self {
         Self {
             rng,
             rows: Rows::default(),
             history: Vec::new(),
             logged: 0,
+            commands,
         }
     }
 
@@ -145,8 +151,10 @@ impl<'a> Writer<'a> {
             commit,
         )];
         for _ in 0..changes {
+            messages.extend(self.command(commit));
             messages.extend(self.change(commit));
         }
+        messages.extend(self.command(commit));
         messages.push(message(
             &Message::Commit(Commit {
                 commit_lsn: commit,
@@ -161,6 +169,24 @@ impl<'a> Writer<'a> {
             messages,
             after: self.rows.clone(),
         });
+    }
+
+    /// Now and then a command.
+    fn command(&mut self, at: Lsn) -> Option<Vec<u8>> {
+        let commands = self.commands.as_mut()?;
+        if commands.u32(0..12) > 0 {
+            return None;
+        }
+        self.rows.version += 1;
+        Some(message(
+            &Message::Message {
+                transactional: true,
+                lsn: at,
+                prefix: PREFIX,
+                content: b"",
+            },
+            at,
+        ))
     }
 
     fn change(&mut self, at: Lsn) -> Option<Vec<u8>> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lockstep_apply::batch::{Closing, CommitPoint, Part, Set, Step};
+use lockstep_apply::ddl::{Captured, Command, Todo};
 use lockstep_apply::error::{ApplyError, Conflict, Result};
 use lockstep_apply::merge::{Start, Tables};
 use lockstep_apply::order::{Changes, Plan};
@@ -16,6 +17,7 @@ use lockstep_apply::work::Which;
 use lockstep_client::ClientError;
 use lockstep_client::error::{Refusal, Step as Asked};
 use lockstep_wire::Lsn;
+use lockstep_wire::logical::Xid;
 
 use super::source::{KEYED, LOG, Rows, UNIQUE};
 
@@ -42,6 +44,8 @@ pub struct Open {
     keyed: BTreeMap<(u32, String), Option<String>>,
     log: BTreeMap<String, i64>,
     locks: BTreeSet<Thing>,
+    /// Commands that it has made.
+    commands: u32,
     /// Steps of the part that are made.
     steps: usize,
     pub missing: u64,
@@ -78,6 +82,7 @@ fn text(row: &OwnedRow, place: usize) -> String {
 fn conflict(table: &Table, message: &str) -> ApplyError {
     ApplyError::Conflict(Box::new(Conflict {
         table: table.name.clone(),
+        command: None,
         lsn: Lsn::INVALID,
         sqlstate: Some("23505".to_owned()),
         message: message.to_owned(),
@@ -146,7 +151,7 @@ impl Target {
         for (number, step) in part.steps.iter().enumerate() {
             let changes = match step {
                 Step::Change { set, .. } => set.len(),
-                Step::Truncate { .. } => 0,
+                Step::Truncate { .. } | Step::Command(_) => 0,
             };
             let open = self.open[writer].get_or_insert_default();
             if number >= open.steps {
@@ -177,7 +182,11 @@ impl Target {
                 }
                 return Made::All;
             }
+            Step::Command(_) => return self.command(writer),
         };
+        if table.attributes != self.version(writer) {
+            return Made::Refused(conflict(table, "a row of another shape"));
+        }
         let rows = |rows: &[OwnedRow]| -> Vec<OwnedRow> {
             let rows = rows.iter().enumerate();
             rows.filter(|(place, _)| picked(*place))
@@ -209,6 +218,31 @@ impl Target {
             }
         };
         self.change(writer, table, &effect, matches!(set, Set::Update(_)))
+    }
+
+    /// Makes a command, which nobody else may be beside.
+    fn command(&mut self, writer: usize) -> Made {
+        let others = self.open.iter().enumerate();
+        let mut others = others.filter(|(other, open)| *other != writer && open.is_some());
+        if let Some((other, _)) = others.next() {
+            panic!("writer {writer} makes a command beside writer {other}");
+        }
+        self.open[writer].get_or_insert_default().commands += 1;
+        Made::All
+    }
+
+    /// The shape of all tables, as a writer sees it.
+    fn version(&self, writer: usize) -> u32 {
+        let open = self.open[writer].as_ref();
+        self.committed.rows.version + open.map_or(0, |open| open.commands)
+    }
+
+    /// The shape of all tables, as whoever asks about tables sees it: also if a command is not committed.
+    pub fn newest_version(&self) -> u32 {
+        (0..self.open.len())
+            .map(|writer| self.version(writer))
+            .max()
+            .unwrap_or(self.committed.rows.version)
     }
 
     fn log(&mut self, writer: usize, rows: &[OwnedRow], by: i64) -> Made {
@@ -284,6 +318,7 @@ impl Target {
         flush: bool,
     ) -> u64 {
         let open = self.open[writer].take().unwrap_or_default();
+        self.committed.rows.version += open.commands;
         for (key, value) in open.keyed {
             match value {
                 Some(value) => drop(self.committed.rows.keyed.insert(key, value)),
@@ -346,11 +381,23 @@ fn picked(which: Which, plan: &Plan, place: usize) -> bool {
 pub struct Catalog {
     /// The table that has lost a column.
     pub misshapen: Option<&'static str>,
+    /// The shape of all tables.
+    pub version: u32,
 }
 
 impl Tables for Catalog {
     fn start(&mut self, _source: &SourceTable, _transaction: Lsn) -> Result<Start> {
         Ok(Start::At(Lsn::INVALID))
+    }
+
+    fn command(&mut self, _content: &[u8], _xid: Xid, lsn: Lsn) -> Option<Command> {
+        Some(Command {
+            lsn,
+            digits: String::new(),
+            proven: String::new(),
+            captured: Captured::default(),
+            todo: Todo::Run(String::new()),
+        })
     }
 
     fn table(&mut self, source: &SourceTable, _transaction: Lsn) -> Result<Arc<Table>> {
@@ -387,6 +434,7 @@ impl Tables for Catalog {
             columns: vec![("id".to_owned(), "pg_catalog.=".to_owned())],
         };
         let target = TargetTable {
+            attributes: self.version,
             columns: source.columns.iter().map(|it| column(&it.name)).collect(),
             keys: Some(key).filter(|_| oid != LOG).into_iter().collect(),
             constraints: uniques.len(),

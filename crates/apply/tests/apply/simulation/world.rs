@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use lockstep_apply::batch::Part;
 use lockstep_apply::crew::{MOST_CHOSEN, Pace};
 use lockstep_apply::error::ApplyError;
 use lockstep_apply::fault::Fault;
@@ -130,7 +131,10 @@ impl World {
     pub fn new(seed: u64, plant: Option<Plant>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let transactions = rng.usize(8..30);
-        let mut source = Writer::new(&mut rng);
+        // Of its own, so that other runs stay as they are.
+        let mut commands = Rng::with_seed(seed ^ 0xdd20);
+        let commands = (commands.u32(0..4) == 0).then_some(commands);
+        let mut source = Writer::new(&mut rng, commands);
         for _ in 0..transactions {
             source.transaction();
         }
@@ -464,6 +468,7 @@ impl World {
             let Some(event) = self.events.pop_front() else {
                 break;
             };
+            self.catalog.version = self.target.newest_version();
             let Some(session) = &mut self.session else {
                 return Ok(None);
             };
@@ -516,6 +521,7 @@ impl World {
             return Ok(false);
         };
         let (number, place) = self.cursor;
+        self.catalog.version = self.target.newest_version();
         let (catalog, now) = (&mut self.catalog, self.now);
         if let Some(relation) = self.relations.pop_front() {
             session.take(relation, catalog, now)?;
@@ -562,6 +568,8 @@ impl World {
                     self.seen.parts += u64::from(job.has_more());
                     let in_cycle = self.has_cycles() && job.has_more();
                     self.seen.in_cycle_parts += u64::from(in_cycle);
+                    let has_command = job.part().is_some_and(Part::has_command);
+                    self.seen.commands += u64::from(has_command);
                     self.jobs.push_back(job);
                     let busy = self.desks.iter().filter(|desk| desk.work.is_some());
                     if self.jobs.len() + busy.count() > self.used + MOST_WAITING {

@@ -47,6 +47,7 @@ fn owner() -> Owner {
         slot: "s".to_owned(),
         publications: vec!["p".to_owned()],
         origin: "o".to_owned(),
+        ddl: false,
     }
 }
 

@@ -21,6 +21,7 @@ fn replica(phase: Phase) -> Replica {
         resumes: 0,
         frequency: Duration::ZERO,
         forces: 0,
+        ddl: false,
     }
 }
 

@@ -6,6 +6,7 @@
 mod apply;
 mod create;
 mod cycles;
+mod ddl;
 mod killed;
 mod others;
 pub mod process;
@@ -190,6 +191,7 @@ fn covered() -> BTreeSet<Failpoint> {
         apply::SCENARIOS.iter().map(|one| one.at).collect(),
         spool::SCENARIOS.iter().map(|one| one.at).collect(),
         cycles::COVERED.to_vec(),
+        ddl::COVERED.to_vec(),
         others::COVERED.to_vec(),
         promote::ORDER.to_vec(),
         switchover::ORDER.to_vec(),

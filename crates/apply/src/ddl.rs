@@ -1,0 +1,533 @@
+//! Commands that change the source's schema: what the source says of one, and what the target is to do.
+//! No I/O.
+//!
+//! Event triggers on the source write each command into the stream as a logical message with [`PREFIX`]:
+//! 64 digits that only they can make, since they know the replica's key, and then JSON. Anybody may write
+//! messages, so one is believed only if its digits are right (the writer asks the target, which has the key)
+//! and if it is in the transaction that it names.
+//!
+//! A message has the text of the client's whole query, which may have several statements, or that of the
+//! function or DO block in which the command ran. [`text_of`] says which statement it was, or why that
+//! cannot be told.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::Lsn;
+use serde::Deserialize;
+
+use crate::names::TableName;
+use crate::sql_text::{Statement, statements};
+
+/// The prefix of the messages.
+pub const PREFIX: &[u8] = b"lockstep.ddl";
+
+/// Digits before the JSON.
+const DIGITS: usize = 64;
+
+/// What PostgreSQL says of a statement that a function runs begins with this.
+const IN_FUNCTION: &str = "SQL statement \"";
+
+/// What follows the text of such a statement: its end, and the function around it.
+const FRAMES: [&str; 3] = ["\"\nPL/pgSQL ", "\"\nSQL ", "\"\nextension "];
+
+/// Most of a command's text that is shown.
+const MOST_SHOWN: usize = 200;
+
+/// A command as the source has written it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Captured {
+    /// The publication of the replica that the message is for.
+    pub replica: String,
+    /// The transaction.
+    pub xid: u64,
+    /// The tag, such as `CREATE TABLE`.
+    pub tag: String,
+    /// The query that the client has sent.
+    pub query: String,
+    /// The functions in which the command ran, the innermost first; None if the client has sent it itself.
+    pub context: Option<String>,
+    /// Commands of this tag before it in the same query.
+    #[serde(default)]
+    pub before: usize,
+    /// Who ran it, with which settings.
+    pub role: Option<String>,
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// Logged tables that it has made or altered.
+    #[serde(default)]
+    pub tables: Vec<Touched>,
+    /// What makes the table of CREATE TABLE AS without its rows, which follow.
+    pub create: Option<String>,
+    /// Why the source could not say more.
+    pub failed: Option<String>,
+}
+
+/// A table that a command has made or altered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Touched {
+    pub oid: u32,
+    pub schema: String,
+    pub name: String,
+    /// The publication has got it with this command.
+    #[serde(default)]
+    pub joins: bool,
+    /// Whether the table had rows before that, which are not in the stream.
+    #[serde(default)]
+    pub rows: bool,
+    /// The replica identity that the source's event trigger has given it: FULL or DEFAULT.
+    pub identity: Option<String>,
+    /// What rows from before have in columns that were added without rewriting the table.
+    #[serde(default)]
+    pub missing: BTreeMap<String, String>,
+}
+
+impl Touched {
+    pub fn table(&self) -> TableName {
+        TableName {
+            schema: self.schema.clone(),
+            table: self.name.clone(),
+        }
+    }
+}
+
+/// A command at its place in the stream.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Where the message ends.
+    pub lsn: Lsn,
+    /// What proves that an event trigger wrote the message, and all that it proves.
+    pub digits: String,
+    pub proven: String,
+    pub captured: Captured,
+    pub todo: Todo,
+}
+
+/// What the target does with a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Todo {
+    /// Runs this statement.
+    Run(String),
+    /// Nothing: the replica stops before the command's transaction, for this reason.
+    Stop(String),
+}
+
+/// Reads a message. None if it is for another replica, or nothing that an event trigger of ours writes.
+pub fn command(content: &[u8], replica: &str, xid: u32, lsn: Lsn) -> Option<Command> {
+    let content = std::str::from_utf8(content).ok()?;
+    let (digits, proven) = content.split_at_checked(DIGITS)?;
+    let captured: Captured = serde_json::from_str(proven).ok()?;
+    // A transaction's number has 32 bits in the stream.
+    let is_here = captured.xid & u64::from(u32::MAX) == u64::from(xid);
+    if captured.replica != replica || !is_here {
+        return None;
+    }
+    Some(Command {
+        lsn,
+        digits: digits.to_owned(),
+        proven: proven.to_owned(),
+        todo: todo(&captured),
+        captured,
+    })
+}
+
+fn todo(captured: &Captured) -> Todo {
+    if let Some(words) = &captured.failed {
+        return Todo::Stop(format!(
+            "the source's event trigger could not say what it does: {words}"
+        ));
+    }
+    if let Some(table) = captured
+        .tables
+        .iter()
+        .find(|table| table.joins && table.rows)
+    {
+        return Todo::Stop(format!(
+            "table {} is replicated from here on and has rows from before, which are not in the stream",
+            table.table()
+        ));
+    }
+    if let Some(create) = &captured.create {
+        return Todo::Run(create.clone());
+    }
+    match text_of(captured) {
+        Ok(text) => Todo::Run(text),
+        Err(words) => Todo::Stop(words),
+    }
+}
+
+/// The text of the command alone, or why it is not known.
+pub fn text_of(captured: &Captured) -> Result<String, String> {
+    let plain = captured.settings.get("standard_conforming_strings");
+    let plain = plain.is_none_or(|value| value != "off");
+    let Some(context) = &captured.context else {
+        let all = statements(&captured.query, plain);
+        let all = all.ok_or("the text of its query cannot be read")?;
+        return match all.as_slice() {
+            [one] => Ok(alone(one, &captured.tag)),
+            all => one_of(all, captured),
+        };
+    };
+    let Some(inner) = context.strip_prefix(IN_FUNCTION) else {
+        let around = context.lines().next().unwrap_or_default();
+        return Err(format!(
+            "it ran in a function that does not tell its text ({around}); functions and DO blocks in \
+             PL/pgSQL do"
+        ));
+    };
+    let ends = FRAMES.iter().flat_map(|frame| inner.match_indices(frame));
+    let mut ends: Vec<_> = ends.map(|(at, _)| at).collect();
+    ends.sort_unstable();
+    ends.extend(inner.strip_suffix('"').map(str::len));
+    let texts = ends.into_iter().filter_map(|end| inner.get(..end));
+    let found = texts.filter_map(|text| statements(text, plain)).next();
+    let all = found.ok_or("the text of the function's statement cannot be read")?;
+    let mut tagged = all.iter().filter(|one| one.has_tag(&captured.tag));
+    match (all.as_slice(), tagged.next(), tagged.next()) {
+        ([one], ..) | (_, Some(one), None) => Ok(alone(one, &captured.tag)),
+        _ => Err("a function has sent several statements at once, and which of them it was cannot be told"
+            .to_owned()),
+    }
+}
+
+/// The statement among several that the client has sent at once.
+fn one_of(all: &[Statement<'_>], captured: &Captured) -> Result<String, String> {
+    let mut tagged = all.iter().filter(|one| one.has_tag(&captured.tag));
+    let number = tagged.clone().count();
+    let rolls_back = || {
+        let first = all.iter().filter_map(|one| one.tokens.first());
+        first
+            .into_iter()
+            .any(|token| token.is("rollback") || token.is("abort"))
+    };
+    // What is rolled back takes back what has counted its commands.
+    if number > 1 && rolls_back() {
+        return Err(format!(
+            "the client has sent {number} commands {} and a ROLLBACK at once, and which of them it was cannot be \
+             told",
+            captured.tag
+        ));
+    }
+    let found = tagged.nth(captured.before);
+    let found = found.ok_or_else(|| {
+        format!(
+            "its text cannot be told from the {} statements of its query",
+            all.len()
+        )
+    })?;
+    Ok(alone(found, &captured.tag))
+}
+
+/// The statement as it can run within a transaction.
+fn alone(statement: &Statement<'_>, tag: &str) -> String {
+    match tag {
+        "CREATE INDEX" | "DROP INDEX" | "ALTER TABLE" => statement.without("concurrently"),
+        _ => statement.text.to_owned(),
+    }
+}
+
+/// The beginning of a command, for people.
+pub fn shown(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    let words = words.join(" ");
+    match words.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{} ...", words.get(..end).unwrap_or_default()),
+        None => words,
+    }
+}
+
+impl Command {
+    /// The command for people.
+    pub fn shown(&self) -> String {
+        shown(match &self.todo {
+            Todo::Run(text) => text,
+            Todo::Stop(_) => &self.captured.query,
+        })
+    }
+}
+
+/// Functions whose values say when or where they are called: they give the target other values.
+const OF_THE_MOMENT: [&str; 14] = [
+    "now",
+    "transaction_timestamp",
+    "statement_timestamp",
+    "pg_current_xact_id",
+    "txid_current",
+    "pg_current_xact_id_if_assigned",
+    "txid_current_if_assigned",
+    "pg_current_snapshot",
+    "txid_current_snapshot",
+    "inet_client_addr",
+    "inet_server_addr",
+    "pg_backend_pid",
+    "version",
+    "pg_postmaster_start_time",
+];
+
+/// Likewise, without parentheses.
+const MOMENTS: [&str; 6] = [
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "localtime",
+    "localtimestamp",
+    "session_user",
+];
+
+/// What ALTER TABLE ... USING may call: a word that gives the target other values, or names of functions,
+/// of which the target knows whether they are volatile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Using {
+    Moment(String),
+    Functions(Vec<String>),
+}
+
+/// Looks at the expressions of `ALTER TABLE ... ALTER COLUMN ... TYPE ... USING`.
+pub fn using(text: &str) -> Using {
+    let all = statements(text, true).unwrap_or_default();
+    let tokens = all
+        .first()
+        .map(|one| one.tokens.as_slice())
+        .unwrap_or_default();
+    let mut using = tokens
+        .iter()
+        .skip_while(|token| !token.is("using"))
+        .peekable();
+    let mut functions = Vec::new();
+    while let Some(token) = using.next() {
+        let name = token.text.trim_matches('"').to_lowercase();
+        let is_called = using.peek().is_some_and(|next| next.text == "(");
+        let is_moment = MOMENTS.iter().any(|word| token.is(word));
+        if is_moment || (is_called && OF_THE_MOMENT.contains(&name.as_str())) {
+            return Using::Moment(name);
+        }
+        if is_called && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
+            functions.push(name);
+        }
+    }
+    Using::Functions(functions)
+}
+
+/// A column that a command has given a table of the target, which has rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewColumn {
+    pub name: String,
+    /// Whether values are computed from the row.
+    pub is_generated: bool,
+    /// Whether the default is another for each row, or at each time.
+    pub is_volatile: bool,
+    /// What rows from before have; None if each row has been given a value, or none has one.
+    pub missing: Option<String>,
+}
+
+/// What is to be done with a new column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fill<'a> {
+    Nothing,
+    /// Rows from before have this value on the source, and another here.
+    Set(&'a str),
+    /// Rows from before have values on the source that are not known here.
+    Unknown,
+}
+
+/// Compares a new column with the source's.
+pub fn fill<'a>(column: &NewColumn, source: &'a Touched) -> Fill<'a> {
+    match (source.missing.get(&column.name), &column.missing) {
+        _ if column.is_generated => Fill::Nothing,
+        _ if column.is_volatile => Fill::Unknown,
+        (Some(there), Some(here)) if there != here => Fill::Set(there),
+        (Some(there), None) => Fill::Set(there),
+        _ => Fill::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(tag: &str, query: &str, context: Option<&str>, before: usize) -> Captured {
+        Captured {
+            replica: "r".to_owned(),
+            xid: 7,
+            tag: tag.to_owned(),
+            query: query.to_owned(),
+            context: context.map(str::to_owned),
+            before,
+            role: Some("x".to_owned()),
+            settings: BTreeMap::new(),
+            tables: Vec::new(),
+            create: None,
+            failed: None,
+        }
+    }
+
+    fn text(
+        tag: &str,
+        query: &str,
+        context: Option<&str>,
+        before: usize,
+    ) -> Result<String, String> {
+        text_of(&captured(tag, query, context, before))
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_statement_alone() {
+        let several = "CREATE TABLE a (x int); INSERT INTO a VALUES (1); CREATE TABLE b AS SELECT 1; \
+                       CREATE TABLE c (y text DEFAULT ';'); DROP TABLE a";
+        let of = |tag, before| text(tag, several, None, before);
+        assert_eq!(of("CREATE TABLE", 0).unwrap(), "CREATE TABLE a (x int)");
+        assert_eq!(
+            of("CREATE TABLE", 1).unwrap(),
+            "CREATE TABLE c (y text DEFAULT ';')"
+        );
+        assert_eq!(of("DROP TABLE", 0).unwrap(), "DROP TABLE a");
+        assert!(
+            of("CREATE TABLE", 2)
+                .unwrap_err()
+                .contains("cannot be told")
+        );
+        assert!(of("CREATE VIEW", 0).is_err());
+        // One statement is what it is, whatever the lexer makes of it.
+        assert_eq!(
+            text("ALTER X", "alter something;", None, 0).unwrap(),
+            "alter something"
+        );
+    }
+
+    #[test]
+    fn what_runs_in_a_function_has_its_own_text() {
+        let of = |tag, context| text(tag, "SELECT f()", Some(context), 0);
+        let inner = "SQL statement \"COMMENT ON TABLE t IS '\"\nPL/pgSQL function f() line 1'\"\n\
+                     PL/pgSQL function f() line 3 at SQL statement";
+        assert_eq!(
+            of("COMMENT", inner).unwrap(),
+            "COMMENT ON TABLE t IS '\"\nPL/pgSQL function f() line 1'"
+        );
+        let several = "SQL statement \"CREATE TABLE a (); DROP TABLE b\"\nPL/pgSQL function f() line 3 at EXECUTE";
+        assert_eq!(of("CREATE TABLE", several).unwrap(), "CREATE TABLE a ()");
+        let twice =
+            "SQL statement \"DROP TABLE a; DROP TABLE b\"\nPL/pgSQL function f() line 3 at EXECUTE";
+        assert!(
+            of("DROP TABLE", twice)
+                .unwrap_err()
+                .contains("several statements")
+        );
+        let unknown = of("CREATE TABLE", "SQL function \"f\" statement 1").unwrap_err();
+        assert!(unknown.contains("SQL function \"f\""), "{unknown}");
+    }
+
+    #[test]
+    fn transactions_within_a_query_may_hide_which_command_it_was() {
+        let query = "BEGIN; CREATE TABLE a (); ROLLBACK; CREATE TABLE b ()";
+        let refused = text("CREATE TABLE", query, None, 0).unwrap_err();
+        assert!(refused.contains("2 commands CREATE TABLE"), "{refused}");
+        let one = "BEGIN; CREATE TABLE a (); SAVEPOINT s; CREATE TABLE b (); COMMIT";
+        assert_eq!(
+            text("CREATE TABLE", one, None, 1).unwrap(),
+            "CREATE TABLE b ()"
+        );
+    }
+
+    #[test]
+    fn what_waits_for_others_runs_in_a_transaction_instead() {
+        let text = |tag, query| text(tag, query, None, 0).unwrap();
+        assert_eq!(
+            text("CREATE INDEX", "CREATE INDEX CONCURRENTLY i ON t (a)"),
+            "CREATE INDEX  i ON t (a)"
+        );
+        assert_eq!(
+            text("DROP INDEX", "DROP INDEX CONCURRENTLY i"),
+            "DROP INDEX  i"
+        );
+        let refresh = "REFRESH MATERIALIZED VIEW CONCURRENTLY m";
+        assert_eq!(text("REFRESH MATERIALIZED VIEW", refresh), refresh);
+    }
+
+    fn message(json: &serde_json::Value) -> Vec<u8> {
+        format!("{}{json}", "0".repeat(DIGITS)).into_bytes()
+    }
+
+    #[test]
+    fn a_message_counts_for_its_replica_and_transaction() {
+        let json = serde_json::json!({"replica": "r", "xid": (1_u64 << 32) + 7, "tag": "DROP TABLE",
+            "query": "DROP TABLE t", "context": null, "role": "x"});
+        let read = |replica, xid| command(&message(&json), replica, xid, Lsn::from(1));
+        let found = read("r", 7).unwrap();
+        assert_eq!(found.todo, Todo::Run("DROP TABLE t".to_owned()));
+        assert!(found.proven.starts_with('{') && found.digits.len() == DIGITS);
+        assert_eq!(read("other", 7), None);
+        assert_eq!(read("r", 8), None, "somebody has written it again");
+        assert_eq!(command(b"{}", "r", 7, Lsn::from(1)), None);
+    }
+
+    #[test]
+    fn what_would_lose_rows_or_is_not_known_stops() {
+        let mut one = captured("ALTER TABLE", "ALTER TABLE t SET LOGGED", None, 0);
+        let touched = |rows| Touched {
+            oid: 1,
+            schema: "s".to_owned(),
+            name: "t".to_owned(),
+            joins: true,
+            rows,
+            identity: None,
+            missing: BTreeMap::new(),
+        };
+        one.tables = vec![touched(false)];
+        assert!(matches!(todo(&one), Todo::Run(_)));
+        one.tables = vec![touched(true)];
+        assert!(matches!(todo(&one), Todo::Stop(words) if words.contains("rows from before")));
+        one.tables = Vec::new();
+        one.failed = Some("no memory".to_owned());
+        assert!(matches!(todo(&one), Todo::Stop(words) if words.contains("no memory")));
+    }
+
+    #[test]
+    fn expressions_of_a_new_type_may_be_another_value_on_the_target() {
+        let of = |text: &str| using(&format!("ALTER TABLE now ALTER a TYPE int USING {text}"));
+        let functions = |names: &[&str]| {
+            Using::Functions(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(of("a::int"), functions(&[]));
+        assert_eq!(of("s.f(a) + \"G\" (b)"), functions(&["f", "g"]));
+        assert_eq!(
+            of("extract(epoch FROM now())"),
+            Using::Moment("now".to_owned())
+        );
+        assert_eq!(
+            of("a + CURRENT_DATE"),
+            Using::Moment("current_date".to_owned())
+        );
+        assert_eq!(using("ALTER TABLE t ADD b int DEFAULT f()"), functions(&[]));
+    }
+
+    #[test]
+    fn rows_from_before_get_what_they_have_on_the_source() {
+        let source = Touched {
+            missing: BTreeMap::from([("a".to_owned(), "1".to_owned())]),
+            oid: 1,
+            schema: "s".to_owned(),
+            name: "t".to_owned(),
+            joins: false,
+            rows: false,
+            identity: None,
+        };
+        let column = |name: &str, missing: Option<&str>| NewColumn {
+            name: name.to_owned(),
+            is_generated: false,
+            is_volatile: false,
+            missing: missing.map(str::to_owned),
+        };
+        assert_eq!(fill(&column("a", Some("1")), &source), Fill::Nothing);
+        assert_eq!(fill(&column("a", Some("2")), &source), Fill::Set("1"));
+        assert_eq!(fill(&column("b", None), &source), Fill::Nothing);
+        let volatile = NewColumn {
+            is_volatile: true,
+            ..column("b", None)
+        };
+        assert_eq!(fill(&volatile, &source), Fill::Unknown);
+        let generated = NewColumn {
+            is_generated: true,
+            ..volatile
+        };
+        assert_eq!(fill(&generated, &source), Fill::Nothing);
+    }
+}

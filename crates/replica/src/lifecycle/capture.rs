@@ -1,0 +1,300 @@
+//! Event triggers on the source that write each command which changes the schema into the stream, as a
+//! logical message. `lockstep_apply::ddl` reads it, and docs/decisions says why it is as it is.
+//!
+//! Four triggers and two functions for each replica, in schema `lockstep`. The first function runs as whoever
+//! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
+//! it adds new tables to the publication and writes the message, with digits that need a key which only
+//! superusers can read. An error in it is written into the stream in place of the command, and the replica
+//! stops there: the user's command goes on.
+
+use lockstep_client::quote::{identifier, sql_literal};
+use lockstep_client::{ClientError, Connection, field};
+
+use crate::state::Replica;
+
+/// Notes who runs a command, and with which settings. Whatever a user's session has defined, each name is
+/// that of PostgreSQL.
+const WHO: &str = r#"
+BEGIN
+    PERFORM pg_catalog.set_config('lockstep_ddl.who', pg_catalog.json_build_object('role', CURRENT_USER,
+        'settings', (SELECT pg_catalog.json_object_agg(name, pg_catalog.current_setting(name))
+            FROM pg_catalog.unnest(ARRAY['search_path', 'TimeZone', 'DateStyle', 'IntervalStyle',
+                'check_function_bodies', 'default_table_access_method', 'default_toast_compression',
+                'xmloption', 'array_nulls', 'standard_conforming_strings', 'transform_null_equals',
+                'backslash_quote']) AS s(name)))::pg_catalog.text, true);
+END
+"#;
+
+/// Writes a command into the stream. `{schemas}` and `{tables}` are arrays of what is left out.
+const WRITE: &str = r#"
+DECLARE
+    stack text;
+    above text;
+    moment text := extract(epoch FROM statement_timestamp());
+    counts jsonb;
+    said jsonb;
+    tables jsonb := '[]';
+    one record;
+    has_rows boolean;
+    made text;
+    kept text;
+    new_identity text;
+BEGIN
+    -- What lockstep itself does to the source is nothing for the target.
+    IF current_setting('application_name') IN ('lockstep replica', 'lockstep verify', 'lockstep restore') THEN
+        RETURN;
+    END IF;
+    GET DIAGNOSTICS stack = PG_CONTEXT;
+    above := nullif(substr(stack, strpos(stack || E'\n', E'\n') + 1), '');
+    IF above ~ '(^|\n)PL/pgSQL function lockstep\.[a-z0-9_]+\(\) line [0-9]+ at ' THEN
+        RETURN;
+    END IF;
+    said := jsonb_build_object('replica', '{publication}', 'xid', pg_current_xact_id()::text::int8,
+        'tag', tg_tag, 'query', coalesce(current_query(), ''), 'context', above);
+    BEGIN
+        said := said || current_setting('lockstep_ddl.who')::jsonb;
+        IF above IS NULL THEN
+            counts := nullif(current_setting('lockstep_ddl.{publication}', true), '')::jsonb;
+            IF counts ->> 'at' IS DISTINCT FROM moment THEN
+                counts := jsonb_build_object('at', moment);
+            END IF;
+            said := said || jsonb_build_object('before', coalesce(counts -> tg_tag, '0'));
+            IF tg_event = 'ddl_command_end' THEN
+                counts := counts || jsonb_build_object(tg_tag, coalesce((counts ->> tg_tag)::int, 0) + 1);
+                PERFORM set_config('lockstep_ddl.{publication}', counts::text, false);
+            END IF;
+        END IF;
+        IF tg_tag ~ '^(CREATE|ALTER|DROP) (PUBLICATION|SUBSCRIPTION)$|^REINDEX' THEN
+            RETURN;
+        ELSIF tg_event = 'sql_drop' THEN
+            IF tg_tag !~ '^DROP ' OR tg_tag = 'DROP OWNED' OR NOT EXISTS (
+                SELECT FROM pg_event_trigger_dropped_objects() d
+                WHERE d.original AND NOT d.is_temporary AND d.schema_name IS DISTINCT FROM 'lockstep'
+                    AND NOT coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name END,
+                        d.address_names[1], '') = ANY ('{schemas}')
+                    AND NOT coalesce(CASE WHEN d.object_type IN ('trigger', 'policy', 'rule',
+                            'table constraint')
+                        THEN format('%s.%s', d.address_names[1], d.address_names[2])
+                        ELSE format('%s.%s', d.schema_name, d.object_name) END, '') = ANY ('{tables}'))
+            THEN
+                RETURN;
+            END IF;
+        ELSIF tg_tag ~ '^DROP ' AND tg_tag <> 'DROP OWNED' THEN
+            RETURN;
+        ELSIF tg_tag <> 'DROP OWNED' AND NOT EXISTS (
+            SELECT FROM pg_event_trigger_ddl_commands() d LEFT JOIN pg_class c ON c.oid = CASE d.classid
+                    WHEN 'pg_class'::regclass THEN coalesce(
+                        (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = d.objid),
+                        (SELECT e.refobjid FROM pg_depend e WHERE e.classid = 'pg_class'::regclass
+                            AND e.objid = d.objid AND e.refclassid = 'pg_class'::regclass
+                            AND e.deptype IN ('a', 'i') AND e.refobjsubid <> 0 LIMIT 1), d.objid)
+                    WHEN 'pg_trigger'::regclass
+                        THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = d.objid)
+                    WHEN 'pg_policy'::regclass
+                        THEN (SELECT p.polrelid FROM pg_policy p WHERE p.oid = d.objid)
+                    WHEN 'pg_rewrite'::regclass
+                        THEN (SELECT r.ev_class FROM pg_rewrite r WHERE r.oid = d.objid)
+                    WHEN 'pg_constraint'::regclass
+                        THEN (SELECT k.conrelid FROM pg_constraint k WHERE k.oid = d.objid)
+                    WHEN 'pg_statistic_ext'::regclass
+                        THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = d.objid) END
+                LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE NOT d.in_extension AND c.relpersistence IS DISTINCT FROM 't'
+                AND d.schema_name IS DISTINCT FROM 'pg_temp' AND d.schema_name IS DISTINCT FROM 'lockstep'
+                AND n.nspname IS DISTINCT FROM 'lockstep'
+                AND (EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                        WHERE p.pubname = '{publication}' AND r.prrelid = c.oid)
+                    OR NOT coalesce(n.nspname, d.schema_name,
+                        CASE d.object_type WHEN 'schema' THEN trim(d.object_identity, '"') END, '')
+                            = ANY ('{schemas}')
+                    AND NOT coalesce(format('%s.%s', n.nspname, c.relname), '') = ANY ('{tables}')))
+        THEN
+            RETURN;
+        END IF;
+        IF tg_event = 'ddl_command_end' THEN
+            FOR one IN
+                SELECT DISTINCT c.oid, n.nspname, c.relname, c.relkind, c.relreplident,
+                    format('%I.%I', n.nspname, c.relname) AS name,
+                    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
+                    EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                        WHERE p.pubname = '{publication}' AND r.prrelid = c.oid) AS is_published
+                FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON d.classid = 'pg_class'::regclass
+                    AND c.oid = d.objid JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT d.in_extension
+                    AND n.nspname <> 'lockstep' AND NOT n.nspname = ANY ('{schemas}')
+                    AND NOT format('%s.%s', n.nspname, c.relname) = ANY ('{tables}')
+                    AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) a
+                        JOIN pg_class ac ON ac.oid = a.relid JOIN pg_namespace an ON an.oid = ac.relnamespace
+                        WHERE format('%s.%s', an.nspname, ac.relname) = ANY ('{tables}')
+                            OR an.nspname = ANY ('{schemas}'))
+                ORDER BY c.oid
+            LOOP
+                has_rows := false;
+                new_identity := NULL;
+                IF NOT one.is_published AND one.relkind = 'r' THEN
+                    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', one.name) INTO has_rows;
+                    -- The rows of CREATE TABLE AS were written before the publication had the table.
+                    IF has_rows AND tg_tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+                        made := one.name;
+                        kept := format('lockstep.%I', 'rows_' || one.oid);
+                        EXECUTE format('CREATE UNLOGGED TABLE %s AS TABLE %s', kept, made);
+                        EXECUTE format('TRUNCATE %s', made);
+                        has_rows := false;
+                    END IF;
+                END IF;
+                IF one.relkind = 'r' AND NOT one.has_key AND one.relreplident = 'd' AND NOT one.is_published
+                THEN
+                    -- Otherwise updates and deletes would be refused once it is published.
+                    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', one.name);
+                    INSERT INTO lockstep.{full} VALUES (one.oid);
+                    new_identity := 'FULL';
+                ELSIF one.has_key AND one.relreplident = 'f' AND EXISTS (
+                    SELECT FROM lockstep.{full} f WHERE f.oid = one.oid)
+                THEN
+                    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', one.name);
+                    DELETE FROM lockstep.{full} f WHERE f.oid = one.oid;
+                    new_identity := 'DEFAULT';
+                END IF;
+                IF NOT one.is_published THEN
+                    EXECUTE format('ALTER PUBLICATION {quoted} ADD TABLE ONLY %s', one.name);
+                END IF;
+                tables := tables || jsonb_build_object('oid', one.oid::int8, 'schema', one.nspname,
+                    'name', one.relname, 'joins', NOT one.is_published, 'rows', has_rows, 'identity', new_identity,
+                    'missing', coalesce((SELECT jsonb_object_agg(a.attname,
+                            (a.attmissingval::text::text[])[1])
+                        FROM pg_attribute a WHERE a.atthasmissing AND a.attrelid IN (
+                            SELECT one.oid UNION ALL SELECT p.relid FROM pg_partition_tree(one.oid) p)),
+                        '{}'));
+            END LOOP;
+            said := said || jsonb_build_object('tables', tables);
+            IF tg_tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+                said := said || jsonb_build_object('create', (
+                    SELECT format('CREATE %sTABLE %I.%I (%s)',
+                        CASE c.relpersistence WHEN 'u' THEN 'UNLOGGED ' END, n.nspname, c.relname,
+                        (SELECT string_agg(format('%I %s%s', a.attname,
+                                format_type(a.atttypid, a.atttypmod), CASE WHEN a.attcollation <> 0
+                                    THEN (SELECT format(' COLLATE %I.%I', cn.nspname, co.collname)
+                                        FROM pg_collation co JOIN pg_namespace cn ON cn.oid = co.collnamespace
+                                        WHERE co.oid = a.attcollation) END), ', ' ORDER BY a.attnum)
+                            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0))
+                    FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON d.classid = 'pg_class'::regclass
+                        AND c.oid = d.objid AND c.relkind = 'r' JOIN pg_namespace n ON n.oid = c.relnamespace
+                    LIMIT 1));
+            END IF;
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        said := said || jsonb_build_object('tables', '[]'::jsonb, 'create', NULL, 'failed', sqlerrm);
+        made := NULL;
+    END;
+    PERFORM pg_logical_emit_message(true, 'lockstep.ddl', convert_to(encode(sha256(k.key
+            || sha256(k.key || convert_to(said::text, 'UTF8'))), 'hex') || said::text, 'UTF8'))
+        FROM lockstep.{key} k;
+    IF made IS NOT NULL THEN
+        EXECUTE format('INSERT INTO %s TABLE %s', made, kept);
+        EXECUTE format('DROP TABLE %s', kept);
+    END IF;
+END
+"#;
+
+/// Names of what a replica has for this in schema `lockstep`: the two functions, the table of the key, and
+/// that of tables that were given a replica identity.
+struct Names {
+    who: String,
+    write: String,
+    key: String,
+    full: String,
+}
+
+impl Names {
+    fn new(replica: &Replica) -> Self {
+        let name = |end: &str| format!("{}_{end}", replica.slot);
+        Self {
+            who: name("who"),
+            write: name("write"),
+            key: name("key"),
+            full: name("full"),
+        }
+    }
+
+    /// Event triggers of one event fire in the order of their names.
+    fn triggers(replica: &Replica) -> [(String, &'static str, bool); 4] {
+        let name = |end: &str| format!("{}_{end}", replica.slot);
+        [
+            (name("1d"), "ddl_command_end", true),
+            (name("2d"), "ddl_command_end", false),
+            (name("1s"), "sql_drop", true),
+            (name("2s"), "sql_drop", false),
+        ]
+    }
+}
+
+/// An array of texts as PostgreSQL reads it, as a literal.
+fn array(texts: &[String]) -> Result<String, ClientError> {
+    let quoted = texts.iter().map(|text| {
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{text}\"")
+    });
+    let quoted: Vec<_> = quoted.collect();
+    sql_literal("names", &format!("{{{}}}", quoted.join(",")))
+}
+
+/// Makes the event triggers on the source, and returns the key that proves what they write, in hexadecimal.
+pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<String, ClientError> {
+    let names = Names::new(replica);
+    let write = WRITE
+        .replace("{full}", &names.full)
+        .replace("{key}", &names.key)
+        .replace("'{schemas}'", &array(&replica.exclude_schemas)?)
+        .replace("'{tables}'", &array(&replica.exclude_tables)?)
+        .replace(
+            "{quoted}",
+            &identifier("publication", &replica.publication)?,
+        )
+        .replace("{publication}", &replica.publication);
+    let Names {
+        who,
+        write: write_name,
+        key,
+        full,
+    } = &names;
+    let mut sql = format!(
+        "BEGIN; CREATE SCHEMA IF NOT EXISTS lockstep; \
+         CREATE TABLE lockstep.{key} (key bytea NOT NULL); \
+         INSERT INTO lockstep.{key} SELECT sha256(convert_to(gen_random_uuid()::text \
+             || gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')); \
+         CREATE TABLE lockstep.{full} (oid oid PRIMARY KEY); \
+         CREATE FUNCTION lockstep.{who}() RETURNS event_trigger LANGUAGE plpgsql AS $lockstep${WHO}$lockstep$; \
+         CREATE FUNCTION lockstep.{write_name}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER \
+             SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' \
+             SET session_replication_role = replica SET DateStyle = 'ISO, YMD' \
+             SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 3 \
+             SET bytea_output = 'hex' SET row_security = off SET default_table_access_method = 'heap' \
+             SET default_tablespace = '' SET lock_timeout = 0 \
+             AS $lockstep${write}$lockstep$; "
+    );
+    for (name, event, is_who) in Names::triggers(replica) {
+        let function = if is_who { who } else { write_name };
+        sql.push_str(&format!(
+            "CREATE EVENT TRIGGER {name} ON {event} EXECUTE FUNCTION lockstep.{function}(); \
+             ALTER EVENT TRIGGER {name} ENABLE ALWAYS; "
+        ));
+    }
+    source.execute(&format!("{sql}COMMIT"))?;
+    let row = source.query_one(&format!("SELECT encode(key, 'hex') FROM lockstep.{key}"))?;
+    field(&row, 0)
+}
+
+/// What removes them, as far as they are there.
+pub(crate) fn removal(replica: &Replica) -> String {
+    let names = Names::new(replica);
+    let triggers = Names::triggers(replica);
+    let triggers = triggers
+        .iter()
+        .map(|(name, ..)| format!("DROP EVENT TRIGGER IF EXISTS {name}; "));
+    let functions = [&names.who, &names.write];
+    let functions = functions.map(|name| format!("DROP FUNCTION IF EXISTS lockstep.{name}(); "));
+    let tables = [&names.key, &names.full];
+    let tables = tables.map(|name| format!("DROP TABLE IF EXISTS lockstep.{name}; "));
+    let all: Vec<_> = triggers.chain(functions).chain(tables).collect();
+    all.concat().trim_end().to_owned()
+}

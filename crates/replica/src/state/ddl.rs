@@ -1,0 +1,25 @@
+//! What a replica that follows changes of the schema needs: the key that proves which messages in its stream
+//! an event trigger of its own has written, and which command somebody has made on the target by hand. Only the
+//! state's owner may read the key: whoever knows it can let the target run commands.
+
+use lockstep_wire::Lsn;
+
+use super::ReplicaState;
+use crate::error::{ReplicaError, Result};
+
+impl ReplicaState {
+    /// Keeps the key, in hexadecimal.
+    pub fn set_ddl_key(&mut self, name: &str, key: &str) -> Result<()> {
+        let sql = "INSERT INTO lockstep.ddl AS d (replica, key) VALUES ($1, decode($2, 'hex')) \
+                   ON CONFLICT (replica) DO UPDATE SET key = excluded.key";
+        let kept = self.connection.query_with(sql, &[&name, &key]);
+        kept.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// The command whose message ends there was made by hand. False if the replica follows no commands.
+    pub fn set_made_by_hand(&mut self, name: &str, command: Lsn) -> Result<bool> {
+        let sql = "UPDATE lockstep.ddl SET made_by_hand = $2::pg_lsn WHERE replica = $1 RETURNING replica";
+        let rows = self.connection.query_with(sql, &[&name, &command]);
+        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+    }
+}
