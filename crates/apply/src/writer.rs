@@ -31,7 +31,6 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, MOST_ROWS, before, chunks, keeps, updated, values};
 
 use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
-use crate::catalog;
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
@@ -337,15 +336,6 @@ impl Writer {
             steps = rest;
         }
         Ok(())
-    }
-
-    /// The connection, for questions about tables as the open transaction sees them.
-    pub fn asked(&mut self) -> lockstep_client::Result<&mut Connection> {
-        if !self.asks {
-            catalog::prepare(&mut self.connection)?;
-            self.asks = true;
-        }
-        Ok(&mut self.connection)
     }
 
     pub fn is_in_transaction(&self) -> bool {

@@ -5,10 +5,11 @@
 //! that the command makes join it, those that it drops leave it, and those that it renames are renamed there.
 //! [`crate::ddl`] decides which statement that is, and what rows from before have in a new column.
 
-use lockstep_client::field;
+use lockstep_client::{Connection, ToText, field};
 use tracing::{info, warn};
 
 use super::{SCANS_OFF, SCANS_ON, Writer};
+use crate::catalog;
 use crate::ddl::{Command, Fill, NewColumn, Todo, Touched, Using, fill, using};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
@@ -121,9 +122,18 @@ struct Before {
 }
 
 impl Writer {
+    /// The connection, for questions about tables as the open transaction sees them.
+    pub fn asked(&mut self) -> lockstep_client::Result<&mut Connection> {
+        if !self.asks {
+            catalog::prepare(&mut self.connection)?;
+            self.asks = true;
+        }
+        Ok(&mut self.connection)
+    }
+
     /// Makes a command that changes the schema. Nothing of it is left if that fails.
     pub(super) fn command(&mut self, command: &Command) -> Result<()> {
-        let of: [&dyn lockstep_client::ToText; 4] = [
+        let of: [&dyn ToText; 4] = [
             &self.replica,
             &command.proven,
             &command.digits,
@@ -394,8 +404,7 @@ impl Writer {
                     joins.table()
                 )));
             }
-            let of: [&dyn lockstep_client::ToText; 4] =
-                [&self.replica, &joins.oid, &joins.schema, &joins.name];
+            let of: [&dyn ToText; 4] = [&self.replica, &joins.oid, &joins.schema, &joins.name];
             self.connection.query_with(JOIN, &of)?;
         }
         Ok(None)

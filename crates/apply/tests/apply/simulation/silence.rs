@@ -35,7 +35,7 @@ fn a_source_that_nobody_listens_to_is_not_silent() {
     let mut session = Session::new(begin, begun);
     let mut catalog = Catalog::default();
     let mut random = Rng::with_seed(1);
-    let mut source = Writer::new(&mut random);
+    let mut source = Writer::new(&mut random, None);
     for _ in 0..50 {
         source.transaction();
     }
