@@ -1,6 +1,6 @@
 //! What a replica that follows changes of the schema needs: the key that proves which messages in its stream
-//! an event trigger of its own has written, and which command somebody has made on the target by hand. Only the
-//! state's owner may read the key: whoever knows it can let the target run commands.
+//! an event trigger of its own has written, and which command somebody has made on the target by hand. Only
+//! the state's owner may read the key: whoever knows it can let the target run commands.
 
 use lockstep_wire::Lsn;
 

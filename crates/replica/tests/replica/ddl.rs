@@ -576,9 +576,12 @@ fn a_drop_takes_the_event_triggers_away_and_nothing_of_a_user_breaks() {
     let mut scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
     let publication = values(&scene.target, "SELECT publication FROM lockstep.replica").remove(0);
     // What goes wrong in our trigger is told, and the user's command goes on.
-    scene.run(&format!("ALTER PUBLICATION {publication} RENAME TO other"));
-    scene.run("CREATE TABLE u (id int PRIMARY KEY)");
-    scene.run(&format!("ALTER PUBLICATION other RENAME TO {publication}"));
+    let full = format!("lockstep.{publication}_full");
+    scene.run(&format!("ALTER TABLE {full} RENAME TO other"));
+    scene.run("CREATE TABLE u (id int)");
+    scene.run(&format!(
+        "ALTER TABLE lockstep.other RENAME TO {publication}_full"
+    ));
     let error = scene.blocked();
     assert!(error.contains("could not say what it does"), "{error}");
     assert_eq!(values(&scene.source, "SELECT count(*) FROM u"), ["0"]);
