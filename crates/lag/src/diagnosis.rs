@@ -11,7 +11,9 @@ use crate::node::{Role, Trouble};
 use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
 use crate::replica::ReplicaReport;
-use crate::rules::{Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, initial_copy};
+use crate::rules::{
+    Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, fill, initial_copy,
+};
 use crate::sample::{Identity, Sample};
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
@@ -187,7 +189,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         .flat_map(|rule| {
             (rule.signal)(&view).into_iter().map(|evidence| Finding {
                 cause: rule.cause,
-                title: title(rule.title, &evidence.names),
+                title: fill(rule.title, &evidence.names).unwrap_or_else(|| rule.title.to_owned()),
                 severity: evidence.severity,
                 at: evidence.at.clone(),
                 explains: evidence.explains,
@@ -357,14 +359,6 @@ fn is_detached(node: &NodeWindow, last: &Sample) -> bool {
     let mut slots = last.subscriptions.iter().map(|it| &it.slot_name);
     let is_subscriber = node.role == Role::Subscriber && !last.subscriptions.is_empty();
     is_subscriber && last.replicas.is_empty() && slots.all(Option::is_none)
-}
-
-fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
-    let mut title = text.to_owned();
-    for (name, value) in names {
-        title = title.replace(&format!("{{{name}}}"), value);
-    }
-    title
 }
 
 /// Causes, and what each may look like at the same place: while a large transaction is decoded its

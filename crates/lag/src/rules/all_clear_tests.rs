@@ -673,3 +673,19 @@ fn a_table_that_the_subscriber_does_not_have_is_made_first() {
         assert_eq!(says, is_first, "{:?}", found.remedies);
     }
 }
+
+#[test]
+fn a_name_that_looks_like_a_gap_is_shown_as_it_is() {
+    let mut scene = Scene::healthy();
+    tables(&mut scene.one, |it| {
+        it.subscriptions.get_mut("sub_one").unwrap().publications =
+            vec!["{subscription}".to_owned()];
+    });
+    let diagnosis = scene.diagnose();
+    let mut found = diagnosis.findings.iter();
+    let found = found.find(|it| it.cause == Cause::PublicationMissing);
+    assert_eq!(
+        found.unwrap().title,
+        "publication {subscription} is not there"
+    );
+}

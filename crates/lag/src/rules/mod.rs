@@ -350,8 +350,8 @@ pub(crate) fn in_database(node: &NodeWindow, database: &str) -> String {
     }
 }
 
-/// Fills the gaps with names; None if a name is missing.
-fn fill(text: &str, names: &BTreeMap<&'static str, String>) -> Option<String> {
+/// Fills the gaps with names, which may look like gaps themselves; None if a name is missing.
+pub(crate) fn fill(text: &str, names: &BTreeMap<&'static str, String>) -> Option<String> {
     let mut pieces = text.split('{');
     let mut filled = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
