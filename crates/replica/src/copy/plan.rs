@@ -3,7 +3,7 @@
 //! Large units come first, so that no session is left with one at the end. A table that one
 //! session loads alone can be frozen; one that would keep a session busy for longer than the others
 //! is split into ranges of blocks, which several sessions load and which become smaller towards the
-//! table's end.
+//! table's end. Tables go together where they can: a commit that has emptied a table waits for the disk.
 
 use super::tables::Table;
 
@@ -13,6 +13,9 @@ const SMALL: u64 = 1024 * 1024;
 /// Most tables that go together, and most bytes of them.
 const MOST_TOGETHER: usize = 100;
 const MOST_BYTES_TOGETHER: u64 = 16 * 1024 * 1024;
+
+/// Tables that are frozen together are at most such a part of what each session has to load.
+const PART_TOGETHER: u64 = 8;
 
 /// Tables from this size on may be split.
 const SPLIT_FROM: u64 = 16 * 1024 * 1024;
@@ -29,8 +32,8 @@ const PART_OF_A_SHARE: u64 = 2;
 pub enum Unit {
     /// Small tables.
     Together(Vec<usize>),
-    /// A table that no other session loads.
-    Whole(usize),
+    /// Tables that no other session loads, and whose rows are frozen.
+    Frozen(Vec<usize>),
     /// The blocks from `from` on, up to `to` without it; None: up to the end.
     Range {
         table: usize,
@@ -49,37 +52,60 @@ pub fn plan(tables: &[Table], jobs: usize) -> Vec<Unit> {
     order.sort_by_key(|place| std::cmp::Reverse(bytes(place)));
 
     let mut units = Vec::new();
-    let mut together = Vec::new();
-    let mut together_bytes = 0;
+    let mut small = Group::new(MOST_BYTES_TOGETHER, Unit::Together);
+    let mut frozen = Group::new(MOST_BYTES_TOGETHER.min(share / PART_TOGETHER), Unit::Frozen);
     for place in order {
         let Some(table) = tables.get(place) else {
             continue;
         };
-        if table.bytes > SMALL {
-            let split = jobs > 1 && table.bytes > SPLIT_FROM && table.bytes > share / 2;
-            match split {
-                true => ranges(place, table, jobs, &mut units),
-                false => units.push((table.bytes, Unit::Whole(place))),
-            }
-            continue;
+        let split = jobs > 1 && table.bytes > SPLIT_FROM && table.bytes > share / 2;
+        match table.bytes > SMALL {
+            true if split => ranges(place, table, jobs, &mut units),
+            true => frozen.add(place, table.bytes, &mut units),
+            false => small.add(place, table.bytes, &mut units),
         }
-        let full =
-            together.len() >= MOST_TOGETHER || together_bytes + table.bytes > MOST_BYTES_TOGETHER;
-        if full && !together.is_empty() {
-            units.push((
-                together_bytes,
-                Unit::Together(std::mem::take(&mut together)),
-            ));
-            together_bytes = 0;
-        }
-        together.push(place);
-        together_bytes += table.bytes;
     }
-    if !together.is_empty() {
-        units.push((together_bytes, Unit::Together(together)));
-    }
+    small.end(&mut units);
+    frozen.end(&mut units);
     units.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     units.into_iter().map(|(_, unit)| unit).collect()
+}
+
+/// Tables that will be one unit.
+struct Group {
+    most_bytes: u64,
+    unit: fn(Vec<usize>) -> Unit,
+    places: Vec<usize>,
+    bytes: u64,
+}
+
+impl Group {
+    fn new(most_bytes: u64, unit: fn(Vec<usize>) -> Unit) -> Self {
+        Self {
+            most_bytes,
+            unit,
+            places: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Adds a table, in a new unit if it has no room in this one.
+    fn add(&mut self, place: usize, bytes: u64, units: &mut Vec<(u64, Unit)>) {
+        let full = self.places.len() >= MOST_TOGETHER || self.bytes + bytes > self.most_bytes;
+        if full {
+            self.end(units);
+        }
+        self.places.push(place);
+        self.bytes += bytes;
+    }
+
+    fn end(&mut self, units: &mut Vec<(u64, Unit)>) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let places = std::mem::take(&mut self.places);
+        if !places.is_empty() {
+            units.push((bytes, (self.unit)(places)));
+        }
+    }
 }
 
 /// Splits a table for so many sessions.
@@ -119,7 +145,11 @@ mod tests {
     #[test]
     fn one_session_loads_each_table_whole() {
         let units = plan(&tables(&[10 * MB, 0, 500 * MB, 1000]), 1);
-        let expected = [Unit::Whole(2), Unit::Whole(0), Unit::Together(vec![3, 1])];
+        let expected = [
+            Unit::Frozen(vec![2]),
+            Unit::Frozen(vec![0]),
+            Unit::Together(vec![3, 1]),
+        ];
         assert_eq!(units, expected);
         assert_eq!(plan(&[], 4), []);
     }
@@ -131,7 +161,7 @@ mod tests {
         for unit in plan(&tables, 2) {
             match unit {
                 Unit::Range { table: 0, from, to } => ranges.push((from, to)),
-                other => assert_eq!(other, Unit::Whole(1)),
+                other => assert_eq!(other, Unit::Frozen(vec![1])),
             }
         }
         ranges.sort_unstable();
@@ -157,7 +187,26 @@ mod tests {
     fn tables_of_one_size_are_not_split() {
         let units = plan(&tables(&[100 * MB; 20]), 2);
         assert_eq!(units.len(), 20);
-        assert!(units.iter().all(|unit| matches!(unit, Unit::Whole(_))));
+        assert!(
+            units
+                .iter()
+                .all(|unit| matches!(unit, Unit::Frozen(one) if one.len() == 1))
+        );
+    }
+
+    #[test]
+    fn tables_that_are_frozen_go_together_while_each_session_has_many_units() {
+        let places = |unit: &Unit| match unit {
+            Unit::Frozen(places) => places.len(),
+            other => panic!("{other:?}"),
+        };
+        let units: Vec<_> = plan(&tables(&[2 * MB; 200]), 2)
+            .iter()
+            .map(places)
+            .collect();
+        assert_eq!(units, [8; 25]);
+        // Each would have but two units, and one wait for the other.
+        assert_eq!(plan(&tables(&[2 * MB; 16]), 2).len(), 16);
     }
 
     #[test]

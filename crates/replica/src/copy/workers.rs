@@ -180,8 +180,12 @@ fn worker(shared: &Shared) -> Result<()> {
         };
         match next {
             None => break,
-            Some(Unit::Together(places)) => together(shared, &places, &mut source, &mut target)?,
-            Some(Unit::Whole(place)) => whole(shared, place, &mut source, &mut target)?,
+            Some(Unit::Together(places)) => {
+                together(shared, (&places, false), &mut source, &mut target)?;
+            }
+            Some(Unit::Frozen(places)) => {
+                together(shared, (&places, true), &mut source, &mut target)?;
+            }
             Some(Unit::Range { table, from, to }) => {
                 range(shared, table, (from, to), &mut source, &mut target)?;
             }
@@ -190,10 +194,11 @@ fn worker(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Copies small tables: one string of statements on each side, one transaction on the target.
+/// Copies tables: one string of statements on each side, one transaction on the target. To be `frozen`, a
+/// table must have been emptied in the same transaction.
 fn together(
     shared: &Shared,
-    places: &[usize],
+    (places, frozen): (&[usize], bool),
     source: &mut Connection,
     target: &mut Connection,
 ) -> Result<()> {
@@ -208,49 +213,37 @@ fn together(
         let commands: Vec<_> = tables.iter().map(|table| command(table)).collect();
         commands.join("; ")
     };
+    let copy_in = |table: &Table| match frozen {
+        true => format!(
+            "TRUNCATE ONLY {}; {}",
+            table.name.sql(),
+            table.copy_in(true)
+        ),
+        false => table.copy_in(false),
+    };
     let mut from = source
         .copy_out(&joined(&|table| table.copy_out(None)))
         .map_err(|error| of_table(first, ReplicaError::Source(error)))?;
     let mut to = target
-        .copy_in(&format!("BEGIN; {}", joined(&|table| table.copy_in(false))))
+        .copy_in(&format!("BEGIN; {}", joined(&copy_in)))
         .map_err(|error| of_table(first, ReplicaError::Target(error)))?;
     let mut copied = Vec::new();
     for table in &tables {
-        let bytes = pump(shared, &mut from, &mut to, 0).map_err(|error| of_table(table, error))?;
+        let bytes = pump(shared, &mut from, &mut to, table.bytes);
+        let bytes = bytes.map_err(|error| of_table(table, error))?;
         let next = from.next_copy();
         next.map_err(|error| of_table(table, ReplicaError::Source(error)))?;
         let next = to.next_copy();
         next.map_err(|error| of_table(table, ReplicaError::Target(error)))?;
         shared.counters.rows(to.rows());
         copied.push((&table.name, to.rows(), bytes));
-        shared.counters.sent(0, table.bytes);
+        shared.counters.sent(0, table.bytes.saturating_sub(bytes));
     }
     drop((from, to));
     commit(shared, target, &copied)?;
     shared
         .counters
         .tables(u64::try_from(tables.len()).unwrap_or(u64::MAX));
-    Ok(())
-}
-
-/// Copies a table alone. It is truncated in the same transaction, so that its rows can be frozen.
-fn whole(
-    shared: &Shared,
-    place: usize,
-    source: &mut Connection,
-    target: &mut Connection,
-) -> Result<()> {
-    let Some(table) = shared.work.tables.get(place) else {
-        return Ok(());
-    };
-    let sql = format!(
-        "BEGIN; TRUNCATE ONLY {}; {}",
-        table.name.sql(),
-        table.copy_in(true)
-    );
-    let (rows, bytes) = one(shared, table, None, &sql, source, target)?;
-    commit(shared, target, &[(&table.name, rows, bytes)])?;
-    shared.counters.tables(1);
     Ok(())
 }
 
@@ -266,8 +259,7 @@ fn range(
     else {
         return Ok(());
     };
-    let sql = table.copy_in(false);
-    let (rows, bytes) = one(shared, table, Some(blocks), &sql, source, target)?;
+    let (rows, bytes) = blocks_of(shared, table, blocks, source, target)?;
     failpoint::COPY_RANGE.reach();
     let rows = ranges.rows.fetch_add(rows, Ordering::Relaxed) + rows;
     let bytes = ranges.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -287,30 +279,27 @@ fn range(
     Ok(())
 }
 
-/// One copy. Returns its rows and bytes.
-fn one(
+/// The copy of a range. Returns its rows and bytes.
+fn blocks_of(
     shared: &Shared,
     table: &Table,
-    blocks: Option<(u64, Option<u64>)>,
-    copy_in: &str,
+    blocks: (u64, Option<u64>),
     source: &mut Connection,
     target: &mut Connection,
 ) -> Result<(u64, u64)> {
-    let weight = match blocks {
-        None => table.bytes,
-        Some((from, to)) => {
-            let before = |block: u64| {
-                let share = u128::from(table.bytes) * u128::from(block);
-                u64::try_from(share / u128::from(table.blocks.max(1))).unwrap_or(u64::MAX)
-            };
-            before(to.unwrap_or(table.blocks)).saturating_sub(before(from))
-        }
+    let before = |block: u64| {
+        let share = u128::from(table.bytes) * u128::from(block);
+        u64::try_from(share / u128::from(table.blocks.max(1))).unwrap_or(u64::MAX)
     };
+    let (from, to) = blocks;
+    let weight = before(to.unwrap_or(table.blocks)).saturating_sub(before(from));
     let mut copied = || -> Result<(u64, u64)> {
         let mut from = source
-            .copy_out(&table.copy_out(blocks))
+            .copy_out(&table.copy_out(Some(blocks)))
             .map_err(ReplicaError::Source)?;
-        let mut to = target.copy_in(copy_in).map_err(ReplicaError::Target)?;
+        let mut to = target
+            .copy_in(&table.copy_in(false))
+            .map_err(ReplicaError::Target)?;
         let bytes = pump(shared, &mut from, &mut to, weight)?;
         from.finish().map_err(ReplicaError::Source)?;
         let rows = to.finish().map_err(ReplicaError::Target)?;

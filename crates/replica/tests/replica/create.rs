@@ -245,6 +245,47 @@ fn what_one_session_loads_is_frozen_and_ranges_are_not_mixed_up() {
     assert_eq!((big.state, big.rows), (TableState::Copied, 100_000));
 }
 
+/// A commit that has emptied a table waits for the disk, whatever the session says.
+#[test]
+fn tables_of_some_size_are_frozen_several_in_a_transaction() {
+    let (_lab, source, target) = pair(
+        "DO $$BEGIN FOR i IN 1..40 LOOP
+             EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v text)', i);
+             EXECUTE format('INSERT INTO t%s SELECT n, repeat(''v'', 500) FROM generate_series(1, 2500) n', i);
+         END LOOP; END$$",
+    );
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let emptied = "SELECT count(DISTINCT xmin::text) FROM lockstep.table_copy";
+    let transactions: u32 = values(&target, emptied)[0].parse().unwrap();
+    assert!((2..=25).contains(&transactions), "{transactions}");
+    // Only frozen pages are known to be visible to all: nothing has vacuumed these.
+    let whole = "SELECT count(*) FROM pg_class WHERE relname ~ '^t[0-9]+$' \
+                 AND relallvisible = relpages AND relpages > 100";
+    assert_eq!(values(&target, whole), ["40"]);
+    for table in ["t1", "t20", "t40"] {
+        assert_eq!(rows(&source, table), rows(&target, table), "{table}");
+    }
+}
+
+/// What the function sees when it is called for the rows of an index.
+#[test]
+fn objects_are_made_without_waiting_for_the_disk() {
+    let (_lab, source, target) = pair(
+        "CREATE FUNCTION seen(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN
+             RAISE LOG 'seen by % with %', current_setting('application_name'),
+                 current_setting('synchronous_commit');
+             RETURN v; END$$;
+         CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE INDEX ON t (seen(id))",
+    );
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let log = target.log_since(0).unwrap();
+    let seen: Vec<_> = log
+        .lines()
+        .filter_map(|it| Some(it.split_once("seen by ")?.1))
+        .collect();
+    assert!(seen.contains(&"lockstep restore with off"), "{seen:?}");
+}
+
 #[test]
 fn an_error_in_a_copy_names_the_table_and_leaves_the_rest_to_be_resumed() {
     let (_lab, source, target) = pair(
