@@ -29,6 +29,19 @@ pub fn with_namespaces(sql: &str) -> String {
     sql.replace("{namespaces}", copied)
 }
 
+/// Most objects that [`named`] names.
+const MOST_NAMED: usize = 10;
+
+/// Names in words; the last of many are counted.
+pub(crate) fn named(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let more = match names.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
 /// Tables that a column gives as a JSON array of schemas and names.
 pub fn tables_of(row: &[Option<String>], place: usize) -> Result<Vec<TableName>, ClientError> {
     let text: String = field(row, place)?;

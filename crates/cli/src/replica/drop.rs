@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_replica::lifecycle::remove::{left_on_source, remove, remove_without_source};
+use lockstep_replica::lifecycle::remove::{remove, remove_without_source};
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::output;
 
@@ -30,15 +30,15 @@ pub fn run(args: &DropArgs) -> Result<()> {
         ));
         return Ok(());
     }
-    let dropped = remove_without_source(name, &target).map_err(failed)?;
+    let without = remove_without_source(name, &target).map_err(failed)?;
+    let dropped = &without.replica;
     let words = format!(
         "replica {} is dropped on the target, whose tables stay; its source was not asked, and keeps slot \
             {}, with \
          all WAL since then, and publication {}; if it comes back, run in its database {}:",
         dropped.name, dropped.slot, dropped.publication, dropped.source_database
     );
-    let left = left_on_source(&dropped).map_err(failed)?;
-    let lines = std::iter::once(&words).chain(&left);
+    let lines = without.notes.iter().chain([&words]).chain(&without.source);
     lines.for_each(|line| output::print(&sanitize(line)));
     Ok(())
 }

@@ -232,7 +232,7 @@ fn rehearsal(what: &Switchover, rehearsed: &Rehearsed) -> Vec<String> {
         } else {
             ""
         },
-        lockstep_service::words::figures::counted(rehearsed.tables as u64, "table"),
+        lockstep_service::words::figures::counted(rehearsed.tables, "table"),
         match what.compare {
             Compare::None => "",
             Compare::Counts => ", compare the numbers of rows",

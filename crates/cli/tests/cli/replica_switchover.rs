@@ -269,6 +269,12 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     assert_eq!(value(&target, phase), "ready");
 }
 
+/// Whether sessions begin read-only on a server by the fence's setting.
+fn is_fenced(server: &Server) -> bool {
+    let comment = "SELECT coalesce(obj_description(to_regprocedure('lockstep.fence()'), 'pg_proc'), '') <> ''";
+    value(server, comment) == "t"
+}
+
 #[test]
 fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     let lab = Lab::for_tests().unwrap();
@@ -285,38 +291,30 @@ fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     assert!(output(&create_args(&from, &to)).status.success());
     source.run("ALTER DATABASE app SET default_transaction_read_only = off");
     target.run("ALTER DATABASE app SET default_transaction_read_only = on");
-    let _process = follows(&lab, "r", &to, &target);
+    let mut process = follows(&lab, "r", &to, &target);
+    let switchover = |most: &str, timeout: &str| {
+        let mut command = lockstep(&["switchover", "r", "--target", &to, "--max-pause", most]);
+        command.args(["--timeout", timeout]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let planted = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'lockstep%'";
 
     // While it waits for a transaction, others go on.
     let mut old = sql(&source);
     old.execute("BEGIN; SELECT 1 FROM a").unwrap();
-    let mut command = lockstep(&[
-        "switchover",
-        "r",
-        "--target",
-        &to,
-        "--max-pause",
-        "500ms",
-        "--timeout",
-        "30s",
-    ]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let switchover = command.spawn().unwrap();
-    while value(&target, "SELECT count(*) FROM pg_replication_slots") != "1" {
+    let running = switchover("500ms", "30s");
+    while value(&source, planted) != "1" {
         pause();
     }
     on(
         &source,
         "CREATE TABLE fresh (id int); INSERT INTO fresh VALUES (1); CREATE SEQUENCE numbers",
     );
-    let mut prepares = sql(&source);
-    prepares
-        .execute("BEGIN; INSERT INTO a VALUES (1); PREPARE TRANSACTION 'half'")
-        .unwrap();
     old.execute("COMMIT").unwrap();
-    let found = switchover.wait_with_output().unwrap();
+    let found = running.wait_with_output().unwrap();
     assert_eq!(found.status.code(), Some(1), "{found:?}");
-    for words in ["table public.fresh", "sequence public.numbers", "half"] {
+    for words in ["table public.fresh", "sequence public.numbers"] {
         assert!(said(&found).contains(words), "{words}: {}", said(&found));
     }
     let setting =
@@ -324,17 +322,64 @@ fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     for (server, before) in [(&source, "off"), (&target, "on")] {
         let before = format!("default_transaction_read_only={before}");
         assert_eq!(value(server, setting), before);
-        let left = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'lockstep%'";
-        assert_eq!(value(server, left), "0");
+        assert_eq!(value(server, planted), "0");
     }
+    on(&source, "DROP TABLE fresh; DROP SEQUENCE numbers");
+
+    // A prepared transaction is waited for, and named once the time is up.
+    let mut prepares = sql(&source);
+    prepares
+        .execute("BEGIN; INSERT INTO a VALUES (1); PREPARE TRANSACTION 'half'")
+        .unwrap();
+    let late = switchover("20s", "1s").wait_with_output().unwrap();
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    assert!(said(&late).contains("half"), "{}", said(&late));
+    assert_eq!(value(&source, planted), "0");
+    let running = switchover("20s", "30s");
+    for is_up in [true, false] {
+        while is_fenced(&source) != is_up {
+            pause();
+        }
+    }
+
+    // What a table's owner disables behind the fence is noticed: the target cannot get on meanwhile.
+    let mut holds = sql(&target);
+    let locks = "SET default_transaction_read_only = off; BEGIN; LOCK a IN SHARE MODE";
+    holds.execute(locks).unwrap();
+    let from = Conninfo::parse(&from).unwrap();
+    let mut verify = Connection::connect(&from, Purpose::Sql, "lockstep verify").unwrap();
+    let mut walsender = Connection::connect(&from, Purpose::Replication, "test").unwrap();
     on(&source, "COMMIT PREPARED 'half'");
+    on(&source, "INSERT INTO a VALUES (2), (3)");
+    while !is_fenced(&source) {
+        pause();
+    }
+    on(
+        &source,
+        "BEGIN READ WRITE; ALTER TABLE a DISABLE TRIGGER ALL; COMMIT",
+    );
+    holds.execute("COMMIT").unwrap();
+    let done = running.wait_with_output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    for words in ["half", "lockstep_fence is disabled or missing on public.a"] {
+        assert!(said(&done).contains(words), "{words}: {}", said(&done));
+    }
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    for session in [&mut verify, &mut walsender] {
+        assert!(session.execute("SELECT 1").is_err());
+    }
+    assert_eq!(value(&target, "SELECT sum(id) FROM a"), "6");
 }
 
 #[test]
 fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
     let (lab, source, target) = pair(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE UNLOGGED TABLE scratch (id int); \
-         INSERT INTO scratch VALUES (1)",
+         INSERT INTO scratch VALUES (1); CREATE TABLE audit (tag text); \
+         CREATE FUNCTION audit() RETURNS event_trigger LANGUAGE plpgsql AS \
+           $$BEGIN INSERT INTO public.audit VALUES (tg_tag); END$$; \
+         CREATE EVENT TRIGGER audits ON ddl_command_end EXECUTE FUNCTION audit(); \
+         ALTER EVENT TRIGGER audits ENABLE ALWAYS",
     );
     let (from, to) = (in_app(&source), in_app(&target));
     assert!(output(&create_args(&from, &to)).status.success());
@@ -347,7 +392,15 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
         "{found:?}"
     );
     assert!(said(&found).contains("public.scratch"), "{found:?}");
-    on(&source, "TRUNCATE scratch");
+    let fires = said(&found).contains("event triggers would fire");
+    let sets = "SELECT current_setting('server_version_num')::int >= 170000";
+    assert_eq!(fires, value(&source, sets) == "f", "{found:?}");
+    for server in [&source, &target] {
+        on(
+            server,
+            "ALTER EVENT TRIGGER audits ENABLE; TRUNCATE scratch, audit",
+        );
+    }
     assert!(said(&switchover(&[])).contains("start lockstep replica run"));
 
     let _process = follows(&lab, "r", &to, &target);
@@ -392,6 +445,11 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
     assert!(done.status.success(), "{}", said(&done));
     on(&target, "INSERT INTO a VALUES (4)");
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "4");
+    let audited = "SELECT count(*) FROM audit";
+    assert_eq!(
+        [value(&source, audited), value(&target, audited)],
+        ["0", "0"]
+    );
     assert!(sql(&source).execute("INSERT INTO a VALUES (5)").is_err());
     // Nobody copies a fence.
     let other = to.replace("dbname=app", "dbname=postgres");
@@ -463,6 +521,18 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
     }
     let writes = || sql(&source).execute("INSERT INTO a SELECT 1 + count(*) FROM a");
     assert!(writes().is_err() && is_paused());
+    let words = said(
+        &switchover(&leads, "3s", &["--source", &from])
+            .wait_with_output()
+            .unwrap(),
+    );
+    for part in [
+        "has the fence of one",
+        "clients of PgBouncer wait",
+        "RESUME app",
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
     on(&source, &by_hand());
     bouncer
         .connect("pgbouncer")
@@ -526,4 +596,50 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
         (all, writes().is_err()),
         (value(&source, "SELECT count(*) FROM a"), true)
     );
+}
+
+#[test]
+fn a_source_that_is_lost_meanwhile_is_waited_for() {
+    let (lab, mut source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let mut process = follows(&lab, "r", &to, &target);
+    // One that has written holds the fence up, until the source is gone.
+    let in_the_middle = |source: &mut Server, comes_back: bool, timeout: &str| {
+        let mut command = lockstep(&["switchover", "r", "--target", &to, "--max-pause", "20s"]);
+        command.args(["--timeout", timeout]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // What an earlier one has left is taken back first.
+        while is_fenced(source) {
+            pause();
+        }
+        let mut writer = sql(source);
+        writer.execute("BEGIN; INSERT INTO a VALUES (1)").unwrap();
+        while !is_fenced(source) {
+            pause();
+        }
+        source.kill().unwrap();
+        if comes_back {
+            source.start().unwrap();
+        }
+        child.wait_with_output().unwrap()
+    };
+    let lost = in_the_middle(&mut source, false, "3s");
+    assert_ne!(lost.status.code(), Some(0), "{}", said(&lost));
+    for part in ["has begun and is not over", "promote r --with-data-loss"] {
+        assert!(said(&lost).contains(part), "{}", said(&lost));
+    }
+    let write =
+        |n: u8| format!("SET default_transaction_read_only = off; INSERT INTO a VALUES ({n})");
+    assert!(sql(&target).execute(&write(7)).is_err(), "it is closed");
+    source.start().unwrap();
+
+    let done = in_the_middle(&mut source, true, "50s");
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("connecting again"), "{}", said(&done));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    on(&target, &write(8));
+    assert!(sql(&source).execute(&write(9)).is_err(), "it is fenced");
+    assert_eq!(value(&target, "SELECT sum(id) FROM a"), "8");
 }

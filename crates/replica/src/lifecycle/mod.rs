@@ -7,13 +7,13 @@
 //! | [`finish`] | what follows the rows and the sequences: materialized views, statistics |
 //! | `setval` | sets the target's sequences to the source's values |
 //! | `made` | what the target refused at first, tried again and listed |
+//! | [`fence`] | keeps a database from being written that a switchover leaves |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
 //! | `sequences` | the target's sequences follow the source's while the replica applies |
 //! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`promotion`] | when a replica may be promoted, and what comes next; no I/O |
 //! | `raise` | brings sequences beyond the values that columns have |
-//! | [`fence`] | keeps a database from being written that a switchover leaves |
 //! | [`promote`] | does a promotion |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 

@@ -24,8 +24,8 @@ use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, rem
 use crate::lifecycle::{session, setval};
 use crate::state::failpoint;
 use crate::state::{
-    APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, Unmade,
-    unmade_words,
+    APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, SwitchStage,
+    Unmade, unmade_words,
 };
 use crate::status::source::{END, Source, connect, source_of};
 use crate::status::standing::{Standing, hindrance, missed, standing};
@@ -102,7 +102,10 @@ pub fn promote(what: &Promote, told: &mut dyn FnMut(&str)) -> Result<Promoted> {
         let seen = run.see()?;
         match next(what.wish, &run.replica, &seen) {
             Next::Refuse(words) => return Err(ReplicaError::State(words)),
-            Next::Done => return run.done(is_again),
+            Next::Done => {
+                run.end_switchover()?;
+                return run.done(is_again);
+            }
             step => run.take(step, told)?,
         }
     }
@@ -189,6 +192,21 @@ impl<'a> Run<'a> {
     /// This call has opened the target.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
+    }
+
+    /// Keeps in the state that a switchover which had begun is none any more.
+    fn end_switchover(&mut self) -> Result<()> {
+        let name = &self.what.name;
+        if !self.state.switch_stage(name)?.is_begun() {
+            return Ok(());
+        }
+        self.state.set_switch_stage(name, SwitchStage::None)?;
+        self.notes.push(
+            "a switchover had begun, and has ended as a promotion without a way back: a source that comes back takes no \
+             writes, and clients of a PgBouncer may wait until they are led to the target (RESUME)"
+                .to_owned(),
+        );
+        Ok(())
     }
 
     pub(crate) fn refresh(&mut self) -> Result<()> {
@@ -469,7 +487,7 @@ impl<'a> Run<'a> {
         for fence in [Fence::Comes, Fence::Left] {
             let left = fence::remove(self.state.connection(), fence);
             let left = left.map_err(ReplicaError::Target)?;
-            self.notes.extend(fence_left(fence, &left));
+            self.notes.extend(fence::left(fence, &left));
         }
         Ok(())
     }
@@ -558,17 +576,6 @@ fn mark(source: &Conninfo) -> Result<(Lsn, u64), ClientError> {
     session.execute(MARK)?;
     let end = field(&session.query_one(END)?, 0)?;
     Ok((end, field(&session.query_one(OPEN)?, 0)?))
-}
-
-/// Words for triggers of a fence that stay.
-pub(crate) fn fence_left(fence: Fence, tables: &[String]) -> Option<String> {
-    (!tables.is_empty()).then(|| {
-        format!(
-            "triggers lockstep_{}, which let everything pass now, stay on tables that are in use: {}",
-            fence.name(),
-            tables.join(", ")
-        )
-    })
 }
 
 /// Why sessions of the target still begin read-only; None if they do not.

@@ -9,8 +9,9 @@ use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::capture;
+use crate::lifecycle::fence::{self, Fence};
 use crate::state::failpoint;
-use crate::state::{APPLICATION, Phase, Replica, ReplicaState};
+use crate::state::{APPLICATION, Phase, Replica, ReplicaState, SwitchStage};
 use crate::status::source::{other_place, place, source_of};
 use lockstep_apply::origins;
 use lockstep_apply::sessions;
@@ -113,7 +114,7 @@ pub fn left_on_source(replica: &Replica) -> Result<Vec<String>> {
 /// target. The target's tables stay. What is gone already is no error, so a call that failed halfway
 /// can be repeated. `source` is used in place of the conninfo that the state has.
 pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Result<Replica> {
-    removed(name, target, false, |replica| {
+    let removed = removed(name, target, false, |replica| {
         let source = source_of(source, &replica.source)?;
         remove_from_source(&source, replica).map_err(|error| match error {
             ReplicaError::Source(error) if error.refusal().is_none() => ReplicaError::NoSource {
@@ -127,13 +128,91 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
             )),
             error => error,
         })
+    });
+    removed.map(|(replica, _)| replica)
+}
+
+/// What a replica has left that was dropped without its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    pub replica: Replica,
+    /// Commands for a source that comes back.
+    pub source: Vec<String>,
+    /// What to know of a switchover that had begun.
+    pub notes: Vec<String>,
+}
+
+/// Drops a replica whose source is gone: its origins and its state on the target. A switchover that has begun ends:
+/// the target takes writes again as before it, or is open if it had been promoted.
+pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Dropped> {
+    let (replica, ended) = removed(name, target, true, |_| Ok(()))?;
+    let mut source = left_on_source(&replica)?.to_vec();
+    let mut notes = Vec::new();
+    if let Some(ended) = ended {
+        notes.push(ended.words(name));
+        notes.extend(ended.left);
+        let database = identifier("database", &replica.source_database);
+        let database = database.map_err(ReplicaError::Source)?;
+        // The target has, or may get, writes that the source lacks: its fence stays.
+        if ended.phase == Phase::Ready {
+            source.push(format!(
+                "BEGIN READ WRITE; ALTER DATABASE {database} RESET default_transaction_read_only; DROP FUNCTION IF EXISTS \
+                 lockstep.fence() CASCADE; COMMIT;"
+            ));
+        }
+    }
+    Ok(Dropped {
+        replica,
+        source,
+        notes,
     })
 }
 
-/// Drops a replica whose source is gone: its origins and its state on the target. What a source that comes
-/// back keeps is told by [`left_on_source`].
-pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Replica> {
-    removed(name, target, true, |_| Ok(()))
+/// A switchover that has ended with its replica.
+#[derive(Debug)]
+struct Ended {
+    phase: Phase,
+    stage: SwitchStage,
+    /// Words for triggers that stay.
+    left: Vec<String>,
+}
+
+impl Ended {
+    fn words(&self, name: &str) -> String {
+        let is = match self.phase {
+            Phase::Ready => {
+                "the target is not closed by it any more. If its source comes back, it takes no writes until you run the \
+                 last of the commands below there: do that only if nobody writes on the target"
+            }
+            _ => {
+                "the target is open, and its sequences may give values again that rows have. If its source comes back, \
+                 it takes no writes"
+            }
+        };
+        let clients = match self.stage {
+            SwitchStage::Pooled => {
+                "; clients of PgBouncer may wait: RESUME in its console lets them go on"
+            }
+            _ => "",
+        };
+        format!("a switchover of replica {name} had begun, and has ended with it: {is}{clients}")
+    }
+}
+
+/// Takes away what a switchover that has begun keeps from being written on the target.
+fn end_switchover(state: &mut ReplicaState, phase: Phase, stage: SwitchStage) -> Result<Ended> {
+    // The fence of an earlier one stays, unless this one was about to open the target.
+    let fences: &[Fence] = match phase {
+        Phase::Ready => &[Fence::Comes],
+        _ => &[Fence::Comes, Fence::Left],
+    };
+    let mut left = Vec::new();
+    for fence in fences {
+        let removed = fence::pass(state.connection(), *fence)
+            .and_then(|()| fence::remove(state.connection(), *fence));
+        left.extend(fence::left(*fence, &removed.map_err(ReplicaError::Target)?));
+    }
+    Ok(Ended { phase, stage, left })
 }
 
 fn removed(
@@ -141,7 +220,7 @@ fn removed(
     target: &Conninfo,
     is_source_gone: bool,
     from_source: impl FnOnce(&Replica) -> Result<()>,
-) -> Result<Replica> {
+) -> Result<(Replica, Option<Ended>)> {
     let unknown = || {
         ReplicaError::State(format!(
             "the target has no replica \"{name}\"; lockstep replica status lists those it has"
@@ -150,7 +229,8 @@ fn removed(
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
-    if state.switch_stage(name)?.is_begun() && !is_source_gone {
+    let stage = state.switch_stage(name)?;
+    if stage.is_begun() && !is_source_gone {
         return Err(ReplicaError::State(format!(
             "a switchover of replica \"{name}\" has begun and is not over: its source may take no writes, and \
              clients may wait. Nothing is changed. Repeat lockstep replica switchover {name} first, which takes it \
@@ -162,10 +242,14 @@ fn removed(
         from_source(&replica)?;
     }
     failpoint::DROP_SOURCE.reach();
+    let ended = match stage.is_begun() {
+        true => Some(end_switchover(&mut state, replica.phase, stage)?),
+        false => None,
+    };
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
     failpoint::DROP_ORIGINS.reach();
     state.remove(name)?;
-    Ok(replica)
+    Ok((replica, ended))
 }
 
 pub(super) fn remove_origins(

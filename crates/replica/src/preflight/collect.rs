@@ -176,11 +176,14 @@ pub fn facts(
     Ok(facts)
 }
 
+/// Functions of fences of switchovers.
+const FENCES: &str = "SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = 'lockstep' AND p.proname IN ('fence', 'closed')";
+
 fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
     facts.source = server(source)?;
     facts.tables = tables(source)?;
-    let fence = "SELECT to_regprocedure('lockstep.fence()') IS NOT NULL";
-    facts.is_fenced = field(&source.query_one(fence)?, 0)?;
+    facts.fences = texts(source, FENCES)?.into_iter().collect();
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
     if !facts.subsets.is_empty() {
@@ -265,6 +268,7 @@ fn of_target(
     needed: Needed,
 ) -> Result<(), ClientError> {
     facts.target = server(target)?;
+    facts.is_closed = texts(target, FENCES)?.contains("closed");
     facts.target.origin_functions_denied = texts(target, ORIGIN_FUNCTIONS)?.into_iter().collect();
     // Only those who may read origins can count them; others are told of that right first.
     let origins = "SELECT CASE WHEN has_table_privilege('pg_replication_origin_status', 'SELECT') \

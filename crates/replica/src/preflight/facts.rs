@@ -11,8 +11,10 @@ pub struct Facts {
     pub source: Server,
     pub target: Server,
     pub tables: Vec<Table>,
-    /// A switchover has left its fence on the source, whole or not.
-    pub is_fenced: bool,
+    /// Functions of fences of switchovers, whole or not, on the source.
+    pub fences: Vec<String>,
+    /// A switchover that did not end has closed the target, wholly or not.
+    pub is_closed: bool,
     /// Schemas of the source.
     pub schemas: BTreeSet<String>,
     /// Objects that need something that is left out, each with that.

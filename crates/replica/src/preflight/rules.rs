@@ -19,15 +19,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     versions(facts, &mut found);
     source_limits(&facts.source, &mut found);
     source_rights(facts, &mut found);
-    if facts.is_fenced {
-        found.error(
-            "source",
-            "has the fence of a switchover (function lockstep.fence and triggers lockstep_fence), which would be \
-             copied",
-            "give the server to which the database was moved; if this one has it again, repeat the switchover, or \
-             run there: DROP FUNCTION lockstep.fence() CASCADE",
-        );
-    }
+    fences(facts, &mut found);
     nothing_to_copy(facts, &mut found);
     locks(facts, &mut found);
     target_rights(&facts.target, &mut found);
@@ -46,6 +38,29 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = found.0;
     findings.sort_by_key(|finding| finding.severity);
     findings
+}
+
+/// What switchovers have left.
+fn fences(facts: &Facts, found: &mut Findings) {
+    for fence in &facts.fences {
+        let says = format!(
+            "has the fence of a switchover (function lockstep.{fence} and triggers lockstep_{fence}), which would be \
+             copied"
+        );
+        let todo = format!(
+            "give the server to which the database was moved; if this one has it again, repeat the switchover, or \
+             run there: DROP FUNCTION lockstep.{fence}() CASCADE"
+        );
+        found.error("source", says, todo);
+    }
+    if facts.is_closed {
+        found.error(
+            "target",
+            "was closed by a switchover that did not end (function lockstep.closed)",
+            "create the database anew, or run there: ALTER DATABASE ... RESET default_transaction_read_only; \
+             DROP FUNCTION lockstep.closed() CASCADE",
+        );
+    }
 }
 
 pub(super) struct Findings(Vec<Finding>);

@@ -101,8 +101,15 @@ fn servers_are_looked_at() {
         (Error, "source", "standby", "primary", |f| {
             f.source.in_recovery = true
         }),
-        (Error, "source", "fence", "DROP FUNCTION", |f| {
-            f.is_fenced = true
+        (
+            Error,
+            "source",
+            "triggers lockstep_fence",
+            "DROP FUNCTION",
+            |f| f.fences = vec!["fence".to_owned()],
+        ),
+        (Error, "target", "was closed", "lockstep.closed()", |f| {
+            f.is_closed = true
         }),
         (Error, "target", "standby", "primary", |f| {
             f.target.in_recovery = true;

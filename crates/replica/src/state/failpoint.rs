@@ -62,6 +62,8 @@ failpoints! {
     SWITCH_PREPARED = "switch-prepared";
     /// The state says that a switchover has begun.
     SWITCH_BEGUN = "switch-begun";
+    /// The triggers of both fences are there, and let everything pass.
+    SWITCH_PLANTED = "switch-planted";
     /// Nobody can write on the target but its replica; the source takes writes.
     SWITCH_CLOSED = "switch-closed";
     /// Nobody can write on the source any more; the target follows it.

@@ -5,13 +5,15 @@
 //!
 //! | stage, phase | what comes next | what is true afterwards |
 //! |---|---|---|
-//! | none, ready | [`Step::Analyze`], [`Step::Prepare`], [`Step::Arm`] | statistics; the slot of the way back; apply listens |
-//! | none, ready | [`Step::Wait`] | nothing that would make the pause long is seen any more |
+//! | none, ready | [`Step::Analyze`], [`Step::Prepare`] | statistics; the slot of the way back |
 //! | none, ready | [`Step::Begin`] | the state says that a switchover has begun |
+//! | begun, ready | [`Step::Plant`], [`Step::Arm`] | both fences are there, and let everything pass; apply listens |
+//! | begun, ready | [`Step::Wait`] | nothing that would make the pause long is seen any more |
 //! | begun, ready | [`Step::Close`] | nobody writes on the target but its replica |
 //! | begun, ready | [`Step::Pause`] | the pooler's clients wait, and none has a transaction open |
 //! | begun, ready | [`Step::Fence`] | nothing is written on the source any more |
 //! | begun, ready | [`Step::Drain`], [`Step::Compare`] | the target has all of it, and is equal |
+//! | begun, ready | [`Step::Look`] | nobody has taken the fence away meanwhile |
 //! | begun, ready | [`Step::Promotion`] | the state says *promoting*: from here on there is only forward |
 //! | begun, promoting | [`Step::Promotion`] | nothing is applied any more; sequences are set |
 //! | begun, promoting | [`Step::Reverse`] | the way back keeps everything from here on |
@@ -21,9 +23,10 @@
 //! | begun, promoted | [`Step::Finish`] | the state says that the switchover is done |
 //!
 //! Up to *promoting* a failure, a pause that takes too long, or a crash leads back: [`Step::Unfence`],
-//! [`Step::Resume`], [`Step::Unclose`], [`Step::Forget`]. Then it is tried again until the time is up. So
-//! **once the target is closed no two servers take writes**: the source is fenced after that and before the
-//! target opens, and its fence is taken away only in phase ready, in which the target never opens.
+//! [`Step::Resume`], [`Step::Unclose`]. Then it is tried again until the time is up; what ends it then is
+//! [`Step::Uproot`], [`Step::Forget`]. So **once the target is closed no two servers take writes**: the source
+//! is fenced after that and before the target opens, and its fence is taken away only in phase ready, in which
+//! the target never opens.
 
 use crate::lifecycle::promotion::{self, Drained, Next};
 use crate::state::{Phase, Replica, SwitchStage};
@@ -75,6 +78,10 @@ pub struct SwitchSeen {
     pub is_armed: bool,
     pub clients: Clients,
     pub way_back: WayBack,
+    /// Triggers of the fences are on source or target.
+    pub is_planted: bool,
+    /// This command has made all of them.
+    pub is_surely_planted: bool,
     /// The target is kept from being written, wholly or not.
     pub is_closed: bool,
     /// This attempt has closed it.
@@ -84,6 +91,8 @@ pub struct SwitchSeen {
     /// This attempt has fenced it.
     pub fence: Option<lockstep_wire::Lsn>,
     pub compared: Compared,
+    /// The fence was still whole when this attempt had drained.
+    pub is_whole: bool,
     /// Clients are led to the target, or nothing is to be run for that.
     pub is_redirected: bool,
     pub promotion: promotion::Seen,
@@ -106,6 +115,8 @@ pub enum Step {
     Wait(String),
     /// Keep in the state that a switchover has begun.
     Begin,
+    /// Make the triggers of both fences, which let everything pass.
+    Plant,
     /// Let nobody but the replica write on the target.
     Close,
     /// Let the pooler's clients wait.
@@ -116,6 +127,8 @@ pub enum Step {
     Drain(lockstep_wire::Lsn),
     /// Compare both sides.
     Compare,
+    /// Look whether the source's fence is still whole.
+    Look,
     /// Let the way back begin here.
     Reverse,
     /// Lead clients to the target.
@@ -126,6 +139,8 @@ pub enum Step {
     Unfence,
     /// Let the target be written as before the switchover.
     Unclose,
+    /// Remove the triggers, which let everything pass again.
+    Uproot,
     /// Keep in the state that no switchover has begun.
     Forget,
     Promotion(Next),
@@ -158,39 +173,31 @@ pub fn next(replica: &Replica, seen: &SwitchSeen) -> Step {
     }
 }
 
-/// What comes before clients notice anything.
-fn begin(seen: &SwitchSeen) -> Step {
-    let refused = |words: &String| match seen.way_back {
-        WayBack::Prepared => Step::Unprepare,
-        _ => Step::Refuse(words.clone()),
-    };
+/// Why no attempt is to begin; None if one is, now or later.
+fn end(seen: &SwitchSeen) -> Option<&String> {
     let why = seen.failure.as_ref().or(seen.waits.as_ref());
-    let overdue = why.filter(|_| seen.is_overdue);
-    if let Some(words) = seen.refusal.as_ref().or(overdue) {
-        return refused(words);
-    }
-    if !seen.is_analyzed {
-        return Step::Analyze;
-    }
-    if seen.way_back == WayBack::Missing {
-        return Step::Prepare;
-    }
-    if !seen.is_armed {
-        return Step::Arm;
-    }
-    match why {
-        Some(words) => Step::Wait(words.clone()),
+    (seen.refusal.as_ref()).or(why.filter(|_| seen.is_overdue))
+}
+
+/// What comes before the state says anything.
+fn begin(seen: &SwitchSeen) -> Step {
+    match end(seen) {
+        Some(_) if seen.way_back == WayBack::Prepared => Step::Unprepare,
+        Some(words) => Step::Refuse(words.clone()),
+        None if !seen.is_analyzed => Step::Analyze,
+        None if seen.way_back == WayBack::Missing => Step::Prepare,
         None => Step::Begin,
     }
 }
 
-/// What happens while clients wait, and can be taken back.
+/// What can be taken back: clients wait during the later part of it.
 fn attempt(seen: &SwitchSeen) -> Step {
-    if seen.failure.is_some() || seen.is_late {
-        return back(seen);
+    let has_failed = seen.failure.is_some() || seen.is_late;
+    if let Some(undo) = undo(seen).filter(|_| has_failed) {
+        return undo;
     }
     if !seen.is_surely_closed {
-        return Step::Close;
+        return wait(seen);
     }
     if seen.clients == Clients::Flow {
         return Step::Pause;
@@ -200,21 +207,49 @@ fn attempt(seen: &SwitchSeen) -> Step {
     };
     match (&seen.promotion.drained, &seen.compared) {
         (Drained::To(to), Compared::NotYet) if *to == end => Step::Compare,
+        (Drained::To(to), _) if *to == end && !seen.is_whole => Step::Look,
         (Drained::To(to), _) if *to == end => Step::Promotion(Next::Begin {
             to: Some(end),
             loses: false,
         }),
-        (Drained::Not(_), _) => back(seen),
+        (Drained::Not(words), _) => undo(seen).unwrap_or_else(|| Step::Wait(words.clone())),
         _ => Step::Drain(end),
     }
 }
 
-fn back(seen: &SwitchSeen) -> Step {
+/// What takes an attempt back; None if nothing of it is left.
+fn undo(seen: &SwitchSeen) -> Option<Step> {
     match (seen.is_fenced, seen.clients) {
-        (true, _) => Step::Unfence,
-        (false, Clients::Wait) => Step::Resume,
-        (false, _) if seen.is_closed => Step::Unclose,
-        (false, _) => Step::Forget,
+        (true, _) => Some(Step::Unfence),
+        (false, Clients::Wait) => Some(Step::Resume),
+        (false, _) if seen.is_closed => Some(Step::Unclose),
+        (false, _) => None,
+    }
+}
+
+/// What comes while both servers are as they were, apart from triggers that let everything pass.
+fn wait(seen: &SwitchSeen) -> Step {
+    if end(seen).is_some() {
+        return match seen.is_planted {
+            true => Step::Uproot,
+            false => Step::Forget,
+        };
+    }
+    if let Some(words) = &seen.failure {
+        return Step::Wait(words.clone());
+    }
+    if seen.way_back == WayBack::Missing {
+        return Step::Prepare;
+    }
+    if !seen.is_surely_planted {
+        return Step::Plant;
+    }
+    if !seen.is_armed {
+        return Step::Arm;
+    }
+    match &seen.waits {
+        Some(words) => Step::Wait(words.clone()),
+        None => Step::Close,
     }
 }
 

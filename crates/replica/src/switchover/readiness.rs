@@ -5,13 +5,10 @@ use lockstep_service::words::span;
 
 use crate::error::{Finding, Severity};
 use crate::lifecycle::fence::{self, FenceFacts};
-use crate::names::with_namespaces;
+use crate::names::{named, with_namespaces};
 use crate::state::Replica;
 use lockstep_apply::sessions;
 use std::time::Duration;
-
-/// Most objects that a finding names.
-const MOST_NAMED: usize = 10;
 
 /// What both servers say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,8 +17,8 @@ pub struct SwitchFacts {
     /// What a session sees of the target, which is closed; None if it was not asked.
     pub closing: Option<FenceFacts>,
     pub source_in_recovery: bool,
-    /// Transactions of the source's database that are prepared and not ended.
-    pub prepared: Vec<String>,
+    /// Replicas that apply to the source.
+    pub fed: Vec<String>,
     /// Subscriptions of the source's database, which write there.
     pub subscriptions: Vec<String>,
     /// Unlogged tables of the source that have rows.
@@ -51,7 +48,6 @@ pub struct BackFacts {
 
 const SOURCE: &str = "
 SELECT pg_is_in_recovery(),
-    (SELECT coalesce(json_agg(gid), '[]') FROM pg_prepared_xacts WHERE database = current_database())::text,
     (SELECT coalesce(json_agg(s.subname), '[]') FROM pg_subscription s
         JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
         WHERE s.subenabled)::text,
@@ -84,9 +80,14 @@ ORDER BY 1";
 /// Sessions of others with a transaction that is older than `$1` seconds.
 const LONG: &str = "
 SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
-    AND pid <> pg_backend_pid() AND application_name NOT IN ('lockstep replica', 'lockstep verify')
-    AND xact_start < clock_timestamp() - $1::float8 * interval '1 second'
+    AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - $1::float8 * interval '1 second'
 ORDER BY xact_start";
+
+/// Transactions that were prepared more than `$1` seconds ago and have not ended.
+const LONG_PREPARED: &str = "
+SELECT gid FROM pg_prepared_xacts WHERE database = current_database()
+    AND prepared < clock_timestamp() - $1::float8 * interval '1 second'
+ORDER BY prepared";
 
 fn names(session: &mut Connection, sql: &str) -> Result<Vec<String>, ClientError> {
     let rows = session.query(&with_namespaces(sql))?;
@@ -104,9 +105,8 @@ pub(super) fn of_source(source: &mut Connection) -> Result<SwitchFacts, ClientEr
     Ok(SwitchFacts {
         fence: fence::look(source)?,
         source_in_recovery: field(&row, 0)?,
-        prepared: listed(&field::<String>(&row, 1)?)?,
-        subscriptions: listed(&field::<String>(&row, 2)?)?,
-        large_objects: field(&row, 3)?,
+        subscriptions: listed(&field::<String>(&row, 1)?)?,
+        large_objects: field(&row, 2)?,
         unlogged: names(source, UNLOGGED)?,
         ..SwitchFacts::default()
     })
@@ -139,12 +139,23 @@ pub(super) fn back_of_source(
     })
 }
 
-/// Whose transactions have been open on the source for longer than `patience`, in words.
+/// Whose transactions have been open on the source, or prepared, for longer than `patience`, in words.
 pub(super) fn long_transactions(
     source: &mut Connection,
     patience: Duration,
 ) -> Result<Option<String>, ClientError> {
-    let rows = source.query_with(LONG, &[&patience.as_secs_f64()])?;
+    let (seconds, most) = (patience.as_secs_f64(), span::show(patience));
+    let rows = source.query_with(LONG_PREPARED, &[&seconds])?;
+    let gids: Result<Vec<String>, _> = rows.iter().map(|row| field(row, 0)).collect();
+    let gids = gids?;
+    if !gids.is_empty() {
+        return Ok(Some(format!(
+            "transactions are prepared on the source for longer than {most}: {} (end each with COMMIT PREPARED \
+             or ROLLBACK PREPARED)",
+            named(&gids)
+        )));
+    }
+    let rows = source.query_with(LONG, &[&seconds])?;
     let pids: Result<Vec<u32>, _> = rows.iter().map(|row| field(row, 0)).collect();
     let pids = pids?;
     if pids.is_empty() {
@@ -152,18 +163,8 @@ pub(super) fn long_transactions(
     }
     let who = sessions::words(source, &pids)?;
     Ok(Some(format!(
-        "transactions are open on the source for longer than {}: {who}",
-        span::show(patience)
+        "transactions are open on the source for longer than {most}: {who}"
     )))
-}
-
-pub(super) fn named(names: &[String]) -> String {
-    let shown: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
-    let more = match names.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", shown.join(", "))
 }
 
 /// What is found. No I/O.
@@ -221,6 +222,7 @@ pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
     let closing = facts.closing.clone().map(|fence| FenceFacts {
         // No session is ended there, and the setting may be anything.
         unended: Vec::new(),
+        workers: Vec::new(),
         is_read_only: false,
         ..fence
     });
@@ -245,11 +247,11 @@ fn source(facts: &SwitchFacts, add: Add<'_>) {
         "name the primary with --source",
     );
     add(
-        !facts.prepared.is_empty(),
+        !facts.fed.is_empty(),
         error,
         "source",
-        format!("it has prepared transactions: {}", named(&facts.prepared)),
-        "end each with COMMIT PREPARED or ROLLBACK PREPARED",
+        format!("replicas apply to it: {}", named(&facts.fed)),
+        "end their lockstep replica run and drop them there, or promote them",
     );
     add(
         !facts.subscriptions.is_empty(),
@@ -311,10 +313,32 @@ fn fence_rules(subject: &str, fence: &FenceFacts, add: Add<'_>) {
         error,
         subject,
         format!(
-            "this role may not end sessions of others: {}",
+            "this role may not see and end sessions of others: {}",
             named(&fence.unended)
         ),
-        "GRANT pg_signal_backend; a superuser's sessions can only be ended by a superuser",
+        "GRANT pg_signal_backend, pg_read_all_stats; a superuser's sessions can only be ended by a superuser",
+    );
+    add(
+        !fence.event_triggers.is_empty(),
+        error,
+        subject,
+        format!(
+            "event triggers would fire for the statements that make its fence, and what they write would be on \
+             one side only: {}",
+            named(&fence.event_triggers)
+        ),
+        "until it is over, ALTER EVENT TRIGGER ... DISABLE, or ENABLE if it is ENABLE ALWAYS or REPLICA and this role \
+         may set session_replication_role",
+    );
+    add(
+        !fence.workers.is_empty(),
+        Severity::Warning,
+        subject,
+        format!(
+            "background workers are connected to it, which are not ended: {}",
+            named(&fence.workers)
+        ),
+        "the fence holds what they write into tables, but not their DDL and their nextval: stop them if they do that",
     );
     add(
         fence.foreign_schema.is_some(),
@@ -437,9 +461,9 @@ mod tests {
         let replica = tests_replica();
         assert_eq!(findings(&replica, &ready()), []);
         type Change = fn(&mut SwitchFacts);
-        let changes: [(&str, Change); 14] = [
+        let changes: [(&str, Change); 15] = [
             ("standby", |it| it.source_in_recovery = true),
-            ("prepared transactions: s.t", |it| it.prepared = one()),
+            ("replicas apply to it: s.t", |it| it.fed = one()),
             ("subscriptions", |it| it.subscriptions = one()),
             ("unlogged tables have rows", |it| it.unlogged = one()),
             ("were not", |it| it.lacks = vec!["they were not".to_owned()]),
@@ -449,6 +473,9 @@ mod tests {
             ("create a schema", |it| it.fence.makes_schemas = false),
             ("fence tables: s.t", |it| it.fence.untriggered = one()),
             ("sessions of others", |it| it.fence.unended = one()),
+            ("event triggers would fire", |it| {
+                it.fence.event_triggers = one()
+            }),
             ("PL/pgSQL", |it| it.fence.has_plpgsql = false),
             ("read-only by default", |it| it.fence.is_read_only = true),
             ("wal_level is replica", |it| {

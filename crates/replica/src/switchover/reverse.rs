@@ -42,6 +42,13 @@ pub struct Reverse {
     state: ReplicaState,
 }
 
+impl Reverse {
+    /// The session of the old server, without which [`complete`] cannot go on.
+    pub(super) fn backend_pid(&mut self) -> u32 {
+        self.state.connection().backend_pid()
+    }
+}
+
 /// The replica of this name in the old source's state, if it has one.
 pub fn find(old: &Conninfo, name: &str) -> Result<Option<Replica>> {
     match ReplicaState::find(old).map_err(turned)? {
@@ -50,22 +57,31 @@ pub fn find(old: &Conninfo, name: &str) -> Result<Option<Replica>> {
     }
 }
 
-/// The replica of this name in the old source's state, and another one that follows the new server, if it has
-/// them.
-pub fn find_all(
-    old: &Conninfo,
-    name: &str,
-    new: &mut Connection,
-) -> Result<(Option<Replica>, Option<Replica>)> {
+/// Replicas in the old source's state.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The one with the name of the way back.
+    pub own: Option<Replica>,
+    /// Another one that follows the new server.
+    pub other: Option<Replica>,
+    /// Names of those that apply there.
+    pub fed: Vec<String>,
+}
+
+/// What the old source's state has. `name` is that of the way back, if one is wanted.
+pub(super) fn find_all(old: &Conninfo, name: Option<&str>, new: &mut Connection) -> Result<Found> {
     let Some(mut state) = ReplicaState::find(old).map_err(turned)? else {
-        return Ok((None, None));
+        return Ok(Found::default());
     };
     let id = system_id(new).map_err(ReplicaError::Target)?;
     let database = new.query_one("SELECT current_database()");
     let database: String =
         (database.and_then(|row| field(&row, 0))).map_err(ReplicaError::Target)?;
-    let (own, others): (Vec<_>, Vec<_>) =
-        (state.replicas().map_err(turned)?.into_iter()).partition(|replica| replica.name == name);
+    let all = state.replicas().map_err(turned)?.into_iter();
+    let (own, others): (Vec<_>, Vec<_>) = all.partition(|it| Some(&*it.name) == name);
+    let is_fed = |it: &&Replica| it.phase == Phase::Ready;
+    let fed = (others.iter().filter(is_fed)).map(|it| it.name.clone());
+    let fed = fed.collect();
     let follows = |it: &Replica| {
         it.system_id == id
             && it.source_database == database
@@ -73,7 +89,11 @@ pub fn find_all(
     };
     let mut others: Vec<_> = others.into_iter().filter(follows).collect();
     others.sort_by_key(|replica| replica.phase);
-    Ok((own.into_iter().next(), others.into_iter().next()))
+    Ok(Found {
+        own: own.into_iter().next(),
+        other: others.into_iter().next(),
+        fed,
+    })
 }
 
 /// Errors of the state, whose target is the switchover's source.

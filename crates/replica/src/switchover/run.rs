@@ -8,15 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo};
-use lockstep_service::words::{figures, span};
+use lockstep_service::words::figures;
 use lockstep_wire::Lsn;
 
-use crate::error::{Finding, ReplicaError, Result};
+use crate::error::{End, Finding, ReplicaError, Result};
 use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::finish;
-use crate::lifecycle::promote::{Promote, Promoted, Run, fence_left};
-use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
-use crate::lifecycle::session;
+use crate::lifecycle::promote::{Promote, Promoted, Run};
+use crate::lifecycle::promotion::{self, Drained, Next, Wish};
 use crate::state::failpoint;
 use crate::state::{Phase, Replica, SwitchStage};
 use crate::status::source::{END, connect};
@@ -24,18 +23,19 @@ use crate::switchover::decision::{Clients, Compared, Step, SwitchSeen, WayBack, 
 use crate::switchover::pgbouncer::Pooled;
 use crate::switchover::readiness::{self, SwitchFacts, findings};
 use crate::switchover::reverse::{self, Reverse};
-use crate::verify::{self, Replicated};
 use lockstep_client::field;
 use lockstep_client::quote::identifier;
 
 mod behind;
+mod compare;
 mod hook;
 mod left;
 mod rehearse;
+mod ways;
 
 use behind::Objects;
 use hook::redirected;
-use left::Left;
+use left::{Left, Unknown};
 pub use rehearse::{Rehearsed, rehearse};
 
 /// Longest wait for transactions of a pooler's clients in one attempt.
@@ -148,7 +148,7 @@ pub fn switchover(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<
             done => return done,
         };
         let Some(left) = &left else {
-            return Err(error);
+            return Err(unknown(&this, error));
         };
         let since: &mut Instant = lost.get_or_insert_with(Instant::now);
         let is_stopped = what.stop.load(Ordering::Relaxed);
@@ -160,6 +160,33 @@ pub fn switchover(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<
     }
 }
 
+/// An error of a command that has seen nothing of its replica yet, with what can be told without the target.
+fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
+    if error.end() != Some(End::Target) || !error.is_lost() {
+        return error;
+    }
+    let pooled = what.pooler.as_ref().and_then(|(console, database)| {
+        // Most call it alike on all servers.
+        let database = database
+            .clone()
+            .or_else(|| what.target.effective("dbname"))?;
+        let console = console.clone();
+        Some(Pooled { console, database })
+    });
+    let waits = pooled.filter(|it| it.look().is_ok_and(|led| led.is_paused));
+    let is_fenced = |source| {
+        connect(source)
+            .and_then(|mut it| fence::is_up(&mut it))
+            .ok()
+    };
+    let unknown = Unknown {
+        is_fenced: what.source.as_ref().and_then(is_fenced),
+        names_source: what.source.is_some(),
+        waits: waits.map(|it| it.database),
+    };
+    unknown.told(error)
+}
+
 struct Switch<'a> {
     what: &'a Switchover,
     run: Run<'a>,
@@ -168,6 +195,8 @@ struct Switch<'a> {
     source: Option<Connection>,
     /// What only the source has when the command begins.
     before: Option<Objects>,
+    /// Replicas that apply to the source.
+    fed: Vec<String>,
     refusal: Option<String>,
     failure: Option<String>,
     began: Instant,
@@ -180,12 +209,17 @@ struct Switch<'a> {
     clients: Clients,
     way_back: WayBack,
     way: Option<Reverse>,
+    is_planted: bool,
+    is_surely_planted: bool,
     is_closed: bool,
     is_surely_closed: bool,
     is_fenced: bool,
     fence: Option<Lsn>,
     compared: Compared,
+    is_whole: bool,
     is_redirected: bool,
+    /// Words for a fence that somebody has taken away once there was no way back.
+    broken: String,
     stage: SwitchStage,
     /// What was waited for last.
     said: String,
@@ -211,6 +245,7 @@ impl<'a> Switch<'a> {
             pooled,
             source: None,
             before: None,
+            fed: Vec::new(),
             refusal: None,
             failure: None,
             began: Instant::now(),
@@ -222,12 +257,16 @@ impl<'a> Switch<'a> {
             clients,
             way_back: WayBack::NotWanted,
             way: None,
+            is_planted: false,
+            is_surely_planted: false,
             is_closed: false,
             is_surely_closed: false,
             is_fenced: false,
             fence: None,
             compared: not_compared(what),
+            is_whole: false,
             is_redirected: false,
+            broken: String::new(),
             stage: SwitchStage::None,
             said: String::new(),
         };
@@ -252,6 +291,7 @@ impl<'a> Switch<'a> {
             switch.is_fenced = is_fenced.map_err(ReplicaError::Source)?;
             let is_closed = Fence::Comes.is_there(switch.run.state.connection());
             switch.is_closed = is_closed.map_err(ReplicaError::Target)?;
+            switch.is_planted = true;
             switch.failure = Some("an earlier command ended in the middle of it".to_owned());
         }
         if is_ready {
@@ -283,6 +323,7 @@ impl<'a> Switch<'a> {
         let database = &self.run.replica.source_database;
         let pooled = self.pooled.as_ref();
         Left {
+            name: self.what.name.clone(),
             is_begun: self.stage.is_begun(),
             phase: self.run.replica.phase,
             is_fenced: self.is_fenced,
@@ -310,46 +351,6 @@ impl<'a> Switch<'a> {
         Ok(self.source.insert(connection))
     }
 
-    fn find_way_back(&mut self, is_ready: bool) -> Result<()> {
-        let Some(name) = &self.what.way_back else {
-            return Ok(());
-        };
-        self.way_back = WayBack::Missing;
-        let (found, other) =
-            reverse::find_all(&self.run.source, name, self.run.state.connection())?;
-        if let Some(other) =
-            other.filter(|it| it.phase == Phase::Preparing || found.is_none() && !is_ready)
-        {
-            let words = format!(
-                "an earlier call has made the way back as replica \"{0}\": repeat the command with --reverse {0}",
-                other.name
-            );
-            if !is_ready {
-                return Err(ReplicaError::State(words));
-            }
-            self.refusal = Some(words);
-        }
-        let Some(replica) = found else {
-            return Ok(());
-        };
-        match (replica.phase, is_ready) {
-            (Phase::Preparing, _) => {
-                self.way = reverse::found(&self.run.source, &self.what.target, replica)?;
-                if self.way.is_some() {
-                    self.way_back = WayBack::Prepared;
-                }
-            }
-            (Phase::Ready, false) => self.way_back = WayBack::Ready,
-            (Phase::Promoted, _) => {}
-            _ => {
-                self.refusal = Some(format!(
-                    "the source has a replica \"{name}\" of its own: give the way back another name (--reverse)"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// Looks for what would make it fail.
     fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
         let lacks = self.run.lacks.clone();
@@ -370,6 +371,7 @@ impl<'a> Switch<'a> {
             false => None,
         };
         let closing = fence::look(target).map_err(ReplicaError::Target)?;
+        let fed = self.fed.clone();
         let source = self.source()?;
         let ask = || -> Result<SwitchFacts, ClientError> {
             let facts = readiness::of_source(source)?;
@@ -377,6 +379,7 @@ impl<'a> Switch<'a> {
             Ok(SwitchFacts {
                 closing: Some(closing),
                 lacks,
+                fed,
                 back: back.transpose()?,
                 ..facts
             })
@@ -410,7 +413,8 @@ impl<'a> Switch<'a> {
         if is_stopped && self.run.replica.phase == Phase::Ready {
             self.failure = Some("it was asked to end".to_owned());
         }
-        let is_before = stage == SwitchStage::None && self.run.replica.phase == Phase::Ready;
+        let is_up = self.is_fenced || self.is_closed || self.clients == Clients::Wait;
+        let is_before = self.run.replica.phase == Phase::Ready && !is_up;
         let waits = match is_before && self.is_armed && self.failure.is_none() {
             true => self.waits()?,
             false => None,
@@ -433,11 +437,14 @@ impl<'a> Switch<'a> {
             is_armed: self.is_armed,
             clients: self.clients,
             way_back: self.way_back,
+            is_planted: self.is_planted,
+            is_surely_planted: self.is_surely_planted,
             is_closed: self.is_closed,
             is_surely_closed: self.is_surely_closed,
             is_fenced: self.is_fenced,
             fence: self.fence,
             compared: self.compared.clone(),
+            is_whole: self.is_whole,
             is_redirected: self.is_redirected,
             promotion,
         })
@@ -476,17 +483,20 @@ impl<'a> Switch<'a> {
                 self.run.state.set_switch_stage(name, self.stage)?;
                 failpoint::SWITCH_BEGUN.reach();
             }
+            Step::Plant => self.plant(watcher),
             Step::Close => self.close(),
             Step::Pause => self.pause(),
             Step::Fence => self.raise_fence(),
             Step::Drain(end) => self.drain(end)?,
             Step::Compare => self.compare(watcher),
-            Step::Promotion(next) => self.run.take(next, &mut |_| {})?,
+            Step::Look => self.look_again(),
+            Step::Promotion(next) => self.promote(next)?,
             Step::Reverse => self.reverse()?,
             Step::Redirect => self.redirect()?,
             Step::Resume => self.resume()?,
             Step::Unfence => self.unfence()?,
             Step::Unclose => self.unclose()?,
+            Step::Uproot => self.uproot()?,
             Step::Forget => self.run.state.set_switch_stage(name, SwitchStage::None)?,
             Step::Finish => {
                 failpoint::SWITCH_CLEANED.reach();
@@ -557,6 +567,7 @@ impl<'a> Switch<'a> {
         };
         thread::sleep(rest);
         (self.fence, self.paused, self.compared) = (None, None, not_compared(self.what));
+        self.is_whole = false;
         self.run.drained = Drained::NotYet;
         self.steps.clear();
         self.run.refresh()
@@ -572,33 +583,6 @@ impl<'a> Switch<'a> {
         }
     }
 
-    fn raise_fence(&mut self) {
-        let left = self.left();
-        self.is_fenced = true;
-        let raised = self.source().and_then(|source| fence::raise(source, left));
-        // It may be why the fence could not be raised.
-        match (self.hindrances(), raised) {
-            (Err(error), _) => self.failure = Some(error.to_string()),
-            (Ok(Some(words)), _) => {
-                self.failure = Some(words.clone());
-                // Another attempt finds the same.
-                self.refusal = Some(words);
-            }
-            (Ok(None), raised) => self.fenced(raised),
-        }
-    }
-
-    fn fenced(&mut self, raised: Result<Lsn>) {
-        match raised {
-            Ok(end) => {
-                failpoint::SWITCH_FENCED.reach();
-                self.fence = Some(end);
-                self.run.says = SourceSays::Ends(end);
-            }
-            Err(error) => self.failure = Some(error.to_string()),
-        }
-    }
-
     fn drain(&mut self, end: Lsn) -> Result<()> {
         self.run.drained = self.run.drain(end, self.left())?;
         match &self.run.drained {
@@ -606,83 +590,6 @@ impl<'a> Switch<'a> {
             _ => failpoint::SWITCH_DRAINED.reach(),
         }
         Ok(())
-    }
-
-    fn compare(&mut self, watcher: &mut dyn SwitchWatcher) {
-        let done = match self.what.compare {
-            Compare::None => Ok(None),
-            Compare::Counts => self.compare_counts(),
-            Compare::Full => self.compare_rows(watcher),
-        };
-        match done {
-            Ok(None) => self.compared = Compared::Equal,
-            Ok(Some(words)) => {
-                self.failure = Some(words.clone());
-                // Another attempt finds the same.
-                self.refusal = Some(words);
-            }
-            Err(error) => self.failure = Some(format!("the comparison did not end: {error}")),
-        }
-    }
-
-    /// Compares the numbers of rows. What differs, in words.
-    fn compare_counts(&mut self) -> Result<Option<String>> {
-        let name = &self.what.name;
-        let tables = self.run.state.tables(name)?;
-        let left = self.left();
-        let count = |conninfo: &Conninfo| -> Result<Vec<u64>, ClientError> {
-            let mut session = session(conninfo)?;
-            session.set_patience(left);
-            let mut counts = Vec::new();
-            for table in &tables {
-                let sql = format!("SELECT count(*) FROM ONLY {}", table.name.sql());
-                counts.push(field(&session.query_one(&sql)?, 0)?);
-            }
-            Ok(counts)
-        };
-        let (here, there) = thread::scope(|scope| {
-            let counting = scope.spawn(|| count(&self.run.source));
-            let there = count(&self.what.target);
-            let here = counting.join();
-            (
-                here.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                there,
-            )
-        });
-        let (here, there) = (
-            here.map_err(ReplicaError::Source)?,
-            there.map_err(ReplicaError::Target)?,
-        );
-        let sides = tables.iter().zip(here.iter().zip(&there));
-        let differ: Vec<_> = sides
-            .filter(|(_, (here, there))| here != there)
-            .map(|(table, (here, there))| format!("{} ({here} and {there})", table.name))
-            .collect();
-        Ok((!differ.is_empty()).then(|| {
-            format!(
-                "source and target have different numbers of rows: {}; see lockstep replica verify",
-                differ.join(", ")
-            )
-        }))
-    }
-
-    /// Compares all rows, which holds the replica by itself. What differs, in words.
-    fn compare_rows(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<Option<String>> {
-        let name = &self.what.name;
-        self.run.state.end_hold(name)?;
-        self.run.state.let_hold_go(name)?;
-        let what = Replicated {
-            name: name.clone(),
-            target: self.what.target.clone(),
-            source: Some(self.run.source.clone()),
-            jobs: ANALYZE_JOBS,
-            patience: self.left(),
-        };
-        let report = verify::replica(&what, &mut |words| watcher.says(words))?;
-        // Another command may have worked on the replica meanwhile: the fence is raised and drained to anew.
-        (self.fence, self.run.drained) = (None, Drained::NotYet);
-        Ok((!report.is_equal())
-            .then(|| "source and target differ: lockstep replica verify names the rows".to_owned()))
     }
 
     fn reverse(&mut self) -> Result<()> {
@@ -735,19 +642,6 @@ impl<'a> Switch<'a> {
         Ok(())
     }
 
-    fn unfence(&mut self) -> Result<()> {
-        if self.failure.is_none() {
-            let most = span::show(self.what.max_pause);
-            self.failure = Some(format!("clients had waited for {most} (--max-pause)"));
-        }
-        let left = fence::lower(self.source()?, Fence::Left).map_err(ReplicaError::Source)?;
-        self.run.notes.extend(fence_left(Fence::Left, &left));
-        self.is_fenced = false;
-        self.run.state.end_hold(&self.what.name)?;
-        self.is_armed = false;
-        Ok(())
-    }
-
     fn done(self, is_again: bool) -> Result<Switched> {
         let way_back = match (&self.what.way_back, self.way_back) {
             (Some(name), WayBack::Ready) => reverse::find(&self.run.source, name)?,
@@ -777,6 +671,7 @@ fn label(step: &Step) -> Option<&'static str> {
         Step::Fence => "fence",
         Step::Drain(_) => "drain",
         Step::Compare => "comparison",
+        Step::Look => "another look",
         Step::Promotion(Next::Fence) => "end of apply",
         Step::Promotion(Next::SetSequences) => "sequences",
         Step::Reverse => "way back",

@@ -16,9 +16,16 @@ struct World {
     has_slot: bool,
     has_sequences: bool,
     is_left: bool,
+    is_planted: bool,
     is_closed: bool,
     /// Whether [`Step::Close`] does anything.
     closes: bool,
+    /// Somebody takes the fence away once, after the drain.
+    is_broken: bool,
+    /// A client begins a transaction of two phases at each step whose number this divides, and ends it at its
+    /// next: through the pooler, or beside it. 0: none. `u32::MAX`: one is prepared, and never ended.
+    two_phases: u32,
+    is_prepared: bool,
     is_fenced: bool,
     is_open: bool,
     clients: Clients,
@@ -31,13 +38,14 @@ struct World {
     /// Calls and attempts so far that fail at a step, by its number.
     fails_at: Option<u32>,
     steps: u32,
-    begun: u32,
+    /// Attempts to fence the source.
+    tries: u32,
 }
 
 #[derive(Debug, PartialEq)]
 enum Call {
     Done,
-    Refused,
+    Refused(String),
     Killed,
 }
 
@@ -52,8 +60,12 @@ impl World {
             has_slot: true,
             has_sequences: false,
             is_left: true,
+            is_planted: false,
             is_closed: false,
             closes: true,
+            is_broken: false,
+            two_phases: 0,
+            is_prepared: false,
             is_fenced: false,
             is_open: false,
             clients: if has_pooler {
@@ -67,7 +79,7 @@ impl World {
             written: 20,
             fails_at,
             steps: 0,
-            begun: 0,
+            tries: 0,
         }
     }
 
@@ -92,6 +104,12 @@ impl World {
                 self.written += 1;
             }
         }
+        let goes_on = self.clients != Clients::Wait && self.two_phases != u32::MAX;
+        if self.is_prepared && goes_on {
+            self.is_prepared = false;
+        } else if goes_on && self.two_phases > 0 && self.steps % self.two_phases == 0 {
+            self.is_prepared = !self.is_fenced && !self.is_open;
+        }
         if self.applies && self.phase == Phase::Ready {
             self.target = (self.target + 3).min(self.source);
         }
@@ -112,14 +130,14 @@ impl World {
             ..tests_seen()
         };
         let (mut is_analyzed, mut is_armed, mut fence) = (false, false, None);
-        let mut is_surely_closed = false;
+        let (mut is_surely_planted, mut is_surely_closed, mut is_whole) = (false, false, false);
         let mut failure = match (self.phase, self.stage) {
             (Phase::Ready, stage) if stage.is_begun() => Some("killed".to_owned()),
             _ => None,
         };
         let mut is_late = false;
         let mut compared = Compared::NotYet;
-        for step in 0..60 {
+        for step in 0..patience + 60 {
             if kill_at == Some(step) {
                 return Call::Killed;
             }
@@ -139,11 +157,14 @@ impl World {
                 is_armed,
                 clients: self.clients,
                 way_back: self.way(),
+                is_planted: self.is_planted,
+                is_surely_planted,
                 is_closed: self.is_closed,
                 is_surely_closed,
                 is_fenced: self.is_fenced && self.phase == Phase::Ready,
                 fence,
                 compared: compared.clone(),
+                is_whole,
                 is_redirected: self.is_redirected,
                 promotion: promotion.clone(),
             };
@@ -154,7 +175,7 @@ impl World {
             let fails = self.fails_at == Some(self.steps);
             let next = next(&replica, &seen);
             match next {
-                Step::Refuse(_) => return Call::Refused,
+                Step::Refuse(words) => return Call::Refused(words),
                 Step::Done => return Call::Done,
                 Step::Analyze => is_analyzed = true,
                 Step::Prepare => self.way_back = Some(0),
@@ -162,6 +183,7 @@ impl World {
                 Step::Arm => is_armed = true,
                 Step::Wait(_) => {
                     (failure, fence, compared, is_late) = (None, None, Compared::NotYet, false);
+                    is_whole = false;
                     promotion.drained = Drained::NotYet;
                 }
                 Step::Begin => {
@@ -169,7 +191,13 @@ impl World {
                         Clients::Direct => SwitchStage::Begun,
                         _ => SwitchStage::Pooled,
                     };
-                    self.begun += 1;
+                }
+                Step::Plant => {
+                    self.is_planted = true;
+                    match fails {
+                        true => failure = Some("not planted".to_owned()),
+                        false => is_surely_planted = true,
+                    }
                 }
                 Step::Close if fails => {
                     self.is_closed = true;
@@ -180,9 +208,10 @@ impl World {
                 Step::Pause => self.clients = Clients::Wait,
                 Step::Fence => {
                     // One that fails may be there in part.
-                    self.is_fenced = true;
-                    match fails {
-                        true => failure = Some("no fence".to_owned()),
+                    (self.is_fenced, self.tries) = (true, self.tries + 1);
+                    assert!(is_surely_planted);
+                    match fails || self.is_prepared {
+                        true => failure = Some("prepared: 'gid 7'".to_owned()),
                         false => fence = Some(self.source.into()),
                     }
                 }
@@ -201,6 +230,11 @@ impl World {
                     assert_eq!(self.source, self.target);
                     compared = Compared::Equal;
                 }
+                Step::Look if self.is_broken => {
+                    self.is_broken = false;
+                    failure = Some("the fence is broken".to_owned());
+                }
+                Step::Look => is_whole = true,
                 Step::Reverse => {
                     assert!(!self.applies && !self.is_open, "{self:?}");
                     self.way_back = Some(self.target);
@@ -223,8 +257,12 @@ impl World {
                     failure.get_or_insert_with(|| "late".to_owned());
                     (self.is_closed, is_surely_closed) = (false, false);
                 }
+                Step::Uproot => {
+                    assert!(!self.is_fenced && !self.is_closed, "{self:?}");
+                    (self.is_planted, is_surely_planted) = (false, false);
+                }
                 Step::Forget => {
-                    failure.get_or_insert_with(|| "late".to_owned());
+                    assert!(!self.is_planted, "{self:?}");
                     self.stage = SwitchStage::None;
                 }
                 Step::Promotion(next) => self.promote(&next, &mut promotion),
@@ -239,6 +277,7 @@ impl World {
         match next {
             Next::Begin { to, loses } => {
                 assert!(!loses && *to == Some(self.source.into()), "{self:?}");
+                assert!(!self.is_prepared && !self.is_broken, "{self:?}");
                 self.phase = Phase::Promoting;
             }
             Next::Fence => {
@@ -286,9 +325,10 @@ impl World {
             "{self:?}"
         );
         assert!(
-            !self.is_fenced && !self.is_closed && !self.is_open && self.clients != Clients::Wait,
+            !self.is_fenced && !self.is_closed && !self.is_planted && !self.is_open,
             "{self:?}"
         );
+        assert_ne!(self.clients, Clients::Wait, "{self:?}");
         assert_eq!(
             (self.source, self.way_back),
             (self.written, None),
@@ -317,7 +357,7 @@ fn a_switchover_that_is_killed_and_fails_at_any_step_ends_the_same() {
                         assert_eq!(world.call(None, None, 50), Call::Done, "{world:?}");
                         world.assert_switched(began_at);
                         assert_eq!(world.call(None, None, 50), Call::Done);
-                        retried += u32::from(world.begun > 1);
+                        retried += u32::from(world.tries > 1);
                     }
                 }
             }
@@ -335,6 +375,40 @@ fn a_target_that_takes_writes_before_it_opens_is_noticed() {
 }
 
 #[test]
+fn transactions_of_two_phases_are_waited_for_and_one_that_never_ends_is_named() {
+    let mut retried = 0;
+    for has_pooler in BOTH {
+        for two_phases in 2..9 {
+            for kill_at in 0..40 {
+                let mut world = World::new(has_pooler, true, None);
+                world.two_phases = two_phases;
+                world.call(Some(kill_at), None, 1_000);
+                assert_eq!(world.call(None, None, 1_000), Call::Done, "{world:?}");
+                world.assert_switched(20);
+                retried += u32::from(world.tries > 1);
+            }
+        }
+        let mut world = World::new(has_pooler, true, None);
+        (world.two_phases, world.is_prepared) = (u32::MAX, true);
+        let Call::Refused(words) = world.call(None, None, 40) else {
+            panic!("{world:?}");
+        };
+        assert!(words.contains("gid 7"), "{words}");
+        world.assert_untouched();
+    }
+    assert!(retried > 50, "{retried}");
+}
+
+#[test]
+fn a_fence_that_is_taken_away_after_the_drain_takes_the_attempt_back() {
+    let mut world = World::new(true, true, None);
+    world.is_broken = true;
+    assert_eq!(world.call(None, None, 60), Call::Done);
+    world.assert_switched(20);
+    assert_eq!(world.tries, 2);
+}
+
+#[test]
 fn one_whose_time_is_up_leaves_nothing() {
     let mut refused = 0;
     for has_pooler in BOTH {
@@ -342,7 +416,7 @@ fn one_whose_time_is_up_leaves_nothing() {
             for late in 0..20 {
                 let mut world = World::new(has_pooler, wants_way_back, None);
                 match world.call(None, Some(late), 5) {
-                    Call::Refused => {
+                    Call::Refused(_) => {
                         refused += 1;
                         world.assert_untouched();
                     }
@@ -375,6 +449,7 @@ fn what_is_no_switchover_is_refused() {
     ] {
         let mut world = World::new(false, false, None);
         (world.phase, world.stage) = (phase, stage);
-        assert_eq!(world.call(None, None, 50), Call::Refused, "{phase:?}");
+        let refused = world.call(None, None, 50);
+        assert!(matches!(refused, Call::Refused(_)), "{phase:?}");
     }
 }

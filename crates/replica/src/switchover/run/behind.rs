@@ -1,18 +1,20 @@
-//! The target is closed, and what came to the source before its fence is found.
+//! The fences of both sides, and what came to the source before its own.
 
 use std::collections::BTreeSet;
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::Switch;
+use lockstep_service::words::span;
+
+use super::{Switch, SwitchWatcher};
 use crate::error::{Finding, ReplicaError, Result};
 use crate::lifecycle::fence::{self, Fence};
-use crate::lifecycle::promote::fence_left;
+use crate::lifecycle::promotion::{Next, SourceSays};
 use crate::lifecycle::session;
-use crate::names::with_namespaces;
+use crate::names::{named, with_namespaces};
 use crate::state::failpoint;
-use crate::switchover::readiness::{findings, named};
-use lockstep_apply::sessions::SILENT;
+use crate::switchover::readiness::findings;
+use crate::switchover::reverse::Reverse;
 
 /// What has rows or a value, in words.
 const OBJECTS: &str = "
@@ -85,33 +87,139 @@ impl Switch<'_> {
         Ok((!errors.is_empty()).then(|| errors.join("; ")))
     }
 
-    pub(super) fn close(&mut self) {
+    /// Makes the triggers of both fences, which let everything pass.
+    pub(super) fn plant(&mut self, watcher: &mut dyn SwitchWatcher) {
+        watcher.says("making the fences, which let everything pass at first");
+        self.is_planted = true;
         let patience = self.what.max_pause;
+        let target = session(&self.what.target).map_err(ReplicaError::Target);
+        let planted = target.and_then(|mut target| {
+            let there = fence::plant(&mut target, Fence::Comes, patience);
+            there.map_err(ReplicaError::Target)?;
+            let here = fence::plant(self.source()?, Fence::Left, patience);
+            here.map_err(ReplicaError::Source)
+        });
+        match planted {
+            Ok(()) => {
+                failpoint::SWITCH_PLANTED.reach();
+                self.is_surely_planted = true;
+            }
+            Err(error) => self.failure = Some(format!("a fence cannot be made: {error}")),
+        }
+    }
+
+    pub(super) fn close(&mut self) {
         self.is_closed = true;
-        let close = || -> Result<(), ClientError> {
-            let mut target = session(&self.what.target)?;
-            target.execute(SILENT)?;
-            fence::close(&mut target, patience)
-        };
-        match close() {
+        let target = session(&self.what.target).map_err(ReplicaError::Target);
+        let closed = target.and_then(|mut it| fence::close(&mut it, self.what.max_pause));
+        match closed {
             Ok(()) => {
                 failpoint::SWITCH_CLOSED.reach();
                 self.is_surely_closed = true;
             }
             Err(error) => {
                 self.failure = Some(format!(
-                    "the target cannot be kept from being written: {}",
-                    error.words()
+                    "the target cannot be kept from being written: {error}"
                 ));
             }
         }
     }
 
+    pub(super) fn raise_fence(&mut self) {
+        let left = self.left();
+        self.is_fenced = true;
+        let spared: Vec<_> = self.way.iter_mut().map(Reverse::backend_pid).collect();
+        let raised = self
+            .source()
+            .and_then(|source| fence::raise(source, &spared, left));
+        // It may be why the fence could not be raised.
+        match (self.hindrances(), raised) {
+            (Err(error), _) => self.failure = Some(error.to_string()),
+            (Ok(Some(words)), _) => {
+                self.failure = Some(words.clone());
+                // Another attempt finds the same.
+                self.refusal = Some(words);
+            }
+            (Ok(None), Ok(end)) => {
+                failpoint::SWITCH_FENCED.reach();
+                self.fence = Some(end);
+                self.run.says = SourceSays::Ends(end);
+            }
+            (Ok(None), Err(error)) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    /// Looks whether somebody has taken the source's fence away meanwhile.
+    pub(super) fn look_again(&mut self) {
+        let looked = self.source().and_then(|source| {
+            let gaps = fence::gaps(source, Fence::Left);
+            gaps.map_err(ReplicaError::Source)
+        });
+        match looked {
+            Ok(None) => self.is_whole = true,
+            Ok(Some(words)) => {
+                self.failure = Some(format!(
+                    "somebody has taken the fence of the source away meanwhile: {words}"
+                ));
+                // The next attempt makes what is missing.
+                self.is_surely_planted = false;
+            }
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    /// Does a step of the promotion. Once there is no way back, a fence that somebody has taken away is told of.
+    pub(super) fn promote(&mut self, next: Next) -> Result<()> {
+        let looks = matches!(next, Next::Open | Next::End);
+        self.run.take(next, &mut |_| {})?;
+        if !looks || !self.broken.is_empty() {
+            return Ok(());
+        }
+        // Without the source it goes on as well.
+        let looked = self.source().map(|it| fence::gaps(it, Fence::Left));
+        if let Ok(Ok(Some(words))) = looked {
+            self.broken = format!(
+                "somebody has taken the fence of the source away ({words}): what was written there since is not on \
+                 the target; end all writing there, and compare with lockstep replica verify"
+            );
+            self.run.lacks.push(self.broken.clone());
+        }
+        Ok(())
+    }
+
+    pub(super) fn unfence(&mut self) -> Result<()> {
+        self.fails_late();
+        fence::pass(self.source()?, Fence::Left).map_err(ReplicaError::Source)?;
+        self.is_fenced = false;
+        self.run.state.end_hold(&self.what.name)?;
+        self.is_armed = false;
+        Ok(())
+    }
+
     pub(super) fn unclose(&mut self) -> Result<()> {
-        let left = fence::lower(self.run.state.connection(), Fence::Comes);
-        let left = left.map_err(ReplicaError::Target)?;
-        self.run.notes.extend(fence_left(Fence::Comes, &left));
+        self.fails_late();
+        let passes = fence::pass(self.run.state.connection(), Fence::Comes);
+        passes.map_err(ReplicaError::Target)?;
         (self.is_closed, self.is_surely_closed) = (false, false);
+        Ok(())
+    }
+
+    /// An attempt that is taken back without another failure has taken too long.
+    fn fails_late(&mut self) {
+        if self.failure.is_none() {
+            let most = span::show(self.what.max_pause);
+            self.failure = Some(format!("clients had waited for {most} (--max-pause)"));
+        }
+    }
+
+    pub(super) fn uproot(&mut self) -> Result<()> {
+        let there = fence::remove(self.run.state.connection(), Fence::Comes);
+        let there = there.map_err(ReplicaError::Target)?;
+        let here = fence::remove(self.source()?, Fence::Left).map_err(ReplicaError::Source)?;
+        for (fence, left) in [(Fence::Comes, there), (Fence::Left, here)] {
+            self.run.notes.extend(fence::left(fence, &left));
+        }
+        (self.is_planted, self.is_surely_planted) = (false, false);
         Ok(())
     }
 }

@@ -1,11 +1,12 @@
 //! What a switchover leaves if its command ends in the middle, in words. No I/O.
 
-use crate::error::ReplicaError;
+use crate::error::{End, ReplicaError};
 use crate::state::Phase;
 
 /// What a command has seen of its switchover.
 #[derive(Debug, Clone)]
 pub(super) struct Left {
+    pub name: String,
     pub is_begun: bool,
     pub phase: Phase,
     /// The source has a fence, whole or not.
@@ -20,7 +21,7 @@ pub(super) struct Left {
 impl Left {
     /// An error of the command, with what it leaves and what to do.
     pub fn told(&self, error: ReplicaError) -> ReplicaError {
-        match self.words() {
+        match self.words(error.end()) {
             None => error,
             Some(left) => ReplicaError::Unfinished {
                 error: Box::new(error),
@@ -29,7 +30,8 @@ impl Left {
         }
     }
 
-    fn words(&self) -> Option<String> {
+    /// What is left, and what to do if the server `lost` does not come back.
+    fn words(&self, lost: Option<End>) -> Option<String> {
         if !self.is_begun {
             return None;
         }
@@ -60,6 +62,14 @@ impl Left {
             Some(database) => format!(", and in PgBouncer's console RESUME {database}"),
             None => String::new(),
         };
+        if lost == Some(End::Source) {
+            return Some(format!(
+                "{begun} once the source is back, which takes back what was done and tries again. Only if the source is \
+                 gone for good, open the target with what it has: lockstep replica promote {} --with-data-loss, with \
+                 the same --target{resume}",
+                self.name
+            ));
+        }
         Some(format!(
             "{begun}, which takes back what was done and tries again. Only if the target is gone for good, which was \
              not opened, run in the source's database: BEGIN READ WRITE; ALTER DATABASE {} RESET \
@@ -69,13 +79,86 @@ impl Left {
     }
 }
 
+/// What can be told of a switchover whose target does not answer when a command begins.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unknown {
+    /// Whether the source has a fence. None if no --source was given, or if it does not answer either.
+    pub is_fenced: Option<bool>,
+    pub names_source: bool,
+    /// What the pooler calls the database, if its clients wait.
+    pub waits: Option<String>,
+}
+
+impl Unknown {
+    /// An error of the command, with what is known and what to do.
+    pub fn told(&self, error: ReplicaError) -> ReplicaError {
+        ReplicaError::Unfinished {
+            error: Box::new(error),
+            left: self.words(),
+        }
+    }
+
+    fn words(&self) -> String {
+        let source = match (self.is_fenced, self.names_source) {
+            (Some(true), _) => {
+                ". The source has the fence of one: it takes no writes until that is over"
+            }
+            (Some(false), _) => ". The source has no fence, so none keeps it from taking writes",
+            (None, true) => ". The source does not answer either",
+            (None, false) => ". With --source the command says whether the source has a fence",
+        };
+        let (clients, resume) = match &self.waits {
+            Some(database) => (
+                "; clients of PgBouncer wait",
+                format!(", and RESUME {database} in PgBouncer's console"),
+            ),
+            None => ("", String::new()),
+        };
+        format!(
+            "Only the target knows whether a switchover has begun{source}{clients}. Bring the target back, and repeat the \
+             same command, which takes back what was begun or goes on. Only if the target is gone for good and no \
+             command has said that it is or may be open, open the source by hand{resume}: the statements are in \
+             docs/replica.md, Switching over"
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn words_tell_what_is_known_while_the_target_does_not_answer() {
+        let words = |is_fenced, names_source, waits: Option<&str>| {
+            let waits = waits.map(str::to_owned);
+            let unknown = Unknown {
+                is_fenced,
+                names_source,
+                waits,
+            };
+            unknown.words()
+        };
+        let fenced = words(Some(true), true, Some("pooled"));
+        for part in [
+            "takes no writes",
+            "clients of PgBouncer wait. Bring",
+            "RESUME pooled",
+        ] {
+            assert!(fenced.contains(part), "{fenced}");
+        }
+        assert!(words(Some(false), true, None).contains("has no fence"));
+        assert!(words(None, true, None).contains("does not answer either"));
+        let nothing = words(None, false, None);
+        assert!(
+            nothing.contains("With --source") && !nothing.contains("RESUME"),
+            "{nothing}"
+        );
+    }
+
+    #[test]
     fn words_tell_what_is_left_and_open_the_source_only_while_the_target_never_was() {
         let left = |is_begun, phase, is_fenced, waits: Option<&str>| Left {
+            name: "r".to_owned(),
             is_begun,
             phase,
             is_fenced,
@@ -83,8 +166,8 @@ mod tests {
             waits: waits.map(str::to_owned),
             database: "app".to_owned(),
         };
-        assert_eq!(left(false, Phase::Ready, false, None).words(), None);
-        let words = |it: Left| it.words().unwrap_or_default();
+        assert_eq!(left(false, Phase::Ready, false, None).words(None), None);
+        let words = |it: Left| it.words(Some(End::Target)).unwrap_or_default();
         let before = words(left(true, Phase::Ready, true, Some("pooled")));
         for part in [
             "over: the source takes no writes, clients of PgBouncer wait. Repeat",
@@ -104,5 +187,11 @@ mod tests {
             "{after}"
         );
         assert!(!after.contains("DROP FUNCTION"), "{after}");
+        let source = left(true, Phase::Ready, true, None).words(Some(End::Source));
+        let source = source.unwrap_or_default();
+        assert!(
+            source.contains("promote r --with-data-loss") && !source.contains("DROP FUNCTION"),
+            "{source}"
+        );
     }
 }

@@ -15,11 +15,11 @@ pub struct Rehearsed {
     /// What would be waited for first.
     pub waits: Option<String>,
     /// Tables that would be fenced.
-    pub tables: usize,
+    pub tables: u64,
 }
 
-/// Time that the fence of one table is taken to need, and parts that cannot be measured without doing them.
-const FENCE_OF_TABLE: Duration = Duration::from_micros(300);
+/// Parts that cannot be measured without doing them: the fence's triggers are made before the pause.
+const FENCE: Duration = Duration::from_millis(50);
 const UNMEASURED: Duration = Duration::from_millis(300);
 
 /// Looks for what would make it fail, and measures what a pause would be made of. Apply stands still for a
@@ -62,8 +62,7 @@ pub fn rehearse(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Re
         return Err(ReplicaError::State(words));
     }
     let tables = fence::tables(switch.source()?).map_err(ReplicaError::Source)?;
-    let many = u32::try_from(tables).unwrap_or(u32::MAX);
-    parts.push(("fence", FENCE_OF_TABLE.saturating_mul(many), false));
+    parts.push(("fence", FENCE, false));
     parts.push(("end of apply, sequences, opening", UNMEASURED, false));
     Ok(Rehearsed {
         parts,

@@ -2,19 +2,23 @@
 
 use lockstep_replica::state::failpoint::{
     PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_CLOSED, SWITCH_DRAINED,
-    SWITCH_FENCED, SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
+    SWITCH_FENCED, SWITCH_PLANTED, SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
 };
 use lockstep_spool::failpoint::Failpoint;
+
+use lockstep_replica::lifecycle::remove::remove_without_source;
+use lockstep_replica::switchover::run::{Switchover, switchover};
 
 use super::Scene;
 use super::process::{Death, Does};
 use crate::apply_lab::until;
-use crate::{on, sql, values};
+use crate::{Told, conninfo, on, sql, to_switch, values};
 
 /// Failpoints of a switchover alone, in the order in which it comes there.
-pub const ORDER: [Failpoint; 8] = [
+pub const ORDER: [Failpoint; 9] = [
     SWITCH_PREPARED,
     SWITCH_BEGUN,
+    SWITCH_PLANTED,
     SWITCH_CLOSED,
     SWITCH_FENCED,
     SWITCH_DRAINED,
@@ -24,9 +28,10 @@ pub const ORDER: [Failpoint; 8] = [
 ];
 
 /// Failpoints before the state says that the replica is being promoted: what is done is taken back.
-const BEFORE: [Failpoint; 5] = [
+const BEFORE: [Failpoint; 6] = [
     SWITCH_PREPARED,
     SWITCH_BEGUN,
+    SWITCH_PLANTED,
     SWITCH_CLOSED,
     SWITCH_FENCED,
     SWITCH_DRAINED,
@@ -52,6 +57,15 @@ fn a_switchover_goes_on_from_every_failpoint() {
     };
     for at in BEFORE {
         dies(at);
+        if at == SWITCH_PREPARED {
+            let without = Switchover {
+                way_back: None,
+                ..to_switch(conninfo(&scene.target))
+            };
+            let refused = switchover(&without, &mut Told::default()).unwrap_err();
+            let words = "made the way back as replica \"back\", whose slot keeps WAL";
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
         let takes_writes = sql(&scene.source)
             .execute("INSERT INTO log VALUES (0, 'x'); DELETE FROM log WHERE n = 0");
         let is_fenced = [SWITCH_FENCED, SWITCH_DRAINED].contains(&at);
@@ -120,4 +134,35 @@ fn a_switchover_goes_on_from_every_failpoint() {
     });
     let later = "SELECT count(*) FROM log WHERE n > 1000";
     assert_eq!(values(&scene.source, later), ["2"]);
+}
+
+#[test]
+fn a_replica_that_is_dropped_in_the_middle_leaves_its_target_open() {
+    let scene = Scene::new();
+    let follower = scene.start(Does::Follow, 1, None);
+    until("that it applies", || scene.is_applied_to());
+    let mut process = scene.start(Does::Switchover, 1, Some(Death::at(SWITCH_FENCED, 0)));
+    process.dies_at(SWITCH_FENCED, || {});
+    drop(follower);
+    assert!(sql(&scene.target).execute(STUBBORN).is_err());
+    let dropped = remove_without_source("r", &conninfo(&scene.target)).unwrap();
+    let notes = dropped.notes.join(" ");
+    assert!(notes.contains("the target is not closed"), "{notes}");
+    on(
+        &scene.target,
+        "INSERT INTO emptied VALUES (1); DELETE FROM emptied",
+    );
+    let left = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'lockstep%'";
+    assert_eq!(values(&scene.target, left), ["0"]);
+    // What it says opens a source that comes back.
+    assert!(sql(&scene.source).execute(STUBBORN).is_err());
+    for command in &dropped.source {
+        on(&scene.source, command);
+    }
+    on(
+        &scene.source,
+        "INSERT INTO emptied VALUES (1); DELETE FROM emptied",
+    );
+    let slots = "SELECT count(*) FROM pg_replication_slots";
+    assert_eq!(values(&scene.source, slots), ["0"]);
 }
