@@ -269,6 +269,19 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     assert_eq!(value(&target, phase), "ready");
 }
 
+/// A source has the triggers of a fence that lets everything pass.
+fn is_planted(server: &Server) -> bool {
+    let triggers = "SELECT count(*) > 0 FROM pg_trigger WHERE tgname = 'lockstep_fence'";
+    value(server, triggers) == "t" && !is_fenced(server)
+}
+
+/// Sends a signal to the process that applies: a switchover makes its fences, and then waits for it.
+fn signal(process: &Running, signal: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let sent = kill.args([signal, &process.0.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
 /// Whether sessions begin read-only on a server by the fence's setting.
 fn is_fenced(server: &Server) -> bool {
     let comment = "SELECT coalesce(obj_description(to_regprocedure('lockstep.fence()'), 'pg_proc'), '') <> ''";
@@ -304,7 +317,7 @@ fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     let mut old = sql(&source);
     old.execute("BEGIN; SELECT 1 FROM a").unwrap();
     let running = switchover("500ms", "30s");
-    while value(&source, planted) != "1" {
+    while value(&target, "SELECT count(*) FROM pg_replication_slots") != "1" {
         pause();
     }
     on(
@@ -497,11 +510,16 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
     // One that has written holds the fence up, until the target is gone.
     let in_the_middle =
         |target: &mut Server, lose: &dyn Fn(&mut Server), hook: &str, timeout: &str| {
+            signal(&process, "-STOP");
+            let child = switchover(hook, timeout, &[]);
+            while !is_planted(&source) {
+                pause();
+            }
             let mut writer = sql(&source);
             writer
                 .execute("BEGIN; INSERT INTO a SELECT 1 + count(*) FROM a")
                 .unwrap();
-            let child = switchover(hook, timeout, &[]);
+            signal(&process, "-CONT");
             while !is_paused() {
                 pause();
             }
@@ -609,13 +627,15 @@ fn a_source_that_is_lost_meanwhile_is_waited_for() {
         let mut command = lockstep(&["switchover", "r", "--target", &to, "--max-pause", "20s"]);
         command.args(["--timeout", timeout]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        signal(&process, "-STOP");
         let child = command.spawn().unwrap();
         // What an earlier one has left is taken back first.
-        while is_fenced(source) {
+        while !is_planted(source) {
             pause();
         }
         let mut writer = sql(source);
         writer.execute("BEGIN; INSERT INTO a VALUES (1)").unwrap();
+        signal(&process, "-CONT");
         while !is_fenced(source) {
             pause();
         }

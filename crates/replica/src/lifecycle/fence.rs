@@ -204,13 +204,16 @@ pub(crate) fn is_up(session: &mut Connection) -> Result<bool, ClientError> {
     Ok(comment.is_some_and(|it| it.starts_with(BEFORE)))
 }
 
+/// Longest wait for a table at first: all who want to write into it wait meanwhile.
+const LOCKED_WITHIN: Duration = Duration::from_millis(20);
+
 /// Makes the triggers of a fence that are missing. Its function is made if there is none, and lets everything
-/// pass. An error after `patience` if a transaction that has written into a table does not end.
+/// pass. Tables that are locked come last, with more time; returns one that is locked for `patience`.
 pub(crate) fn plant(
     session: &mut Connection,
     fence: Fence,
     patience: Duration,
-) -> Result<(), ClientError> {
+) -> Result<Option<String>, ClientError> {
     session.execute(SILENT)?;
     // What commits later, and is flushed, flushes all of this.
     session.execute("SET synchronous_commit = off")?;
@@ -218,16 +221,28 @@ pub(crate) fn plant(
         let function = fence.function(PASSES);
         session.execute(&format!("CREATE SCHEMA IF NOT EXISTS lockstep; {function}"))?;
     }
-    // Each by itself: no session that locks several tables waits for one while this waits for another.
-    for table in fence.unfenced(session)? {
-        let trigger = fence.trigger(&table);
-        let sql = format!("BEGIN; {}; {trigger}; COMMIT", wait_at_most(patience));
-        if let Err(error) = session.execute(&sql) {
+    let mut most = LOCKED_WITHIN.min(patience);
+    loop {
+        let mut locked = None;
+        // Each by itself: no session that locks several tables waits for one while this waits for another.
+        for table in fence.unfenced(session)? {
+            let trigger = fence.trigger(&table);
+            let sql = format!("BEGIN; {}; {trigger}; COMMIT", wait_at_most(most));
+            match session.execute(&sql) {
+                Ok(()) => continue,
+                Err(error) if has_code(&error, LOCKED) => locked = Some(table),
+                Err(error) => return Err(error),
+            }
             session.execute("ROLLBACK")?;
-            return Err(error);
+            if most >= patience {
+                break;
+            }
         }
+        if locked.is_none() || most >= patience {
+            return Ok(locked);
+        }
+        most = (most * 2).min(patience);
     }
-    Ok(())
 }
 
 /// Lets the function of a fence refuse writes, and sessions begin read-only. The comment keeps what the setting

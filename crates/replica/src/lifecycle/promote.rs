@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         self.state.set_switch_stage(name, SwitchStage::None)?;
         self.notes.push(
             "a switchover had begun, and has ended as a promotion without a way back: a source that comes back takes no \
-             writes, and clients of a PgBouncer may wait until they are led to the target (RESUME)"
+             writes (SET default_transaction_read_only = off for commands there), and clients of a PgBouncer may wait until they are led to the target (RESUME)"
                 .to_owned(),
         );
         Ok(())

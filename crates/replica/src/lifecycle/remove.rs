@@ -153,10 +153,14 @@ pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Dropped> {
         notes.extend(ended.left);
         let database = identifier("database", &replica.source_database);
         let database = database.map_err(ReplicaError::Source)?;
-        // The target has, or may get, writes that the source lacks: its fence stays.
+        let begin = "BEGIN READ WRITE; ";
+        if let Some(publication) = source.last_mut() {
+            *publication = format!("{begin}{publication} COMMIT;");
+        }
+        // Once the target is open, the source lacks what is written there: its fence stays.
         if ended.phase == Phase::Ready {
             source.push(format!(
-                "BEGIN READ WRITE; ALTER DATABASE {database} RESET default_transaction_read_only; DROP FUNCTION IF EXISTS \
+                "{begin}ALTER DATABASE {database} RESET default_transaction_read_only; DROP FUNCTION IF EXISTS \
                  lockstep.fence() CASCADE; COMMIT;"
             ));
         }

@@ -7,8 +7,8 @@
 //! |---|---|---|
 //! | none, ready | [`Step::Analyze`], [`Step::Prepare`] | statistics; the slot of the way back |
 //! | none, ready | [`Step::Begin`] | the state says that a switchover has begun |
-//! | begun, ready | [`Step::Plant`], [`Step::Arm`] | both fences are there, and let everything pass; apply listens |
 //! | begun, ready | [`Step::Wait`] | nothing that would make the pause long is seen any more |
+//! | begun, ready | [`Step::Plant`], [`Step::Arm`] | both fences are there, and let everything pass; apply listens |
 //! | begun, ready | [`Step::Close`] | nobody writes on the target but its replica |
 //! | begun, ready | [`Step::Pause`] | the pooler's clients wait, and none has a transaction open |
 //! | begun, ready | [`Step::Fence`] | nothing is written on the source any more |
@@ -241,15 +241,16 @@ fn wait(seen: &SwitchSeen) -> Step {
     if seen.way_back == WayBack::Missing {
         return Step::Prepare;
     }
+    // Nobody is to wait for a lock behind a long transaction.
+    if let Some(words) = &seen.waits {
+        return Step::Wait(words.clone());
+    }
     if !seen.is_surely_planted {
         return Step::Plant;
     }
-    if !seen.is_armed {
-        return Step::Arm;
-    }
-    match &seen.waits {
-        Some(words) => Step::Wait(words.clone()),
-        None => Step::Close,
+    match seen.is_armed {
+        false => Step::Arm,
+        true => Step::Close,
     }
 }
 

@@ -415,7 +415,7 @@ impl<'a> Switch<'a> {
         }
         let is_up = self.is_fenced || self.is_closed || self.clients == Clients::Wait;
         let is_before = self.run.replica.phase == Phase::Ready && !is_up;
-        let waits = match is_before && self.is_armed && self.failure.is_none() {
+        let waits = match is_before && self.failure.is_none() {
             true => self.waits()?,
             false => None,
         };

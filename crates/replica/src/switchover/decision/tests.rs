@@ -149,7 +149,7 @@ impl World {
             let seen = SwitchSeen {
                 stage: self.stage,
                 refusal: None,
-                waits: (self.target + 3 < self.source && is_armed).then(|| "behind".to_owned()),
+                waits: (self.target + 3 < self.source).then(|| "behind".to_owned()),
                 failure: failure.clone(),
                 is_overdue: step >= patience,
                 is_late,
@@ -378,7 +378,8 @@ fn a_target_that_takes_writes_before_it_opens_is_noticed() {
 fn transactions_of_two_phases_are_waited_for_and_one_that_never_ends_is_named() {
     let mut retried = 0;
     for has_pooler in BOTH {
-        for two_phases in 2..9 {
+        // None shares a factor with the number of steps of an attempt: that would meet the same step each time.
+        for two_phases in [5, 7, 11] {
             for kill_at in 0..40 {
                 let mut world = World::new(has_pooler, true, None);
                 world.two_phases = two_phases;
@@ -396,7 +397,7 @@ fn transactions_of_two_phases_are_waited_for_and_one_that_never_ends_is_named() 
         assert!(words.contains("gid 7"), "{words}");
         world.assert_untouched();
     }
-    assert!(retried > 50, "{retried}");
+    assert!(retried > 20, "{retried}");
 }
 
 #[test]

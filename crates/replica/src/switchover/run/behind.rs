@@ -95,17 +95,26 @@ impl Switch<'_> {
         let target = session(&self.what.target).map_err(ReplicaError::Target);
         let planted = target.and_then(|mut target| {
             let there = fence::plant(&mut target, Fence::Comes, patience);
-            there.map_err(ReplicaError::Target)?;
+            let locked = there.map_err(ReplicaError::Target)?;
+            if let Some(table) = locked {
+                return Ok(Some(("target", table)));
+            }
             let here = fence::plant(self.source()?, Fence::Left, patience);
-            here.map_err(ReplicaError::Source)
+            let locked = here.map_err(ReplicaError::Source)?;
+            Ok(locked.map(|table| ("source", table)))
         });
-        match planted {
-            Ok(()) => {
+        self.failure = match planted {
+            Ok(None) => {
                 failpoint::SWITCH_PLANTED.reach();
                 self.is_surely_planted = true;
+                return;
             }
-            Err(error) => self.failure = Some(format!("a fence cannot be made: {error}")),
-        }
+            Ok(Some((side, table))) => Some(format!(
+                "table {table} of the {side} is locked for longer than {} (--max-pause), so its fence cannot be made",
+                span::show(patience)
+            )),
+            Err(error) => Some(format!("a fence cannot be made: {error}")),
+        };
     }
 
     pub(super) fn close(&mut self) {
