@@ -349,21 +349,25 @@ fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     assert!(said(&late).contains("half"), "{}", said(&late));
     assert_eq!(value(&source, planted), "0");
     let running = switchover("20s", "30s");
-    for is_up in [true, false] {
-        while is_fenced(&source) != is_up {
-            pause();
-        }
+    let begun = "SELECT count(*) FROM lockstep.replica WHERE switchover = 'begun'";
+    while value(&target, begun) != "1" {
+        pause();
     }
 
     // What a table's owner disables behind the fence is noticed: the target cannot get on meanwhile.
+    signal(&process, "-STOP");
+    on(&source, "COMMIT PREPARED 'half'");
+    while !is_planted(&source) {
+        pause();
+    }
     let mut holds = sql(&target);
     let locks = "SET default_transaction_read_only = off; BEGIN; LOCK a IN SHARE MODE";
     holds.execute(locks).unwrap();
     let from = Conninfo::parse(&from).unwrap();
     let mut verify = Connection::connect(&from, Purpose::Sql, "lockstep verify").unwrap();
     let mut walsender = Connection::connect(&from, Purpose::Replication, "test").unwrap();
-    on(&source, "COMMIT PREPARED 'half'");
     on(&source, "INSERT INTO a VALUES (2), (3)");
+    signal(&process, "-CONT");
     while !is_fenced(&source) {
         pause();
     }

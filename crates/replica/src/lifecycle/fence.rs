@@ -270,22 +270,23 @@ fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
 
 /// Fences the database of a session, whose triggers are there, and returns the end of its WAL: everything that
 /// ordinary sessions have committed there lies before. Ends all sessions but its own and those that are
-/// `spared`. An error after `patience` if a session or a transaction that has written does not end, a prepared
+/// `spared`, idle ones at once and others when no transaction is open any more that has written. An error after `patience` if a session or a transaction that has written does not end, a prepared
 /// one within [`PREPARED_WITHIN`]. Another call does the same again.
 pub(crate) fn raise(session: &mut Connection, spared: &[u32], patience: Duration) -> Result<Lsn> {
     let began = Instant::now();
     let source = ReplicaError::Source;
     begin(session, Fence::Left).map_err(source)?;
-    let end_sessions = end_sessions(session, spared).map_err(source)?;
+    let all = end_sessions(session, spared).map_err(source)?;
+    let idle = format!("{all} AND a.state = 'idle'");
     let mut writers = writers(session).map_err(source)?;
     loop {
-        let open = Open {
-            sessions: (session.query_one(&end_sessions))
-                .and_then(|row| field(&row, 0))
-                .map_err(source)?,
+        let mut open = Open {
+            sessions: 0,
             writers: still(session, &mut writers).map_err(source)?,
             prepared: names(session, PREPARED).map_err(source)?,
         };
+        let ended = session.query_one(if open.is_none() { &all } else { &idle });
+        open.sessions = ended.and_then(|row| field(&row, 0)).map_err(source)?;
         if open.is_none() {
             return mark(session).map_err(source);
         }
@@ -298,7 +299,7 @@ pub(crate) fn raise(session: &mut Connection, spared: &[u32], patience: Duration
 }
 
 /// Longest wait for prepared transactions behind the fence: who would end them may be a client that waits.
-const PREPARED_WITHIN: Duration = Duration::from_millis(500);
+pub(crate) const PREPARED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Interval of looks whether sessions and transactions have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -319,8 +320,8 @@ impl Open {
 
     /// How long it may take.
     fn patience(&self, most: Duration) -> Duration {
-        let is_prepared = self.sessions == 0 && self.writers.iter().all(|pid| *pid == 0);
-        match is_prepared {
+        let is_prepared = !self.prepared.is_empty();
+        match is_prepared && self.writers.iter().all(|pid| *pid == 0) {
             true => most.min(PREPARED_WITHIN),
             false => most,
         }
@@ -594,7 +595,7 @@ mod tests {
             prepared,
         };
         for (open, patience, words) in [
-            (open(1, &[], gid()), second, "order 7"),
+            (open(1, &[0], gid()), PREPARED_WITHIN, "order 7"),
             (open(0, &[0], gid()), PREPARED_WITHIN, "COMMIT PREPARED"),
             (open(0, &[], gid()), PREPARED_WITHIN, "order 7"),
             (open(0, &[7, 0], gid()), second, "order 7"),

@@ -144,18 +144,20 @@ pub(super) fn long_transactions(
     source: &mut Connection,
     patience: Duration,
 ) -> Result<Option<String>, ClientError> {
-    let (seconds, most) = (patience.as_secs_f64(), span::show(patience));
-    let rows = source.query_with(LONG_PREPARED, &[&seconds])?;
+    // Behind the fence they are not waited for any longer.
+    let most = patience.min(fence::PREPARED_WITHIN);
+    let rows = source.query_with(LONG_PREPARED, &[&most.as_secs_f64()])?;
     let gids: Result<Vec<String>, _> = rows.iter().map(|row| field(row, 0)).collect();
     let gids = gids?;
     if !gids.is_empty() {
         return Ok(Some(format!(
-            "transactions are prepared on the source for longer than {most}: {} (end each with COMMIT PREPARED \
-             or ROLLBACK PREPARED)",
+            "transactions are prepared on the source for longer than {}: {} (end each with COMMIT PREPARED or \
+             ROLLBACK PREPARED)",
+            span::show(most),
             named(&gids)
         )));
     }
-    let rows = source.query_with(LONG, &[&seconds])?;
+    let rows = source.query_with(LONG, &[&patience.as_secs_f64()])?;
     let pids: Result<Vec<u32>, _> = rows.iter().map(|row| field(row, 0)).collect();
     let pids = pids?;
     if pids.is_empty() {
@@ -163,7 +165,8 @@ pub(super) fn long_transactions(
     }
     let who = sessions::words(source, &pids)?;
     Ok(Some(format!(
-        "transactions are open on the source for longer than {most}: {who}"
+        "transactions are open on the source for longer than {}: {who}",
+        span::show(patience)
     )))
 }
 
