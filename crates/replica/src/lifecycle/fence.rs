@@ -245,8 +245,8 @@ pub(crate) fn plant(
     }
 }
 
-/// Lets the function of a fence refuse writes, and sessions begin read-only. The comment keeps what the setting
-/// was.
+/// Lets the function of a fence refuse writes, and sessions begin read-only. The comment keeps what the
+/// setting was.
 fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
     session.execute(SILENT)?;
     session.execute(LOCAL)?;
@@ -268,10 +268,11 @@ fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
     ))
 }
 
-/// Fences the database of a session, whose triggers are there, and returns the end of its WAL: everything that
-/// ordinary sessions have committed there lies before. Ends all sessions but its own and those that are
-/// `spared`, idle ones at once and others when no transaction is open any more that has written. An error after `patience` if a session or a transaction that has written does not end, a prepared
-/// one within [`PREPARED_WITHIN`]. Another call does the same again.
+/// Fences the database of a session, whose triggers are there, and returns the end of its WAL: everything
+/// that ordinary sessions have committed there lies before. Ends all sessions but its own and those that are
+/// `spared`, idle ones at once and others when no transaction is open any more that has written. An error
+/// after `patience` if a session or a transaction that has written does not end, a prepared one within
+/// [`PREPARED_WITHIN`]. Another call does the same again.
 pub(crate) fn raise(session: &mut Connection, spared: &[u32], patience: Duration) -> Result<Lsn> {
     let began = Instant::now();
     let source = ReplicaError::Source;
@@ -347,8 +348,8 @@ impl Open {
     }
 }
 
-/// The command that ends all sessions that are connected now: they would not notice the setting, and no trigger
-/// holds what they write elsewhere.
+/// The command that ends all sessions that are connected now: they would not notice the setting, and no
+/// trigger holds what they write elsewhere.
 fn end_sessions(session: &mut Connection, spared: &[u32]) -> Result<String, ClientError> {
     let now: String = field(&session.query_one("SELECT clock_timestamp()::text")?, 0)?;
     let now = sql_literal("time", &now)?;

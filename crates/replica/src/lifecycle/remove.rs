@@ -142,8 +142,8 @@ pub struct Dropped {
     pub notes: Vec<String>,
 }
 
-/// Drops a replica whose source is gone: its origins and its state on the target. A switchover that has begun ends:
-/// the target takes writes again as before it, or is open if it had been promoted.
+/// Drops a replica whose source is gone: its origins and its state on the target. A switchover that has begun
+/// ends: the target takes writes again as before it, or is open if it had been promoted.
 pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Dropped> {
     let (replica, ended) = removed(name, target, true, |_| Ok(()))?;
     let mut source = left_on_source(&replica)?.to_vec();

@@ -24,9 +24,9 @@
 //!
 //! Up to *promoting* a failure, a pause that takes too long, or a crash leads back: [`Step::Unfence`],
 //! [`Step::Resume`], [`Step::Unclose`]. Then it is tried again until the time is up; what ends it then is
-//! [`Step::Uproot`], [`Step::Forget`]. So **once the target is closed no two servers take writes**: the source
-//! is fenced after that and before the target opens, and its fence is taken away only in phase ready, in which
-//! the target never opens.
+//! [`Step::Uproot`], [`Step::Forget`]. So **once the target is closed no two servers take writes**: the
+//! source is fenced after that and before the target opens, and its fence is taken away only in phase ready,
+//! in which the target never opens.
 
 use crate::lifecycle::promotion::{self, Drained, Next};
 use crate::state::{Phase, Replica, SwitchStage};

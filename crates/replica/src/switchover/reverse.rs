@@ -59,7 +59,7 @@ pub fn find(old: &Conninfo, name: &str) -> Result<Option<Replica>> {
 
 /// Replicas in the old source's state.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct SourceReplicas {
     /// The one with the name of the way back.
     pub own: Option<Replica>,
     /// Another one that follows the new server.
@@ -69,9 +69,13 @@ pub(super) struct Found {
 }
 
 /// What the old source's state has. `name` is that of the way back, if one is wanted.
-pub(super) fn find_all(old: &Conninfo, name: Option<&str>, new: &mut Connection) -> Result<Found> {
+pub(super) fn find_all(
+    old: &Conninfo,
+    name: Option<&str>,
+    new: &mut Connection,
+) -> Result<SourceReplicas> {
     let Some(mut state) = ReplicaState::find(old).map_err(turned)? else {
-        return Ok(Found::default());
+        return Ok(SourceReplicas::default());
     };
     let id = system_id(new).map_err(ReplicaError::Target)?;
     let database = new.query_one("SELECT current_database()");
@@ -89,7 +93,7 @@ pub(super) fn find_all(old: &Conninfo, name: Option<&str>, new: &mut Connection)
     };
     let mut others: Vec<_> = others.into_iter().filter(follows).collect();
     others.sort_by_key(|replica| replica.phase);
-    Ok(Found {
+    Ok(SourceReplicas {
         own: own.into_iter().next(),
         other: others.into_iter().next(),
         fed,

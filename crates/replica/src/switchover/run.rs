@@ -483,7 +483,7 @@ impl<'a> Switch<'a> {
                 self.run.state.set_switch_stage(name, self.stage)?;
                 failpoint::SWITCH_BEGUN.reach();
             }
-            Step::Plant => self.plant(watcher),
+            Step::Plant => self.make_fences(watcher),
             Step::Close => self.close(),
             Step::Pause => self.pause(),
             Step::Fence => self.raise_fence(),

@@ -378,7 +378,8 @@ fn a_target_that_takes_writes_before_it_opens_is_noticed() {
 fn transactions_of_two_phases_are_waited_for_and_one_that_never_ends_is_named() {
     let mut retried = 0;
     for has_pooler in BOTH {
-        // None shares a factor with the number of steps of an attempt: that would meet the same step each time.
+        // None shares a factor with the number of steps of an attempt: that would meet the same step each
+        // time.
         for two_phases in [5, 7, 11] {
             for kill_at in 0..40 {
                 let mut world = World::new(has_pooler, true, None);

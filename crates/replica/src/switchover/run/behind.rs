@@ -88,7 +88,7 @@ impl Switch<'_> {
     }
 
     /// Makes the triggers of both fences, which let everything pass.
-    pub(super) fn plant(&mut self, watcher: &mut dyn SwitchWatcher) {
+    pub(super) fn make_fences(&mut self, watcher: &mut dyn SwitchWatcher) {
         watcher.says("making the fences, which let everything pass at first");
         self.is_planted = true;
         let patience = self.what.max_pause;
@@ -177,7 +177,8 @@ impl Switch<'_> {
         }
     }
 
-    /// Does a step of the promotion. Once there is no way back, a fence that somebody has taken away is told of.
+    /// Does a step of the promotion. Once there is no way back, a fence that somebody has taken away is told
+    /// of.
     pub(super) fn promote(&mut self, next: Next) -> Result<()> {
         let looks = matches!(next, Next::Open | Next::End);
         self.run.take(next, &mut |_| {})?;

@@ -55,7 +55,8 @@ impl Switch<'_> {
     }
 }
 
-/// What to do about a way back that an earlier call has made with another name, or although none is wanted now.
+/// What to do about a way back that an earlier call has made with another name, or although none is wanted
+/// now.
 fn left(wanted: Option<&str>, other: &str, source: &str) -> String {
     let made = format!("an earlier call has made the way back as replica \"{other}\"");
     match wanted {
