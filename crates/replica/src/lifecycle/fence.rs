@@ -38,10 +38,9 @@ use lockstep_apply::sessions::{self, SILENT};
 const UNFENCED: &str = "
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}
-    AND NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-        JOIN pg_namespace f ON f.oid = p.pronamespace
-        WHERE t.tgrelid = c.oid AND t.tgname = 'lockstep_{fence}' AND t.tgenabled IN ('O', 'A')
-            AND f.nspname = 'lockstep' AND p.proname = '{fence}')
+    AND c.oid NOT IN (SELECT t.tgrelid FROM pg_trigger t
+        WHERE t.tgname = 'lockstep_{fence}' AND t.tgenabled IN ('O', 'A')
+            AND t.tgfoid = to_regprocedure('lockstep.{fence}()'))
 ORDER BY 1";
 
 /// Number of the tables that a switchover fences.

@@ -218,8 +218,6 @@ struct Switch<'a> {
     compared: Compared,
     is_whole: bool,
     is_redirected: bool,
-    /// Words for a fence that somebody has taken away once there was no way back.
-    broken: String,
     stage: SwitchStage,
     /// What was waited for last.
     said: String,
@@ -266,7 +264,6 @@ impl<'a> Switch<'a> {
             compared: not_compared(what),
             is_whole: false,
             is_redirected: false,
-            broken: String::new(),
             stage: SwitchStage::None,
             said: String::new(),
         };

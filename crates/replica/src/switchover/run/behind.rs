@@ -9,7 +9,7 @@ use lockstep_service::words::span;
 use super::{Switch, SwitchWatcher};
 use crate::error::{Finding, ReplicaError, Result};
 use crate::lifecycle::fence::{self, Fence};
-use crate::lifecycle::promotion::{Next, SourceSays};
+use crate::lifecycle::promotion::{Drained, Next, SourceSays};
 use crate::lifecycle::session;
 use crate::names::{named, with_namespaces};
 use crate::state::failpoint;
@@ -180,19 +180,19 @@ impl Switch<'_> {
     /// Does a step of the promotion. Once there is no way back, a fence that somebody has taken away is told
     /// of.
     pub(super) fn promote(&mut self, next: Next) -> Result<()> {
-        let looks = matches!(next, Next::Open | Next::End);
+        // Nobody waits for that any more.
+        let looks = next == Next::End;
         self.run.take(next, &mut |_| {})?;
-        if !looks || !self.broken.is_empty() {
+        if !looks {
             return Ok(());
         }
         // Without the source it goes on as well.
         let looked = self.source().map(|it| fence::gaps(it, Fence::Left));
         if let Ok(Ok(Some(words))) = looked {
-            self.broken = format!(
+            self.run.lacks.push(format!(
                 "somebody has taken the fence of the source away ({words}): what was written there since is not on \
                  the target; end all writing there, and compare with lockstep replica verify"
-            );
-            self.run.lacks.push(self.broken.clone());
+            ));
         }
         Ok(())
     }
@@ -201,6 +201,8 @@ impl Switch<'_> {
         self.fails_late();
         fence::pass(self.source()?, Fence::Left).map_err(ReplicaError::Source)?;
         self.is_fenced = false;
+        // The next attempt drains anew: it is no reason not to begin one.
+        self.run.drained = Drained::NotYet;
         self.run.state.end_hold(&self.what.name)?;
         self.is_armed = false;
         Ok(())
