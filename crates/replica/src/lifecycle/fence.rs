@@ -543,7 +543,7 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND (a.backen
         AND (pg_has_role(a.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))))
 ORDER BY 1";
 
-/// Event triggers that fire although [`SILENT`] keeps most of them from that.
+/// Event triggers that fire although [`SILENT`] keeps most of them from that; ours write nothing for us.
 const EVENT_TRIGGERS: &str = "
 SELECT e.evtname FROM pg_event_trigger e
 WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_end', 'sql_drop')
@@ -552,6 +552,8 @@ WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_e
         'DROP PUBLICATION'])
     AND NOT EXISTS (SELECT FROM pg_settings s
         WHERE s.name = 'event_triggers' AND has_parameter_privilege(s.name, 'SET'))
+    AND NOT EXISTS (SELECT FROM pg_proc p
+        WHERE p.oid = e.evtfoid AND p.pronamespace = to_regnamespace('lockstep'))
     AND (e.evtenabled <> 'O' OR NOT has_parameter_privilege('session_replication_role', 'SET'))
 ORDER BY 1";
 

@@ -146,7 +146,7 @@ pub struct Dropped {
 /// ends: the target takes writes again as before it, or is open if it had been promoted.
 pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Dropped> {
     let (replica, ended) = removed(name, target, true, |_| Ok(()))?;
-    let mut source = left_on_source(&replica)?.to_vec();
+    let mut source = left_on_source(&replica)?;
     let mut notes = Vec::new();
     if let Some(ended) = ended {
         notes.push(ended.words(name));
@@ -154,8 +154,9 @@ pub fn remove_without_source(name: &str, target: &Conninfo) -> Result<Dropped> {
         let database = identifier("database", &replica.source_database);
         let database = database.map_err(ReplicaError::Source)?;
         let begin = "BEGIN READ WRITE; ";
-        if let Some(publication) = source.last_mut() {
-            *publication = format!("{begin}{publication} COMMIT;");
+        // The first one, of the slot, writes nothing.
+        for command in source.iter_mut().skip(1) {
+            *command = format!("{begin}{command} COMMIT;");
         }
         // Once the target is open, the source lacks what is written there: its fence stays.
         if ended.phase == Phase::Ready {
