@@ -320,6 +320,9 @@ impl Known {
             let words = self.unreplicated().and_then(|it| it.words);
             notes.extend(words.map(|words| format!("when it was last asked, {words}")));
         }
+        if self.replica.ddl {
+            notes.push("it follows changes of the source's schema".to_owned());
+        }
         if let Some(source) = self.source() {
             if source.slot.is_none() {
                 let slot = &self.replica.slot;
@@ -460,6 +463,7 @@ impl Known {
             "slot": replica.slot,
             "publication": replica.publication,
             "paused": replica.paused,
+            "ddl": replica.ddl,
             "running": self.holder != Holder::Nobody,
             "apply": self.apply(),
             "applied_lsn": self.applied().map(text),

@@ -196,6 +196,14 @@ BEGIN
 END
 "#;
 
+/// Refuses a schema whose owner could put code into it, which would run with a superuser's rights.
+const TRUSTED: &str = "DO $trusted$ DECLARE owner name; BEGIN \
+    SELECT r.rolname INTO owner FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner \
+        WHERE n.nspname = 'lockstep' AND NOT r.rolsuper; \
+    IF FOUND THEN RAISE EXCEPTION 'schema lockstep belongs to role \"%\", which is no superuser: what it puts there \
+        could run with the rights of one. ALTER SCHEMA lockstep OWNER TO a superuser first', owner; \
+    END IF; END $trusted$";
+
 /// Names of what a replica has for this in schema `lockstep`: the two functions, the table of the key, and
 /// that of tables that were given a replica identity.
 struct Names {
@@ -258,7 +266,7 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
         full,
     } = &names;
     let mut sql = format!(
-        "BEGIN; CREATE SCHEMA IF NOT EXISTS lockstep; \
+        "BEGIN; CREATE SCHEMA IF NOT EXISTS lockstep; {TRUSTED}; \
          CREATE TABLE lockstep.{key} (key bytea NOT NULL); \
          INSERT INTO lockstep.{key} SELECT sha256(convert_to(gen_random_uuid()::text \
              || gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')); \

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use lockstep_apply::{Control, Phase, SpoolConfig, Writers};
+use lockstep_apply::{Control, SpoolConfig, Writers};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
@@ -14,6 +14,7 @@ use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::{left_on_source, remove};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::publication::subset::gather;
+use lockstep_replica::state::Phase;
 use lockstep_replica::verify::named::replica as verify;
 
 use crate::apply_lab::{LONG, until};
@@ -51,20 +52,20 @@ const TABLES: &str =
     "SELECT format('%I.%I', schema_name, table_name) FROM lockstep.table_copy ORDER BY 1";
 
 /// A source, a target that follows it, and the process that applies.
-struct Scene {
-    source: Server,
+pub struct Scene {
+    pub source: Server,
     target: Server,
-    control: Control,
+    pub control: Control,
     thread: Option<JoinHandle<Result<(), ReplicaError>>>,
     spool: Option<PathBuf>,
-    writers: Writers,
+    pub writers: Writers,
     // Last: it ends what still runs.
     lab: Lab,
 }
 
 impl Scene {
     /// A scene with replica r of a source that has this schema.
-    fn new(schema: &str) -> Self {
+    pub fn new(schema: &str) -> Self {
         Self::with(schema, |_| {})
     }
 
@@ -93,7 +94,7 @@ impl Scene {
         scene
     }
 
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let what = Following {
             writers: self.writers,
             spool: self.spool.clone().map(|folder| SpoolConfig {
@@ -107,7 +108,7 @@ impl Scene {
         self.thread = Some(spawn(move || follow(&what, &control)));
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.control.stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap().unwrap();
@@ -123,14 +124,15 @@ impl Scene {
         let end = self.source.flush_lsn().unwrap();
         until("that all is applied", || {
             let stats = self.control.stats();
-            assert!(stats.phase != Phase::Blocked, "{stats:?}");
-            assert!(stats.phase != Phase::Stopped, "{stats:?}");
+            assert!(stats.phase != lockstep_apply::Phase::Blocked, "{stats:?}");
+            assert!(stats.phase != lockstep_apply::Phase::Stopped, "{stats:?}");
             stats.applied >= end
         });
     }
 
     fn blocked(&self) -> String {
-        let is_blocked = |stats: &lockstep_apply::Stats| stats.phase == Phase::Blocked;
+        let is_blocked =
+            |stats: &lockstep_apply::Stats| stats.phase == lockstep_apply::Phase::Blocked;
         assert!(
             self.control.wait_for(LONG, is_blocked),
             "{:?}",
@@ -140,7 +142,7 @@ impl Scene {
     }
 
     /// Both sides have the same objects, and the same rows in all tables that the replica lists.
-    fn assert_same(&self) {
+    pub fn assert_same(&self) {
         self.catch_up();
         assert_eq!(values(&self.source, SHAPE), values(&self.target, SHAPE));
         let tables = values(&self.target, TABLES);
@@ -259,7 +261,7 @@ fn several_statements_functions_and_blocks_are_told_apart() {
     scene.assert_same();
 }
 
-const OBJECTS: [&str; 31] = [
+const OBJECTS: [&str; 33] = [
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
     "ALTER TYPE mood ADD VALUE 'glad' AFTER 'ok'",
     "CREATE DOMAIN positive AS int CHECK (VALUE > 0)",
@@ -270,6 +272,8 @@ const OBJECTS: [&str; 31] = [
     "CREATE VIEW glad AS SELECT id, n FROM people WHERE m = 'glad'",
     "CREATE MATERIALIZED VIEW sums AS SELECT sum(n) FROM people",
     "REFRESH MATERIALIZED VIEW sums",
+    "CREATE UNIQUE INDEX ON sums (sum)",
+    "REFRESH MATERIALIZED VIEW CONCURRENTLY sums",
     "CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql IMMUTABLE RETURN $1 * 2",
     "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.p := NEW.p + 1; RETURN NEW; END $$",
     "CREATE TRIGGER noted BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION noted()",
@@ -400,7 +404,7 @@ fn what_cannot_be_repeated_stops_with_words_and_can_be_made_by_hand() {
         assert!(state.set_made_by_hand("r", at.parse().unwrap()).unwrap());
         state.set_paused("r", false).unwrap();
         until("that it goes on", || {
-            scene.control.stats().phase == Phase::Applying
+            scene.control.stats().phase == lockstep_apply::Phase::Applying
         });
     };
     let values_of =
@@ -451,7 +455,7 @@ fn a_role_that_the_target_lacks_is_named() {
     scene.target.execute("CREATE ROLE \"some one\"").unwrap();
     state_of(&scene.target).set_paused("r", false).unwrap();
     until("that it goes on", || {
-        scene.control.stats().phase == Phase::Applying
+        scene.control.stats().phase == lockstep_apply::Phase::Applying
     });
     scene.assert_same();
 }
@@ -648,6 +652,45 @@ fn a_replica_of_a_source_that_has_one_copies_no_event_trigger() {
 }
 
 #[test]
+fn what_changes_while_the_copy_is_made_comes_after_it() {
+    let schema = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, g FROM generate_series(1, 99) g; \
+        CREATE INDEX old ON t (v)";
+    let (lab, source, target) = pair(schema);
+    let options = CreateOptions {
+        ddl: true,
+        ..options(&source, &target)
+    };
+    let mut session = sql(&source);
+    let at_phase = move |phase| {
+        match phase {
+        Phase::Copying => session
+            .execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1); CREATE INDEX new ON t (v)")
+            .unwrap(),
+        Phase::Indexing => session.execute("DROP INDEX old; ALTER TABLE t ADD w int DEFAULT 3").unwrap(),
+        Phase::Finishing => session.execute("INSERT INTO t VALUES (100, 'x', 4); CREATE VIEW v AS TABLE t").unwrap(),
+        _ => {}
+    }
+    };
+    let mut told = Told {
+        at_phase: Some(Box::new(at_phase)),
+        ..Told::default()
+    };
+    let created = create(&options, &mut told).unwrap();
+    assert_eq!(created.unmade, []);
+    let mut scene = Scene {
+        source,
+        target,
+        control: Control::default(),
+        thread: None,
+        spool: None,
+        writers: 1.into(),
+        lab,
+    };
+    scene.start();
+    scene.assert_same();
+}
+
+#[test]
 fn what_does_not_go_together_is_refused() {
     let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
     let with = |change: fn(&mut CreateOptions)| {
@@ -671,6 +714,13 @@ fn what_does_not_go_together_is_refused() {
         options.source = options.source.clone().with("user", "plain").unwrap();
     });
     assert!(error.contains("\"plain\" is no superuser"), "{error}");
+    target.execute("CREATE ROLE plain").unwrap();
+    on(&source, "CREATE SCHEMA lockstep AUTHORIZATION plain");
+    let error = with(|_| {});
+    assert!(
+        error.contains("schema lockstep belongs to role \"plain\""),
+        "{error}"
+    );
     assert_eq!(
         values(&source, "SELECT count(*) FROM pg_event_trigger"),
         ["0"]
