@@ -1,5 +1,5 @@
-//! Random commands and changes of rows, in transactions and queries of all shapes: the target always becomes what
-//! the source is.
+//! Random commands and changes of rows, in transactions and queries of all shapes: the target always becomes
+//! what the source is.
 
 use fastrand::Rng;
 use lockstep_client::Connection;
