@@ -70,7 +70,6 @@ pub const SITUATIONS: [Situation; 11] = [
             ("LD_PRELOAD", CLOCK_LIBRARY),
             ("FAKETIME", "+300s"),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("FAKETIME_DISABLE_SHM", "1"),
         ];
         for (name, value) in fake {
             stage.standby.set_environment(name, value);
@@ -192,8 +191,15 @@ impl Lasting {
             server.reload().unwrap();
         }
         if self.is_faked {
+            let file = stage.standby.data().join("postmaster.pid");
+            let pid = std::fs::read_to_string(file).unwrap();
+            let pid = pid.lines().next().unwrap();
             stage.standby.set_environment("LD_PRELOAD", "");
             stage.restart(Which::Standby).unwrap();
+            // The library leaves what its processes share.
+            for name in ["faketime_shm", "sem.faketime_sem"] {
+                std::fs::remove_file(format!("/dev/shm/{name}_{pid}")).unwrap();
+            }
         }
         if let Some(server) = self.cascaded {
             server.discard(&stage.standby).unwrap();
