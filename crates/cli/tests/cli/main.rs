@@ -30,6 +30,7 @@ mod pool_add;
 mod pool_agent;
 mod pool_failover;
 mod pool_haproxy;
+mod pool_patroni;
 mod pool_runtime;
 mod pool_support;
 mod relay;
