@@ -35,6 +35,9 @@ pub struct Measured {
     pub hot_standby: bool,
     /// What one process of stock PostgreSQL took.
     pub seconds: f64,
+    /// What reading alone took: CPU of pg_waldump, which prints nothing.
+    #[serde(default)]
+    pub read_seconds: Option<f64>,
     /// What one process took that looks ahead: Lockstep without helpers.
     #[serde(default)]
     pub look_ahead_seconds: Option<f64>,
@@ -104,8 +107,9 @@ pub fn read(path: &Path) -> Result<Vec<Measured>> {
         let parallel = one.parallel.is_none_or(|parallel| {
             is_time(parallel.seconds) && (1..=64).contains(&parallel.helpers)
         });
-        let look_ahead = one.look_ahead_seconds.is_none_or(is_time);
-        if !is_time(one.seconds) || !look_ahead || !parallel || one.start >= one.end {
+        let others = [one.look_ahead_seconds, one.read_seconds];
+        let others = others.into_iter().flatten().all(is_time);
+        if !is_time(one.seconds) || !others || !parallel || one.start >= one.end {
             return Err(bad(format!(
                 "{} has times or positions that cannot be",
                 one.name
@@ -170,6 +174,7 @@ impl Measured {
         MeasuredSample {
             sample,
             seconds,
+            read_seconds: self.read_seconds,
             look_ahead,
             speedup: self.parallel.map(|parallel| parallel.helpers).zip(speedup),
         }

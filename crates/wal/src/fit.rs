@@ -1,12 +1,12 @@
 //! A table of costs from times that were measured.
 //!
-//! First the parts of a record's cost, from the times that one process of stock PostgreSQL took: the
-//! sums come as near to them as they can. A few recoveries cannot tell all parts apart, so the parts
-//! also stay near the table that is there before. Then what Lockstep adds and spares: one factor for all
-//! work of the pipeline, and the share of remote memory's costs that looking ahead hides, with which the
-//! simulated speedups are nearest to the measured ones.
+//! First the parts of a record's cost, from the times that one process of stock PostgreSQL took, and from
+//! those that reading alone took: the sums come as near to them as they can. A few recoveries cannot tell
+//! all parts apart, so the parts also stay near the table that is there before. Then what Lockstep adds
+//! and spares: one factor for all work of the pipeline, and the share of remote memory's costs that
+//! looking ahead hides, with which the simulated speedups are nearest to the measured ones.
 
-use crate::costs::{Costs, PARTS, Parts};
+use crate::costs::{Costs, PARTS, Part, Parts};
 use crate::sample::Sample;
 
 /// How much the table before weighs against one measurement.
@@ -27,6 +27,8 @@ pub struct MeasuredSample<'a> {
     pub sample: &'a Sample,
     /// One process of stock PostgreSQL.
     pub seconds: f64,
+    /// Reading alone.
+    pub read_seconds: Option<f64>,
     /// How many times as fast one process was that looks ahead.
     pub look_ahead: Option<f64>,
     /// Helpers, and how many times as fast it was with them.
@@ -35,14 +37,31 @@ pub struct MeasuredSample<'a> {
 
 /// A table near `before` with which what is known is predicted best.
 pub fn fit(before: &Costs, known: &[MeasuredSample]) -> Costs {
-    let times: Vec<_> = known
+    let mut times: Vec<_> = known
         .iter()
         .map(|one| (one.sample.parts, one.seconds * 1e9))
         .collect();
+    let reading = known.iter().filter_map(|one| {
+        let seconds = one.read_seconds?;
+        Some((of_reading(&one.sample.parts), seconds * 1e9))
+    });
+    times.extend(reading);
     let costs = before
         .clone()
         .with_parts(fit_parts(&before.parts(), &times));
     fit_pipeline(&costs, known)
+}
+
+/// What is done to read records, whoever executes them. WAL that is replayed does not tell it from redo: a
+/// record with more bytes takes longer in both.
+fn of_reading(parts: &Parts) -> Parts {
+    let mut reading = [0.0; PARTS];
+    for part in [Part::Record, Part::Byte].map(|part| part as usize) {
+        if let (Some(place), Some(count)) = (reading.get_mut(part), parts.get(part)) {
+            *place = *count;
+        }
+    }
+    reading
 }
 
 /// The pipeline's part of a table: the factor of its work as a power of two, and the hidden share.
@@ -176,6 +195,28 @@ mod tests {
             let predicted: f64 = parts.iter().zip(found).map(|(n, ns)| n * ns).sum();
             assert!((predicted / ns - 1.0).abs() < 0.05, "{predicted} {ns}");
         }
+        // Bytes that are read and bytes that redo writes come together: only reading alone parts them.
+        let together: Vec<_> = known
+            .iter()
+            .map(|(parts, _)| {
+                let mut parts = *parts;
+                parts[Part::Data as usize] = parts[Part::Byte as usize];
+                parts
+            })
+            .collect();
+        let mut truth = before;
+        truth[Part::Byte as usize] *= 0.5;
+        truth[Part::Data as usize] *= 2.0;
+        let time = |parts: &Parts| -> f64 { parts.iter().zip(truth).map(|(n, ns)| n * ns).sum() };
+        let all = together.iter().map(|parts| (*parts, time(parts)));
+        let reading = together.iter().map(of_reading);
+        let reading = reading.map(|parts| (parts, time(&parts)));
+        let off =
+            |found: Parts| (found[Part::Byte as usize] / truth[Part::Byte as usize] - 1.0).abs();
+        let without = fit_parts(&before, &all.clone().collect::<Vec<_>>());
+        let with = fit_parts(&before, &all.chain(reading).collect::<Vec<_>>());
+        assert!(off(with) < 0.1, "{with:?}");
+        assert!(off(without) > 0.3, "{without:?}");
         // One measurement only tells the machine's speed.
         let (parts, ns) = known[0];
         let one = fit_parts(&before, &[(parts, ns)]);

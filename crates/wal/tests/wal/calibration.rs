@@ -70,6 +70,7 @@ fn recoveries_of_a_known_machine_are_predicted() {
                 end: Lsn::from(u64::from(report.end) - 1),
                 hot_standby,
                 seconds: report.alone_seconds,
+                read_seconds: None,
                 look_ahead_seconds: Some(report.look_ahead_seconds),
                 parallel: Some(Parallel {
                     helpers: 1,
