@@ -203,11 +203,18 @@ pub(crate) fn is_up(session: &mut Connection) -> Result<bool, ClientError> {
     Ok(comment.is_some_and(|it| it.starts_with(BEFORE)))
 }
 
-/// Longest wait for a table at first: all who want to write into it wait meanwhile.
+/// Longest waits for a table, at first and at last: all who want to write into it wait meanwhile.
 const LOCKED_WITHIN: Duration = Duration::from_millis(20);
+const LOCKED_AT_MOST: Duration = Duration::from_secs(1);
+
+/// Names of the transactions that are prepared in a session's database.
+pub(crate) fn prepared(session: &mut Connection) -> Result<Vec<String>, ClientError> {
+    names(session, PREPARED)
+}
 
 /// Makes the triggers of a fence that are missing. Its function is made if there is none, and lets everything
-/// pass. Tables that are locked come last, with more time; returns one that is locked for `patience`.
+/// pass. Tables that are locked come last, with more time; returns one that is locked for `patience`, or
+/// [`LOCKED_AT_MOST`].
 pub(crate) fn plant(
     session: &mut Connection,
     fence: Fence,
@@ -220,6 +227,7 @@ pub(crate) fn plant(
         let function = fence.function(PASSES);
         session.execute(&format!("CREATE SCHEMA IF NOT EXISTS lockstep; {function}"))?;
     }
+    let patience = patience.min(LOCKED_AT_MOST);
     let mut most = LOCKED_WITHIN.min(patience);
     loop {
         let mut locked = None;

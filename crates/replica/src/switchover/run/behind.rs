@@ -100,8 +100,17 @@ impl Switch<'_> {
                 return Ok(Some(("target", table)));
             }
             let here = fence::plant(self.source()?, Fence::Left, patience);
-            let locked = here.map_err(ReplicaError::Source)?;
-            Ok(locked.map(|table| ("source", table)))
+            let Some(table) = here.map_err(ReplicaError::Source)? else {
+                return Ok(None);
+            };
+            let prepared = fence::prepared(self.source()?).map_err(ReplicaError::Source)?;
+            Ok(Some(match prepared.is_empty() {
+                true => ("source", table),
+                false => (
+                    "source",
+                    format!("{table} (prepared: {})", named(&prepared)),
+                ),
+            }))
         });
         self.failure = match planted {
             Ok(None) => {
@@ -110,8 +119,7 @@ impl Switch<'_> {
                 return;
             }
             Ok(Some((side, table))) => Some(format!(
-                "table {table} of the {side} is locked for longer than {} (--max-pause), so its fence cannot be made",
-                span::show(patience)
+                "table {table} of the {side} stays locked by a transaction that has written, so its fence cannot be made",
             )),
             Err(error) => Some(format!("a fence cannot be made: {error}")),
         };
