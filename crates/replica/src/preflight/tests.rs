@@ -671,7 +671,7 @@ fn what_acts_or_is_left_out_is_looked_at() {
             |f| f.event_triggers = vec!["et".to_owned()],
         ),
         (Error, "source", "is no superuser", "leave --ddl out", |f| {
-            (f.ddl, f.source.superuser) = (true, false);
+            (f.ddl, f.source.superuser, f.target.superuser) = (true, false, true);
         }),
         (Warning, "target", "will stop the replica", "GRANT", |f| {
             f.ddl = true;
