@@ -194,9 +194,14 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
         let one = incident(browser);
         (!one.contains("– now")).then_some(one)
     });
-    for part in ["▲ lag", "standby", "at most ", "replay is paused"] {
+    for part in ["▲ lag", "standby", "replay is paused"] {
         assert!(over.contains(part), "{over}");
     }
+    // On a busy machine a look that came late leaves only a lower bound.
+    assert!(
+        over.contains("at most ") || over.contains("at least "),
+        "{over}"
+    );
     until("the standby is ready", || {
         let ready = "Ready to fail over standby is the first choice";
         browser.text(FAILOVER).starts_with(ready).then_some(())
