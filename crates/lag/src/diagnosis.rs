@@ -14,7 +14,7 @@ use crate::replica::ReplicaReport;
 use crate::rules::{
     Cause, Fact, InitialCopy, RULES, Severity, View, all_slots, fill, initial_copy,
 };
-use crate::sample::{Identity, Sample};
+use crate::sample::Identity;
 use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
@@ -301,22 +301,41 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         if node.role == Role::Standby && !linked(None) {
             unknown.push(missing(&node.name));
         }
-        if let Some(last) = node.last().filter(|last| is_detached(node, last)) {
-            let number = counted(last.subscriptions.len() as u64, "subscription");
+        let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
+        let subscriptions = subscriptions
+            .filter(|_| node.role == Role::Subscriber)
+            .unwrap_or_default();
+        let detached = subscriptions.iter().filter(|it| it.slot_name.is_none());
+        let detached: Vec<&str> = detached.map(|it| it.name.as_str()).collect();
+        if !detached.is_empty() {
+            let number = counted(detached.len() as u64, "subscription");
+            let names = detached.join(", ");
             unknown.push(format!(
-                "nothing comes to {}: {number} without a slot",
+                "nothing comes to {}: {number} without a slot ({names})",
                 node.name
             ));
         }
-        let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
-        for subscription in subscriptions
-            .filter(|_| node.role == Role::Subscriber)
-            .unwrap_or_default()
-        {
-            // One without a slot is detached on purpose.
-            if subscription.slot_name.is_some() && !linked(Some(&subscription.name)) {
-                unknown.push(missing(&format!("{} ({})", node.name, subscription.name)));
+        for subscription in subscriptions {
+            let Some(slot) = &subscription.slot_name else {
+                continue;
+            };
+            if linked(Some(&subscription.name)) {
+                continue;
             }
+            let words = missing(&format!("{} ({})", node.name, subscription.name));
+            // Its name is all that another one may share with it.
+            let has_namesake = |other: &&NodeWindow| {
+                let slot = other.last().and_then(|last| last.slot(slot));
+                other.role != Role::Subscriber && slot.is_some_and(|slot| !slot.synced)
+            };
+            unknown.push(match view.window.usable().find(has_namesake) {
+                Some(other) => format!(
+                    "{words} for certain: {} has a slot {slot}, and so may another server; as a superuser, SELECT \
+                     subname, subconninfo FROM pg_subscription says where it connects to",
+                    other.name
+                ),
+                None => words,
+            });
         }
     }
     unknown.extend(view.replicas().filter_map(|found| {
@@ -351,14 +370,6 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         format!("{upstream} does not show for how long {replica} has been behind")
     }));
     unknown
-}
-
-/// True of a subscriber all of whose subscriptions are detached from their publishers. One of several may be
-/// so on purpose.
-fn is_detached(node: &NodeWindow, last: &Sample) -> bool {
-    let mut slots = last.subscriptions.iter().map(|it| &it.slot_name);
-    let is_subscriber = node.role == Role::Subscriber && !last.subscriptions.is_empty();
-    is_subscriber && last.replicas.is_empty() && slots.all(Option::is_none)
 }
 
 /// Causes, and what each may look like at the same place: while a large transaction is decoded its

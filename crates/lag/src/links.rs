@@ -15,6 +15,8 @@ use crate::states::{SenderState, SlotType};
 use crate::views::{Receiver, Sender, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
 
+mod whose;
+
 pub fn links(window: &Window) -> Vec<Link<'_>> {
     let mut links = Vec::new();
     for node in window.usable() {
@@ -315,11 +317,22 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             let slot = other.last()?.slot(slot?)?;
             (!slot.synced).then_some(slot.active)
         };
+        let is_its =
+            |other: &&NodeWindow| is_replica || whose::may_be_its(window, node, name, other);
+        let mut all = others();
+        let is_unclear = all.any(|other| has_slot(other).is_some() && !is_its(&other));
         // A relay takes slots over from the primary, which keeps them for a moment longer.
         let upstream = others()
+            .filter(is_its)
             .find(|other| has_slot(other) == Some(true))
-            .or_else(|| others().find(|other| has_slot(other).is_some()))
-            .or_else(|| publisher(window, node, name).filter(|_| !is_replica))?;
+            .or_else(|| {
+                let mut its = others().filter(is_its);
+                its.find(|other| has_slot(other).is_some())
+            })
+            .or_else(|| {
+                let meant = publisher(window, node, name);
+                meant.filter(|_| !is_replica && !is_unclear)
+            })?;
         let of_kind = |is: bool| is.then(|| name.to_owned());
         Some(Link {
             kind: LinkKind::Logical,

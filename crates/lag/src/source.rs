@@ -37,6 +37,8 @@ pub struct Publisher {
     pub database: Option<String>,
     /// The role that it connects as; None if the string names none.
     pub user: Option<String>,
+    /// The name that it connects with, if that is not the subscription's.
+    pub application_name: Option<String>,
 }
 
 impl Publisher {
@@ -47,6 +49,7 @@ impl Publisher {
             address: address(&parsed)?,
             database: parsed.get("dbname").map(str::to_owned),
             user: parsed.get("user").map(str::to_owned),
+            application_name: parsed.get("application_name").map(str::to_owned),
         })
     }
 }

@@ -611,7 +611,7 @@ fn a_subscriber_that_is_detached_is_not_healthy() {
     }
     let diagnosis = scene.diagnose();
     assert_eq!(causes(&diagnosis), []);
-    let words = "nothing comes to one: 1 subscription without a slot";
+    let words = "nothing comes to one: 1 subscription without a slot (sub_one)";
     assert_eq!(diagnosis.unknown, [words]);
 }
 

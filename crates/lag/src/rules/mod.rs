@@ -33,6 +33,8 @@ mod lock;
 mod logical;
 mod machine;
 #[cfg(test)]
+mod namesake_tests;
+#[cfg(test)]
 mod overlooked_tests;
 mod partitions;
 mod paused;

@@ -362,7 +362,7 @@ fn what_is_hidden_is_not_healthy() {
                     sample.subscriptions[0].slot_name = None;
                 }
             },
-            &["nothing comes to two: 1 subscription without a slot"],
+            &["nothing comes to two: 1 subscription without a slot (sub_two)"],
         ),
     ];
     for (name, change, unknown) in cases {

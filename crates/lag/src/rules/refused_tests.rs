@@ -120,6 +120,7 @@ pub(super) fn connects(scene: &mut Scene, host: &str) {
             address: (host.to_owned(), "5432".to_owned()),
             database: Some("app".to_owned()),
             user: Some("feeder".to_owned()),
+            ..Publisher::default()
         };
         it.publishers = [("sub_one".to_owned(), publisher)].into();
     });

@@ -58,7 +58,9 @@ pub(super) fn pairs(
     };
     let alike = |old: &String, new: &String| {
         let held = ours.held.get(old).map(|held| held.iter().collect());
-        held.is_some() && held == columns(new)
+        // Neither a table that is renamed nor one that is made can take a name that is in use.
+        let is_free = ours.there.as_ref().is_none_or(|there| !there.contains(new));
+        held.is_some() && held == columns(new) && is_free
     };
     let name = |table: &String| parts(table).map(|(_, name)| name.to_owned());
     let only = |old: &String| {

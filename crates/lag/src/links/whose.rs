@@ -1,0 +1,137 @@
+//! Whether a slot that has the name of a subscription's slot is that slot. Names of slots differ on one
+//! server only: the slots of two publishers may have the same.
+
+use std::time::Duration;
+
+use crate::node::Role;
+use crate::sample::Sample;
+use crate::source::Publisher;
+use crate::views::{Sender, Subscription};
+use crate::window::{NodeWindow, Window};
+
+/// Time between two samples of which one shows positions that came after those of the other.
+const APART: Duration = Duration::from_secs(1);
+
+/// A subscription of a subscriber that was asked.
+#[derive(Clone, Copy)]
+struct Follower<'a> {
+    node: &'a NodeWindow,
+    last: &'a Sample,
+    row: &'a Subscription,
+}
+
+/// True unless something speaks for another publisher: then nobody here knows which it is.
+pub(super) fn may_be_its(
+    window: &Window,
+    node: &NodeWindow,
+    name: &str,
+    upstream: &NodeWindow,
+) -> bool {
+    let found = node.last().and_then(|last| {
+        let row = last.subscription(name)?;
+        Some((Follower { node, last, row }, row.slot_name.as_deref()?))
+    });
+    // A relay tells no names of those that connect.
+    let Some((own, slot)) = found.filter(|_| upstream.role != Role::Relay) else {
+        return true;
+    };
+    let agrees = agrees(own, slot, upstream);
+    if agrees == Some(false) {
+        return false;
+    }
+    if leads_to(window, own, upstream) == Some(true) {
+        return true;
+    }
+    let others: Vec<Follower<'_>> = others(window, own, slot)
+        .filter(|other| leads_to(window, *other, upstream) != Some(false))
+        .filter(|other| self::agrees(*other, slot, upstream) != Some(false))
+        .collect();
+    let user = upstream
+        .last()
+        .and_then(|last| user(last, slot))
+        .filter(|sender| !sender.application_name.is_empty());
+    let Some(user) = user else {
+        let leads_elsewhere = leads_to(window, own, upstream) == Some(false);
+        return others.is_empty() && !(leads_elsewhere && has_namesake(window, own, slot));
+    };
+    match is_called(own, user) {
+        true => !others.iter().any(|other| is_called(*other, user)),
+        // Its connection string may give it another name, or somebody else has taken the slot.
+        false => !has_namesake(window, own, slot) && (agrees == Some(true) || !own.row.receives()),
+    }
+}
+
+/// Other subscriptions with a slot of that name. A subscriber that is named twice is the same.
+fn others<'a>(
+    window: &'a Window,
+    own: Follower<'a>,
+    slot: &'a str,
+) -> impl Iterator<Item = Follower<'a>> {
+    let place = |node: &NodeWindow| (node.facts.identity(), node.facts.database.clone());
+    let is_same = move |node: &NodeWindow| {
+        let is_again = node.facts.identity().is_some() && place(node) == place(own.node);
+        node.name == own.node.name || is_again
+    };
+    let nodes = window.usable().filter(|node| node.role == Role::Subscriber);
+    nodes.flat_map(move |node| {
+        let rows = node.last().into_iter().flat_map(move |last| {
+            let rows = last.subscriptions.iter();
+            rows.map(move |row| Follower { node, last, row })
+        });
+        rows.filter(move |it| it.row.slot_name.as_deref() == Some(slot))
+            .filter(move |it| !(is_same(it.node) && it.row.name == own.row.name))
+    })
+}
+
+fn has_namesake(window: &Window, own: Follower<'_>, slot: &str) -> bool {
+    others(window, own, slot).next().is_some()
+}
+
+fn meant<'a>(of: Follower<'a>) -> Option<&'a Publisher> {
+    of.last.background.publishers.get(&of.row.name)
+}
+
+/// Whether the subscription connects to this server; None if its subscriber does not show that, or if the
+/// server may be at that address.
+fn leads_to(window: &Window, of: Follower<'_>, upstream: &NodeWindow) -> Option<bool> {
+    let address = &meant(of)?.address;
+    match window.server_at(of.node, address) {
+        Some(server) => Some(server.name == upstream.name),
+        None => (!upstream.may_be_at(address)).then_some(false),
+    }
+}
+
+/// The walsender that uses a slot.
+fn user<'s>(above: &'s Sample, slot: &str) -> Option<&'s Sender> {
+    above.sender(above.slot(slot)?.active_pid?)
+}
+
+/// The walsender has the name with which the subscription's worker connects. Servers keep other letters
+/// than those of ASCII in their own ways.
+fn is_called(of: Follower<'_>, sender: &Sender) -> bool {
+    let given = meant(of).and_then(|meant| meant.application_name.as_deref());
+    let name = given.unwrap_or(&of.row.name);
+    super::shortened(name) == sender.application_name || !name.is_ascii()
+}
+
+/// Whether what the worker has received can have come through the slot's walsender: all that the walsender
+/// knows to be received is, and the worker knows no WAL that the server does not have. None if they were
+/// not seen for long enough.
+fn agrees(of: Follower<'_>, slot: &str, upstream: &NodeWindow) -> Option<bool> {
+    let (first, above_first) = (of.node.samples.first()?, upstream.samples.first()?);
+    let above_last = upstream.last()?;
+    let began = first.subscription(&of.row.name)?;
+    if began.pid? != of.row.pid? {
+        return None;
+    }
+    let told = began.latest_end_lsn.max(began.received_lsn);
+    let is_later = above_last.at >= first.at + APART;
+    let is_beyond = is_later && told > Some(above_last.end()?);
+    let (sender, stays) = (user(above_first, slot)?, user(above_last, slot)?.pid);
+    let is_after = of.last.at >= above_first.at + APART;
+    if !is_after || sender.pid != stays {
+        return is_beyond.then_some(false);
+    }
+    let lacks = sender.write_lsn? > of.row.received_lsn?;
+    Some(!is_beyond && !lacks)
+}

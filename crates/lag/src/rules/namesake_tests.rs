@@ -1,0 +1,170 @@
+//! Tests of subscriptions beside others: of the same subscriber, or with a slot of the same name.
+
+use std::sync::Arc;
+
+use super::Cause;
+use super::refused_tests::tables;
+use super::scene::{START, STEP, Scene, lsn};
+use crate::diagnosis::Diagnosis;
+use crate::source::Publisher;
+use crate::views::{Background, Subscription};
+
+/// The first subscriber has one more subscription of the same tables, which has this slot.
+fn with_second(slot: Option<&str>) -> Scene {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.one.samples {
+        let first = sample.subscriptions[0].clone();
+        let mut worker = sample.processes[0].clone();
+        worker.pid = 33;
+        sample.processes.push(worker);
+        sample.subscriptions.push(Subscription {
+            name: "shard_b".to_owned(),
+            slot_name: slot.map(str::to_owned),
+            pid: Some(33),
+            ..first
+        });
+    }
+    tables(&mut scene.one, |it| {
+        let own = it.subscriptions["sub_one"].clone();
+        it.subscriptions.insert("shard_b".to_owned(), own);
+    });
+    scene
+}
+
+fn replicas(of: &Diagnosis) -> Vec<&str> {
+    let names = of.links.iter().map(|link| link.replica.as_str());
+    names.filter(|name| name.starts_with("one")).collect()
+}
+
+#[test]
+fn a_detached_subscription_beside_one_that_works_is_not_healthy() {
+    let mut scene = with_second(None);
+    for sample in &mut scene.one.samples {
+        let row = &mut sample.subscriptions[1];
+        (row.enabled, row.pid, row.received_lsn) = (false, None, None);
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(replicas(&diagnosis), ["one (sub_one)"]);
+    let words = "nothing comes to one: 1 subscription without a slot (shard_b)";
+    assert_eq!(diagnosis.unknown, [words]);
+    assert!(!diagnosis.healthy);
+}
+
+fn is_open(diagnosis: &Diagnosis, name: &str) -> bool {
+    let words = format!("nothing that answers here is the upstream of one ({name}) for certain");
+    let mut unknown = diagnosis.unknown.iter();
+    !diagnosis.healthy && unknown.any(|it| it.starts_with(&words))
+}
+
+/// Two publishers have a slot of the same name, and only one of them is named.
+#[test]
+fn a_slot_with_the_name_of_another_publishers_is_not_taken_for_it() {
+    let diagnosis = with_second(Some("slot_one")).diagnose();
+    // The slot's walsender has the name of the first.
+    assert_eq!(replicas(&diagnosis), ["one (sub_one)"]);
+    assert!(is_open(&diagnosis, "shard_b") && !is_open(&diagnosis, "sub_one"));
+    // No remedy takes a table from the other one's publications.
+    assert_eq!(diagnosis.first(), None);
+
+    // Its walsender has the name of neither, or is not there: either may be its.
+    for is_there in [true, false] {
+        let mut scene = with_second(Some("slot_one"));
+        for sample in &mut scene.primary.samples {
+            sample.senders[1].application_name = "given".to_owned();
+            let slot = &mut sample.slots[1];
+            slot.active = is_there;
+            slot.active_pid = slot.active_pid.filter(|_| is_there);
+        }
+        let diagnosis = scene.diagnose();
+        let both = ["sub_one", "shard_b"];
+        assert!(both.iter().all(|name| is_open(&diagnosis, name)));
+        assert!(
+            diagnosis
+                .findings
+                .iter()
+                .all(|it| it.at == "slot slot_one on primary")
+        );
+    }
+}
+
+/// Where the subscriptions connect to tells them apart, if it may be seen.
+#[test]
+fn a_connection_string_says_whose_a_slot_is() {
+    let mut scene = with_second(Some("slot_one"));
+    scene.primary.address = "db1:5432/app".to_owned();
+    let to = |host: &str| Publisher {
+        address: (host.to_owned(), "5432".to_owned()),
+        database: Some("app".to_owned()),
+        ..Publisher::default()
+    };
+    let publishers = [("sub_one", "db2"), ("shard_b", "db1")];
+    let publishers = publishers.map(|(name, host)| (name.to_owned(), to(host)));
+    for sample in &mut scene.one.samples {
+        sample.background = Arc::new(Background {
+            publishers: publishers.clone().into(),
+            ..Background::default()
+        });
+    }
+    for sample in &mut scene.primary.samples {
+        sample.senders[1].application_name = "given".to_owned();
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(replicas(&diagnosis), ["one (shard_b)"]);
+    assert!(is_open(&diagnosis, "sub_one"));
+}
+
+/// Another publisher's slot may be the only one of its name that a subscriber has here.
+#[test]
+fn positions_say_that_a_slot_is_another_ones() {
+    let at = |offset: i64, index: u64| lsn((START + index * STEP).saturating_add_signed(offset));
+    for (offset, is_its) in [(0, true), (1_000_000_000, false), (-900_000_000, false)] {
+        let mut scene = Scene::healthy();
+        for (index, sample) in (0..).zip(&mut scene.one.samples) {
+            sample.subscriptions[0].received_lsn = at(offset, index);
+        }
+        let diagnosis = scene.diagnose();
+        assert_eq!(replicas(&diagnosis).contains(&"one"), is_its, "{offset}");
+        assert_eq!(diagnosis.healthy, is_its, "{offset}");
+    }
+    // A walsender that has got another name is its own as far as positions say.
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.primary.samples {
+        sample.senders[1].application_name = "given".to_owned();
+    }
+    assert!(scene.diagnose().healthy);
+}
+
+/// The subscriber has a table of the name that a publisher's has: nothing was renamed.
+#[test]
+fn a_table_is_not_renamed_to_one_that_is_there() {
+    let names = |of: &[&str]| of.iter().map(|it| format!("public.{it}")).collect();
+    for (there, cause) in [
+        (&["t"][..], Cause::TableRenamed),
+        (&["t", "u"], Cause::TablesNotFollowed),
+    ] {
+        let mut scene = Scene::healthy();
+        let columns = [("id".to_owned(), "integer".to_owned())];
+        tables(&mut scene.primary, |it| {
+            it.publications = [("p".to_owned(), names(&["u"]))].into();
+            let own = [("public.u".to_owned(), columns.clone().into())].into();
+            it.columns = [("p".to_owned(), own)].into();
+            it.there = Some(names(&["u"]));
+        });
+        tables(&mut scene.one, |it| {
+            it.held = [("public.t".to_owned(), ["id".to_owned()].into())].into();
+            it.there = Some(names(there));
+        });
+        let diagnosis = scene.diagnose();
+        let found: Vec<Cause> = diagnosis
+            .findings
+            .iter()
+            .filter(|it| it.at == "one")
+            .map(|it| it.cause)
+            .collect();
+        assert!(found.contains(&cause), "{there:?}: {found:?}");
+        assert_eq!(
+            found.contains(&Cause::TableRenamed),
+            cause == Cause::TableRenamed
+        );
+    }
+}
