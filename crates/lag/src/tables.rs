@@ -27,6 +27,8 @@ const MOST_ENUMS: usize = 500;
 #[serde(default)]
 pub struct Tables {
     pub publications: BTreeMap<String, BTreeSet<String>>,
+    /// Changes of rows that publications send: `insert`, `update`, `delete`.
+    pub actions: BTreeMap<String, BTreeSet<String>>,
     pub subscriptions: BTreeMap<String, Followed>,
     /// Published tables whose updates or deletes the server refuses.
     pub refused: Vec<Refused>,
@@ -166,6 +168,9 @@ pub fn question() -> String {
                 count(*) OVER () AS number \
               FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid \
                 JOIN pg_namespace n ON n.oid = t.typnamespace GROUP BY 1) e), \
+           'actions', (SELECT coalesce(json_object_agg(pubname, array_remove(ARRAY[\
+                CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END, \
+                CASE WHEN pubdelete THEN 'delete' END], NULL)), '{{}}') FROM pg_publication), \
            'truncating', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \
               WHERE pubtruncate), \
            'via_root', (SELECT coalesce(json_agg(pubname), '[]') FROM pg_publication \

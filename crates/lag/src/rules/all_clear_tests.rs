@@ -346,6 +346,19 @@ fn why_updates_are_refused_decides_what_helps() {
             "a primary key for public.t, of columns that",
         ),
         (
+            Why::Unused,
+            None,
+            false,
+            "ALTER TABLE public.t REPLICA IDENTITY DEFAULT; the",
+        ),
+        (
+            Why::Deferrable,
+            Some("id, \"B\""),
+            false,
+            "CREATE UNIQUE INDEX t_identity ON public.t (id, \"B\"); ALTER TABLE public.t REPLICA IDENTITY USING INDEX \
+             t_identity; until",
+        ),
+        (
             Why::Filter,
             Some("v"),
             false,

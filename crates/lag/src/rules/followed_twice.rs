@@ -19,13 +19,25 @@ pub(super) const RULE: Rule = Rule {
     ],
 };
 
-/// Tables that a subscription gets all rows of.
-fn whole(followed: &Followed, theirs: &Tables) -> BTreeSet<String> {
-    let publications = followed.publications.iter();
-    let published = publications.filter_map(|name| theirs.publications.get(name));
-    let published: BTreeSet<&String> = published.flatten().collect();
-    let is_whole = |table: &&String| published.contains(table) && !theirs.filtered.contains(*table);
-    followed.tables.iter().filter(is_whole).cloned().collect()
+/// Changes of rows that a publication sends, unless it says which.
+const ACTIONS: [&str; 3] = ["insert", "update", "delete"];
+
+/// Tables that a subscription gets all rows of, each with the changes that it gets.
+fn whole(followed: &Followed, theirs: &Tables) -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for name in &followed.publications {
+        let actions = match theirs.actions.get(name) {
+            Some(actions) => actions.iter().map(String::as_str).collect(),
+            None => ACTIONS.to_vec(),
+        };
+        let published = theirs.publications.get(name).into_iter().flatten();
+        let followed = published.filter(|table| followed.tables.contains(*table));
+        for table in followed.filter(|table| !theirs.filtered.contains(*table)) {
+            let changes = actions.iter().map(|it| (table.clone(), (*it).to_owned()));
+            found.extend(changes);
+        }
+    }
+    found
 }
 
 fn signal(view: &View<'_>) -> Vec<Evidence> {
@@ -45,7 +57,9 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
         let (place, _, tables) = own;
         let mut before = all.iter().take(index);
         let (other, both) = before.find_map(|(_, (other_place, other, theirs))| {
-            let both: Vec<String> = tables.intersection(theirs).cloned().collect();
+            let both = tables.intersection(theirs).map(|(table, _)| table);
+            let both: BTreeSet<&String> = both.collect();
+            let both: Vec<String> = both.into_iter().cloned().collect();
             (other_place == place && !both.is_empty()).then_some((other, both))
         })?;
         let words = format!("tables that {other} follows as well: {}", some(&both));
@@ -68,7 +82,7 @@ mod tests {
     use crate::views::Subscription;
 
     /// The first subscriber has one more subscription, of the same publication.
-    fn said(filtered: bool, database: &str) -> Vec<(Cause, String)> {
+    fn said(filtered: bool, database: &str, actions: [&str; 2]) -> Vec<(Cause, String)> {
         let mut scene = Scene::healthy();
         for (index, sample) in (0..).zip(&mut scene.one.samples) {
             let first = sample.subscriptions[0].clone();
@@ -88,10 +102,19 @@ mod tests {
             above.slots.last_mut().unwrap().database = Some(database.to_owned());
         }
         tables(&mut scene.one, |it| {
-            let own = it.subscriptions["sub_one"].clone();
+            let mut own = it.subscriptions["sub_one"].clone();
+            own.publications = vec!["q".to_owned()];
             it.subscriptions.insert("again".to_owned(), own);
         });
         tables(&mut scene.primary, |it| {
+            let same = it.publications["p"].clone();
+            it.publications.insert("q".to_owned(), same);
+            let sent = ["p", "q"].into_iter().zip(actions);
+            let sent = sent.map(|(name, actions)| {
+                let actions = actions.split(' ').map(str::to_owned);
+                (name.to_owned(), actions.collect())
+            });
+            it.actions = sent.collect();
             it.filtered = filtered
                 .then(|| "public.t".to_owned())
                 .into_iter()
@@ -105,9 +128,15 @@ mod tests {
     #[test]
     fn a_table_that_is_followed_twice_is_told() {
         let at = "one (again)".to_owned();
-        assert_eq!(said(false, "app"), [(Cause::TableFollowedTwice, at)]);
+        let twice = [(Cause::TableFollowedTwice, at)];
+        let all = ["insert update delete"; 2];
+        assert_eq!(said(false, "app", all), twice);
         // Each may get a part of its rows.
-        assert_eq!(said(true, "app"), []);
-        assert_eq!(said(false, "other"), []);
+        assert_eq!(said(true, "app", all), []);
+        assert_eq!(said(false, "other", all), []);
+        // One gets what the other does not.
+        assert_eq!(said(false, "app", ["insert", "update delete"]), []);
+        let both = ["insert update", "update delete"];
+        assert_eq!(said(false, "app", both), twice);
     }
 }

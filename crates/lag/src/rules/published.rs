@@ -449,7 +449,7 @@ pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
 
 /// Reasons for which updates and deletes of published tables are refused, each with the name of its number,
 /// whether the table may have a column list, the name that its remedies use, and words.
-const REFUSALS: [(Why, Option<bool>, &str, &str, &str); 6] = [
+const REFUSALS: [(Why, Option<bool>, &str, &str, &str); 8] = [
     (
         Why::Unidentified,
         Some(false),
@@ -463,6 +463,20 @@ const REFUSALS: [(Why, Option<bool>, &str, &str, &str); 6] = [
         "unidentified_listed_tables",
         "unidentified_listed",
         "tables published with a column list, without primary key or other replica identity",
+    ),
+    (
+        Why::Unused,
+        None,
+        "unused_keys",
+        "unused",
+        "published tables whose primary key is not their replica identity (NOTHING, or an index that is gone)",
+    ),
+    (
+        Why::Deferrable,
+        None,
+        "deferrable_keys",
+        "deferrable",
+        "published tables whose primary key is deferrable, so that it is no replica identity",
     ),
     (
         Why::Filter,
@@ -500,6 +514,8 @@ pub(super) const REFUSED_REMEDIES: &[&str] = &[
      subscribers then search for each row",
     "on {publisher}: a primary key for {unidentified_listed}, of columns that the column list has; REPLICA \
      IDENTITY FULL is refused with a list",
+    "on {publisher}: {as_default} the primary key then is the replica identity",
+    "on {publisher}: {by_index} until then rows of the table can only be inserted",
     "on {publisher}: ALTER TABLE ... REPLICA IDENTITY FULL for {may_be_full}: the filter may then name any \
      column, and whole old rows go into the WAL",
     "on {publisher}: for {filtered}, in one transaction ALTER PUBLICATION ... DROP TABLE and ADD TABLE with a \
@@ -513,6 +529,32 @@ pub(super) const REFUSED_REMEDIES: &[&str] = &[
      subscribers have these columns; or a replica identity without them: virtual columns are never published",
     "on {publisher}: a publication of their own with publish = 'insert', if their rows never change",
 ];
+
+/// What gives a table a replica identity, by why it has none, with the name that its remedy uses.
+const STATEMENTS: [(Why, &str, Statement); 2] = [
+    (Why::Unused, "as_default", as_default),
+    (Why::Deferrable, "by_index", by_index),
+];
+
+type Statement = fn(&Refused) -> Option<String>;
+
+fn as_default(of: &Refused) -> Option<String> {
+    Some(format!(
+        "ALTER TABLE {} REPLICA IDENTITY DEFAULT;",
+        of.table
+    ))
+}
+
+/// An index of the key's columns, which are NOT NULL, does what a deferrable key cannot.
+fn by_index(of: &Refused) -> Option<String> {
+    let (_, name) = renamed::parts(&of.table)?;
+    let plain = name.trim_matches('"').replace("\"\"", "\"");
+    let index = identifier(&format!("{plain}_identity"));
+    let (table, columns) = (&of.table, of.columns.as_ref()?);
+    Some(format!(
+        "CREATE UNIQUE INDEX {index} ON {table} ({columns}); ALTER TABLE {table} REPLICA IDENTITY USING INDEX {index};"
+    ))
+}
 
 /// Published tables whose updates and deletes the publisher refuses.
 pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
@@ -542,6 +584,14 @@ pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
                     format!("{words}: {}", some(&tables)),
                 )
                 .name(name, some(&tables));
+        }
+        for (why, name, statement) in STATEMENTS {
+            let those = all.iter().filter(|one| one.why == why);
+            let sql: BTreeSet<String> = those.filter_map(statement).collect();
+            let sql: Vec<String> = sql.into_iter().take(MOST_NAMED).collect();
+            if !sql.is_empty() {
+                evidence = evidence.name(name, sql.join(" "));
+            }
         }
         let full = all.iter().filter(|it| it.why == Why::Filter && !it.listed);
         let full: BTreeSet<&str> = full.map(|it| it.table.as_str()).collect();

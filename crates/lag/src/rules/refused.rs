@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_service::words::figures::{bytes, percent};
 
@@ -308,6 +309,19 @@ pub(super) fn role(view: &View<'_>) -> Vec<Evidence> {
     standbys.chain(subscriptions).collect()
 }
 
+/// The longest time until each subscription has had a worker: before 16 a server starts one in each
+/// `wal_retrieve_retry_interval`, whichever subscription it is of.
+fn turn(node: &NodeWindow) -> Duration {
+    let enabled = node
+        .last()
+        .and_then(|last| last.background.enabled_subscriptions);
+    let before = match node.facts.major() < 16 {
+        true => enabled.unwrap_or(1).clamp(1, 1_000),
+        false => 1,
+    };
+    retry(node).saturating_mul(before as u32)
+}
+
 /// The subscription's worker ends before it applies anything, since it counts no error, and nobody uses the
 /// slot: its connection to the publisher is refused.
 pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
@@ -315,7 +329,7 @@ pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
         |(link, node, row, evidence): (&Link<'_>, &NodeWindow, &Subscription, Evidence)| {
             let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
             // An error is counted at each try, and the next try may come after this window.
-            let is_seen = row.apply_errors == 0 || node.length() > retry(node);
+            let is_seen = row.apply_errors == 0 || node.length() > turn(node);
             let last = link.upstream.last()?;
             let is_there = link
                 .slot
@@ -329,12 +343,16 @@ pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
                 && !is_fresh(link)
                 && !ended(view, link.upstream);
             is_refused.then(|| {
-                let words = format!(
-                    "its worker has counted no error of applying, and nobody uses its slot on {}",
-                    link.upstream.name
-                );
-                evidence.fact("counted_errors", 0.0, words)
-            })
+            let when = match row.apply_errors {
+                0 => "",
+                _ => " in this window",
+            };
+            let words = format!(
+                "its worker has counted no error of applying{when}, and nobody uses its slot on {}",
+                link.upstream.name
+            );
+            evidence.fact("counted_errors", 0.0, words)
+        })
         };
     workless(view).filter_map(refused).collect()
 }

@@ -505,7 +505,7 @@ fn what_refuses_a_replica_is_found_first_and_alone() {
 }
 
 /// Changes that look like one of the cases, and are not that.
-const OTHERS: [(&str, Change, Cause); 8] = [
+const OTHERS: [(&str, Change, Cause); 9] = [
     (
         "a small table of which whole rows are compared",
         |s| {
@@ -538,6 +538,15 @@ const OTHERS: [(&str, Change, Cause); 8] = [
             s.standby.samples.clear();
         },
         Cause::SubscriptionSlotMissing,
+    ),
+    (
+        "errors before, and the turn of others comes first",
+        |s| {
+            set(&mut s.one, "wal_retrieve_retry_interval", "1000");
+            workless(s, 7);
+            background(&mut s.one, |it| it.enabled_subscriptions = Some(16));
+        },
+        Cause::SubscriptionRefused,
     ),
     (
         "errors of applying",

@@ -32,7 +32,7 @@ pub(super) struct Renamed {
 }
 
 /// Schema and name of `schema.table`, both quoted where SQL needs it.
-fn parts(table: &str) -> Option<(&str, &str)> {
+pub(super) fn parts(table: &str) -> Option<(&str, &str)> {
     let mut is_quoted = false;
     let dot = table.char_indices().find(|(_, letter)| {
         is_quoted ^= *letter == '"';

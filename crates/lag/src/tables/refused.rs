@@ -20,8 +20,12 @@ pub struct Refused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// No replica identity. A primary key that is deferrable is none, nor is an index that was dropped.
+    /// No replica identity, and no primary key.
     Unidentified,
+    /// A primary key that is not its replica identity: that is NOTHING, or an index that was dropped.
+    Unused,
+    /// A primary key that is deferrable, which is no replica identity.
+    Deferrable,
     /// The publication's row filter names columns that are not in the replica identity.
     Filter,
     /// The publication's column list lacks columns of the replica identity.
@@ -43,7 +47,7 @@ pub(super) fn expression(most: usize) -> String {
            SELECT DISTINCT l.name AS \"table\", l.pubname AS publication, w.why, w.columns, l.listed \
            FROM (SELECT p.pubname, format('%I.%I', s.nspname, c.relname) AS name, \
                c.relreplident = 'f' AS is_full, f.columns AS filter, a.columns AS list, k.columns AS key, \
-               g.columns AS generated, \
+               g.columns AS generated, pk.columns AS pk, pk.is_immediate, \
                EXISTS (SELECT FROM pg_publication_rel o JOIN pg_publication q ON q.oid = o.prpubid \
                  WHERE o.prrelid IN (r.oid, c.oid) AND o.prattrs IS NOT NULL \
                    AND (q.pubupdate OR q.pubdelete)) AS listed \
@@ -66,6 +70,11 @@ pub(super) fn expression(most: usize) -> String {
                  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary \
                          WHEN 'i' THEN i.indisreplident END) k, \
+               LATERAL (SELECT string_agg(quote_ident(attname), ', ') AS columns, \
+                   bool_and(i.indimmediate) AS is_immediate FROM pg_index i \
+                 JOIN pg_attribute b ON b.attrelid = c.oid \
+                   AND b.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1]) \
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indisprimary) pk, \
                LATERAL (SELECT array_agg(attname) AS columns FROM pg_attribute b \
                  WHERE b.attrelid = c.oid AND (b.attgenerated = 'v' \
                    OR b.attgenerated = 's' AND to_jsonb(p)->>'pubgencols' <> 's') \
@@ -78,7 +87,9 @@ pub(super) fn expression(most: usize) -> String {
                  EXCEPT SELECT 'list', unnest(list)) \
                UNION ALL SELECT 'generated', unnest(generated)) d GROUP BY why \
              UNION ALL SELECT 'full_list', NULL WHERE is_full AND list IS NOT NULL \
-             UNION ALL SELECT 'unidentified', NULL WHERE NOT is_full AND key IS NULL) w \
+             UNION ALL SELECT CASE WHEN is_immediate THEN 'unused' WHEN pk IS NULL THEN 'unidentified' \
+                 ELSE 'deferrable' END, CASE WHEN NOT is_immediate THEN pk END \
+               WHERE NOT is_full AND key IS NULL) w \
            ORDER BY 1, 2, 3) f)"
     )
 }
