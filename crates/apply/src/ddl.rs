@@ -115,7 +115,24 @@ pub enum Todo {
 pub fn command(content: &[u8], replica: &str, xid: u32, lsn: Lsn) -> Option<Command> {
     let content = std::str::from_utf8(content).ok()?;
     let (digits, proven) = content.split_at_checked(DIGITS)?;
-    let captured: Captured = serde_json::from_str(proven).ok()?;
+    if proven.contains('\0') || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let captured: Captured = match serde_json::from_str(proven) {
+        Ok(captured) => captured,
+        // The writer finds out whether it is one of ours.
+        Err(error) => {
+            let words =
+                format!("what the source's event trigger says of it cannot be read: {error}");
+            return Some(Command {
+                lsn,
+                digits: digits.to_owned(),
+                proven: proven.to_owned(),
+                captured: Captured::default(),
+                todo: Todo::Stop(words),
+            });
+        }
+    };
     // A transaction's number has 32 bits in the stream.
     let is_here = captured.xid & u64::from(u32::MAX) == u64::from(xid);
     if captured.replica != replica || !is_here {
@@ -273,38 +290,118 @@ const MOMENTS: [&str; 6] = [
     "session_user",
 ];
 
-/// What ALTER TABLE ... USING may call: a word that gives the target other values, or names of functions,
-/// of which the target knows whether they are volatile.
+/// Words of literals that are a moment.
+const LITERAL_MOMENTS: [&str; 4] = ["now", "today", "tomorrow", "yesterday"];
+
+/// Words of expressions, of subcommands that may follow them, and of types that are written and read alike
+/// at any time.
+const HARMLESS: [&str; 48] = [
+    "alter",
+    "column",
+    "set",
+    "data",
+    "type",
+    "using",
+    "cast",
+    "as",
+    "and",
+    "or",
+    "not",
+    "is",
+    "null",
+    "case",
+    "when",
+    "then",
+    "else",
+    "end",
+    "true",
+    "false",
+    "distinct",
+    "from",
+    "in",
+    "between",
+    "like",
+    "coalesce",
+    "nullif",
+    "greatest",
+    "least",
+    "smallint",
+    "int",
+    "integer",
+    "bigint",
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "decimal",
+    "real",
+    "double",
+    "precision",
+    "float4",
+    "float8",
+    "text",
+    "varchar",
+    "boolean",
+    "bool",
+    "uuid",
+];
+
+/// What ALTER TABLE ... USING computes with: a word that gives the target other values, or names of functions
+/// and of all else, of which the target knows what they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Using {
     Moment(String),
-    Functions(Vec<String>),
+    Names {
+        functions: Vec<String>,
+        others: Vec<String>,
+    },
 }
 
 /// Looks at the expressions of `ALTER TABLE ... ALTER COLUMN ... TYPE ... USING`.
-pub fn using(text: &str) -> Using {
-    let all = statements(text, true).unwrap_or_default();
+pub fn using(text: &str, plain_strings: bool) -> Using {
+    let all = statements(text, plain_strings).unwrap_or_default();
     let tokens = all
         .first()
         .map(|one| one.tokens.as_slice())
         .unwrap_or_default();
+    let is_type = tokens.first().is_some_and(|token| token.is("alter"))
+        && tokens.get(1).is_some_and(|token| token.is("table"));
     let mut using = tokens
         .iter()
-        .skip_while(|token| !token.is("using"))
+        .skip_while(|token| !(is_type && token.is("using")))
         .peekable();
-    let mut functions = Vec::new();
+    let (mut functions, mut others) = (Vec::new(), Vec::new());
+    let mut is_qualified = false;
     while let Some(token) = using.next() {
-        let name = token.text.trim_matches('"').to_lowercase();
         let is_called = using.peek().is_some_and(|next| next.text == "(");
-        let is_moment = MOMENTS.iter().any(|word| token.is(word));
-        if is_moment || (is_called && OF_THE_MOMENT.contains(&name.as_str())) {
+        let is_quoted = token.text.starts_with('"');
+        let name = match is_quoted {
+            true => token.text.trim_matches('"').replace("\"\"", "\""),
+            false => token.text.to_lowercase(),
+        };
+        let literal = name.trim_matches(|c: char| !c.is_alphanumeric());
+        let is_moment = match token.text.contains('\'') || token.text.starts_with('$') {
+            true => LITERAL_MOMENTS.iter().any(|word| literal.contains(word)),
+            false => {
+                MOMENTS.iter().any(|word| token.is(word))
+                    || (is_called && OF_THE_MOMENT.contains(&name.as_str()))
+            }
+        };
+        if is_moment {
             return Using::Moment(name);
         }
-        if is_called && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
-            functions.push(name);
+        let is_name = is_quoted || name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+        let is_harmless = !is_quoted && !is_qualified && HARMLESS.contains(&name.as_str());
+        is_qualified = token.text == ".";
+        if !is_name || token.text.contains('\'') || is_harmless {
+            continue;
+        }
+        match is_called {
+            true => functions.push(name),
+            false => others.push(name),
         }
     }
-    Using::Functions(functions)
+    Using::Names { functions, others }
 }
 
 /// A column that a command has given a table of the target, which has rows.
@@ -315,6 +412,8 @@ pub struct NewColumn {
     pub is_generated: bool,
     /// Whether the default is another for each row, or at each time.
     pub is_volatile: bool,
+    /// Whether the default is the same at all times and with all settings, or there is none.
+    pub is_constant: bool,
     /// What rows from before have; None if each row has been given a value, or none has one.
     pub missing: Option<String>,
 }
@@ -336,6 +435,8 @@ pub fn fill<'a>(column: &NewColumn, source: &'a Touched) -> Fill<'a> {
         _ if column.is_volatile => Fill::Unknown,
         (Some(there), Some(here)) if there != here => Fill::Set(there),
         (Some(there), None) => Fill::Set(there),
+        // The source has rewritten the table, so each of its rows has been given a value.
+        (None, _) if !column.is_constant => Fill::Unknown,
         _ => Fill::Nothing,
     }
 }
@@ -482,21 +583,34 @@ mod tests {
 
     #[test]
     fn expressions_of_a_new_type_may_be_another_value_on_the_target() {
-        let of = |text: &str| using(&format!("ALTER TABLE now ALTER a TYPE int USING {text}"));
-        let functions = |names: &[&str]| {
-            Using::Functions(names.iter().map(|name| (*name).to_owned()).collect())
+        let of = |text: &str| {
+            using(
+                &format!("ALTER TABLE now ALTER a TYPE int USING {text}"),
+                true,
+            )
         };
-        assert_eq!(of("a::int"), functions(&[]));
-        assert_eq!(of("s.f(a) + \"G\" (b)"), functions(&["f", "g"]));
+        let names = |functions: &[&str], others: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            Using::Names {
+                functions: owned(functions),
+                others: owned(others),
+            }
+        };
+        let moment = |name: &str| Using::Moment(name.to_owned());
+        assert_eq!(of("a::int"), names(&[], &["a"]));
         assert_eq!(
-            of("extract(epoch FROM now())"),
-            Using::Moment("now".to_owned())
+            of("f(a) + \"G h\" (b), ALTER b TYPE numeric(5, 2)"),
+            names(&["f", "G h"], &["a", "b", "b"])
         );
+        assert_eq!(of("s.int(a)"), names(&["int"], &["s", "a"]));
+        assert_eq!(of("a::timestamptz"), names(&[], &["a", "timestamptz"]));
+        assert_eq!(of("extract(epoch FROM now())"), moment("now"));
+        assert_eq!(of("a + CURRENT_DATE"), moment("current_date"));
+        assert_eq!(of("f(' Today ')"), moment("' today '"));
         assert_eq!(
-            of("a + CURRENT_DATE"),
-            Using::Moment("current_date".to_owned())
+            using("ALTER TABLE t ADD b int DEFAULT f()", true),
+            names(&[], &[])
         );
-        assert_eq!(using("ALTER TABLE t ADD b int DEFAULT f()"), functions(&[]));
     }
 
     #[test]
@@ -514,6 +628,7 @@ mod tests {
             name: name.to_owned(),
             is_generated: false,
             is_volatile: false,
+            is_constant: true,
             missing: missing.map(str::to_owned),
         };
         assert_eq!(fill(&column("a", Some("1")), &source), Fill::Nothing);
@@ -524,6 +639,12 @@ mod tests {
             ..column("b", None)
         };
         assert_eq!(fill(&volatile, &source), Fill::Unknown);
+        let moment = |name| NewColumn {
+            is_constant: false,
+            ..column(name, Some("2"))
+        };
+        assert_eq!(fill(&moment("a"), &source), Fill::Set("1"));
+        assert_eq!(fill(&moment("b"), &source), Fill::Unknown, "rewritten");
         let generated = NewColumn {
             is_generated: true,
             ..volatile

@@ -23,7 +23,7 @@ const PROVEN: &str = "SELECT pg_catalog.encode(pg_catalog.sha256(d.key || pg_cat
     FROM lockstep.ddl AS d WHERE d.replica = $1";
 
 /// Settings of the source's session that say what a command means.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 21] = [
     "search_path",
     "TimeZone",
     "DateStyle",
@@ -36,6 +36,15 @@ const SETTINGS: [&str; 12] = [
     "standard_conforming_strings",
     "transform_null_equals",
     "backslash_quote",
+    "bytea_output",
+    "extra_float_digits",
+    "default_text_search_config",
+    "lc_monetary",
+    "lc_numeric",
+    "lc_time",
+    "quote_all_identifiers",
+    "xmlbinary",
+    "timezone_abbreviations",
 ];
 
 /// The session's own values of `$1`, a JSON array of names, as JSON.
@@ -76,17 +85,50 @@ const NEW_COLUMNS: &str = "SELECT a.attname, pg_catalog.format_type(a.atttypid, 
       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] ELSE (SELECT \
           (x.attmissingval::text::text[])[1] FROM pg_catalog.pg_partition_tree(a.attrelid) AS l \
             JOIN pg_catalog.pg_attribute AS x ON x.attrelid = l.relid AND x.attname = a.attname \
-              AND x.atthasmissing LIMIT 1) END \
+              AND x.atthasmissing LIMIT 1) END, \
+      e.tree IS NULL OR NOT EXISTS (SELECT FROM pg_catalog.regexp_matches(e.tree, '[{]([A-Z]+)', 'g') AS m \
+          WHERE m[1] NOT IN ('CONST', 'FUNCEXPR', 'OPEXPR', 'RELABELTYPE')) \
+        AND e.tree !~ ':consttype (1082|1083|1114|1184|1266) ' \
+        AND NOT EXISTS (SELECT \
+          FROM pg_catalog.regexp_matches(e.tree, ':(?:funcid|opfuncid) ([0-9]+)', 'g') AS m \
+            JOIN pg_catalog.pg_proc AS p ON p.oid = m[1]::pg_catalog.oid WHERE p.provolatile <> 'i') \
     FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
       LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
       CROSS JOIN LATERAL (SELECT coalesce(d.adbin, t.typdefaultbin)::pg_catalog.text) AS e(tree) \
     WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > $2::pg_catalog.int2 AND NOT a.attisdropped \
     ORDER BY a.attnum";
 
-/// The first of these functions that is volatile.
-const VOLATILE: &str = "SELECT p.proname FROM pg_catalog.pg_proc AS p WHERE p.provolatile = 'v' \
+/// The first of these functions (`$1`) that is not immutable; what else is named (`$2`) and is no column of
+/// table `$3` with a type that is written and read alike at any time; an operator or a cast of a user that is
+/// not immutable.
+const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHERE p.provolatile <> 'i' \
       AND p.proname = ANY (ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json))) \
-    ORDER BY 1 LIMIT 1";
+    UNION ALL SELECT n.name FROM pg_catalog.json_array_elements_text($2::pg_catalog.json) AS n(name) \
+      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a \
+        WHERE a.attrelid = $3::pg_catalog.oid AND a.attname = n.name AND a.atttypid IN (SAME)) \
+    UNION ALL SELECT o.oprname::text FROM pg_catalog.pg_operator AS o \
+      JOIN pg_catalog.pg_proc AS p ON p.oid = o.oprcode WHERE o.oid >= 16384 AND p.provolatile <> 'i' \
+    UNION ALL SELECT p.proname::text FROM pg_catalog.pg_cast AS c \
+      JOIN pg_catalog.pg_proc AS p ON p.oid = c.castfunc WHERE c.oid >= 16384 AND p.provolatile <> 'i' \
+    LIMIT 1";
+
+/// The types of table `$1`, as JSON by the numbers of the columns.
+const TYPES: &str = "SELECT coalesce(pg_catalog.json_object_agg(attnum, atttypid), '{}') \
+    FROM pg_catalog.pg_attribute WHERE attrelid = $1::pg_catalog.oid AND attnum > 0 AND NOT attisdropped";
+
+/// The first column of table `$1` that has another type than in `$2`, to which values are turned in a way that
+/// may depend on more than the value.
+const RETYPED: &str = "SELECT a.attname FROM pg_catalog.json_each_text($2::pg_catalog.json) AS o \
+      JOIN pg_catalog.pg_attribute AS a ON a.attrelid = $1::pg_catalog.oid AND NOT a.attisdropped \
+        AND a.attnum = o.key::pg_catalog.int2 AND a.atttypid <> o.value::pg_catalog.oid \
+    WHERE NOT (a.atttypid IN (SAME) AND o.value::pg_catalog.oid IN (SAME)) \
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast AS c LEFT JOIN pg_catalog.pg_proc AS p ON p.oid = c.castfunc \
+        WHERE c.castsource = o.value::pg_catalog.oid AND c.casttarget = a.atttypid \
+          AND (c.castmethod = 'b' OR p.provolatile = 'i')) \
+    ORDER BY a.attnum LIMIT 1";
+
+/// Types whose values are written and read alike at any time: boolean, bytea, the numbers, texts, json, uuid.
+const SAME: &str = "16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1700, 2950, 3802";
 
 /// Forgets tables that were listed before (`$2`) and are gone, and renames those that have other names now.
 const LEAVE: &str = "DELETE FROM lockstep.table_copy AS t WHERE t.replica = $1 \
@@ -119,6 +161,8 @@ struct Before {
     columns: u32,
     /// Others inherit from it, which are no partitions.
     has_heirs: bool,
+    /// Types of its columns.
+    types: String,
 }
 
 impl Writer {
@@ -189,10 +233,15 @@ impl Writer {
             Todo::Stop(words) => return Err(stop(words.clone())),
         };
         let before = self.before(&command.captured.tables).map_err(refused)?;
-        if let Some(words) = self.other_values(text, &before).map_err(refused)? {
+        let plain = command.captured.settings.get("standard_conforming_strings");
+        let using = using(text, plain.is_none_or(|value| value != "off"));
+        if let Some(words) = self.other_values(&using, &before).map_err(refused)? {
             return Err(stop(words));
         }
         self.run_as(command, text)?;
+        if let Some(words) = self.retyped(&before).map_err(refused)? {
+            return Err(stop(words));
+        }
         for touched in &command.captured.tables {
             let of = before.iter().find(|one| one.source == touched.oid);
             if let Some(words) = of
@@ -273,35 +322,66 @@ impl Writer {
                 target: field(row, 1)?,
                 columns: field(row, 2)?,
                 has_heirs: field(row, 3)?,
+                types: String::new(),
             })
         };
-        rows.iter().map(read).collect()
+        let read: lockstep_client::Result<Vec<_>> = rows.iter().map(read).collect();
+        let mut before = read?;
+        for one in &mut before {
+            let rows = self.connection.query_with(TYPES, &[&one.target])?;
+            one.types = field(rows.first().map_or(&[][..], Vec::as_slice), 0)?;
+        }
+        Ok(before)
     }
 
-    /// Why a command that computes rows anew would give them other values than the source's.
+    /// Why a command that computes rows anew might give them other values than the source's.
     fn other_values(
         &mut self,
-        text: &str,
+        using: &Using,
         before: &[Before],
     ) -> lockstep_client::Result<Option<String>> {
-        let called = match using(text) {
-            Using::Moment(name) => Some(name),
-            Using::Functions(names) if names.is_empty() => None,
-            Using::Functions(names) => {
-                let names = serde_json::json!(names).to_string();
-                let rows = self.connection.query_with(VOLATILE, &[&names])?;
-                rows.first().map(|row| field(row, 0)).transpose()?
-            }
-        };
-        let Some(called) = called else {
-            return Ok(None);
-        };
         for table in before {
+            let called = match using {
+                Using::Moment(name) => Some(name.clone()),
+                Using::Names { functions, others } if functions.is_empty() && others.is_empty() => {
+                    None
+                }
+                Using::Names { functions, others } => {
+                    let [functions, others] =
+                        [functions, others].map(|names| serde_json::json!(names).to_string());
+                    let sql = NOT_SAME.replace("SAME", SAME);
+                    let of: [&dyn ToText; 3] = [&functions, &others, &table.target];
+                    let rows = self.connection.query_with(&sql, &of)?;
+                    rows.first().map(|row| field(row, 0)).transpose()?
+                }
+            };
+            let Some(called) = called else {
+                continue;
+            };
             let name = self.name(table.target)?;
             if self.has_rows(&name)? {
                 return Ok(Some(format!(
-                    "it computes rows of table {name} anew with {called}, which gives other values here than \
+                    "it computes rows of table {name} anew with {called}, which may give other values here than \
                      on the source"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Why a column that has another type now may have other values than the source's.
+    fn retyped(&mut self, before: &[Before]) -> lockstep_client::Result<Option<String>> {
+        let sql = RETYPED.replace("SAME", SAME);
+        for table in before {
+            let rows = (self.connection).query_with(&sql, &[&table.target, &table.types])?;
+            let Some(row) = rows.first() else { continue };
+            let column: String = field(row, 0)?;
+            let name = self.name(table.target)?;
+            if self.has_rows(&name)? {
+                return Ok(Some(format!(
+                    "it computes column {} of table {name} anew, in a way that may give other values here than on \
+                     the source",
+                    quoted(&column)
                 )));
             }
         }
@@ -345,6 +425,7 @@ impl Writer {
                 is_generated: field(&row, 2)?,
                 is_volatile: field::<Option<bool>>(&row, 3)?.unwrap_or(false),
                 missing: field(&row, 4)?,
+                is_constant: field(&row, 5)?,
             };
             let filled = fill(&column, touched);
             if filled == Fill::Nothing || !self.has_rows(&table)? {

@@ -5,7 +5,7 @@
 //! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
 //! it adds new tables to the publication and writes the message, with digits that need a key which only
 //! superusers can read. An error in it is written into the stream in place of the command, and the replica
-//! stops there: the user's command goes on.
+//! stops there: the user's command goes on. It fails if it cannot get a lock, and if not even that can be written.
 
 use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, field};
@@ -21,7 +21,9 @@ BEGIN
             FROM pg_catalog.unnest(ARRAY['search_path', 'TimeZone', 'DateStyle', 'IntervalStyle',
                 'check_function_bodies', 'default_table_access_method', 'default_toast_compression',
                 'xmloption', 'array_nulls', 'standard_conforming_strings', 'transform_null_equals',
-                'backslash_quote']) AS s(name)))::pg_catalog.text, true);
+                'backslash_quote', 'bytea_output', 'extra_float_digits', 'default_text_search_config',
+                'lc_monetary', 'lc_numeric', 'lc_time', 'quote_all_identifiers', 'xmlbinary',
+                'timezone_abbreviations']) AS s(name)))::pg_catalog.text, true);
 END
 "#;
 
@@ -39,22 +41,29 @@ DECLARE
     made text;
     kept text;
     new_identity text;
+    secret bytea;
+    -- A setting that only superusers may set: it tells what this function itself runs.
+    outer_mark text := current_setting('backtrace_functions');
 BEGIN
-    -- What lockstep itself does to the source is nothing for the target.
-    IF current_setting('application_name') IN ('lockstep replica', 'lockstep verify', 'lockstep restore') THEN
+    -- What lockstep itself does to the source is nothing for the target. Anybody may call a session so.
+    IF outer_mark = 'lockstep_ddl' OR current_setting('application_name')
+            IN ('lockstep replica', 'lockstep verify', 'lockstep restore') AND (session_user = current_user
+        OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = session_user AND r.rolsuper))
+    THEN
         RETURN;
     END IF;
     GET DIAGNOSTICS stack = PG_CONTEXT;
     above := nullif(substr(stack, strpos(stack || E'\n', E'\n') + 1), '');
-    IF above ~ '(^|\n)PL/pgSQL function lockstep\.[a-z0-9_]+\(\) line [0-9]+ at ' THEN
-        RETURN;
-    END IF;
     said := jsonb_build_object('replica', '{publication}', 'xid', pg_current_xact_id()::text::int8,
         'tag', tg_tag, 'query', coalesce(current_query(), ''), 'context', above);
     BEGIN
         said := said || current_setting('lockstep_ddl.who')::jsonb;
         IF above IS NULL THEN
-            counts := nullif(current_setting('lockstep_ddl.{publication}', true), '')::jsonb;
+            BEGIN
+                counts := nullif(current_setting('lockstep_ddl.{publication}', true), '')::jsonb;
+            EXCEPTION WHEN OTHERS THEN
+                counts := NULL;
+            END;
             IF counts ->> 'at' IS DISTINCT FROM moment THEN
                 counts := jsonb_build_object('at', moment);
             END IF;
@@ -112,6 +121,7 @@ BEGIN
             RETURN;
         END IF;
         IF tg_event = 'ddl_command_end' THEN
+            PERFORM set_config('backtrace_functions', 'lockstep_ddl', true);
             FOR one IN
                 SELECT DISTINCT c.oid, n.nspname, c.relname, c.relkind, c.relreplident,
                     format('%I.%I', n.nspname, c.relname) AS name,
@@ -135,6 +145,11 @@ BEGIN
                     EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', one.name) INTO has_rows;
                     -- The rows of CREATE TABLE AS were written before the publication had the table.
                     IF has_rows AND tg_tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+                        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = one.oid)
+                            OR EXISTS (SELECT FROM pg_rewrite w WHERE w.ev_class = one.oid)
+                        THEN
+                            RAISE 'its query has made triggers or rules of its own table';
+                        END IF;
                         made := one.name;
                         kept := format('lockstep.%I', 'rows_' || one.oid);
                         EXECUTE format('CREATE UNLOGGED TABLE %s AS TABLE %s', kept, made);
@@ -166,6 +181,7 @@ BEGIN
                             SELECT one.oid UNION ALL SELECT p.relid FROM pg_partition_tree(one.oid) p)),
                         '{}'));
             END LOOP;
+            PERFORM set_config('backtrace_functions', outer_mark, true);
             said := said || jsonb_build_object('tables', tables);
             IF tg_tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
                 said := said || jsonb_build_object('create', (
@@ -182,13 +198,19 @@ BEGIN
                     LIMIT 1));
             END IF;
         END IF;
-    EXCEPTION WHEN OTHERS THEN
+    EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
+        RAISE;
+    WHEN OTHERS THEN
         said := said || jsonb_build_object('tables', '[]'::jsonb, 'create', NULL, 'failed', sqlerrm);
         made := NULL;
     END;
-    PERFORM pg_logical_emit_message(true, 'lockstep.ddl', convert_to(encode(sha256(k.key
-            || sha256(k.key || convert_to(said::text, 'UTF8'))), 'hex') || said::text, 'UTF8'))
-        FROM lockstep.{key} k;
+    secret := (SELECT k.key FROM lockstep.{key} k);
+    IF secret IS NULL THEN
+        RAISE 'this transaction sees the database as it was before lockstep has created a replica that follows '
+            'changes of the schema, so % cannot be replicated: roll it back and begin it again', tg_tag;
+    END IF;
+    PERFORM pg_logical_emit_message(true, 'lockstep.ddl', convert_to(encode(sha256(secret
+        || sha256(secret || convert_to(said::text, 'UTF8'))), 'hex') || said::text, 'UTF8'));
     IF made IS NOT NULL THEN
         EXECUTE format('INSERT INTO %s TABLE %s', made, kept);
         EXECUTE format('DROP TABLE %s', kept);
@@ -270,6 +292,7 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
          CREATE TABLE lockstep.{key} (key bytea NOT NULL); \
          INSERT INTO lockstep.{key} SELECT sha256(convert_to(gen_random_uuid()::text \
              || gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')); \
+         ALTER TABLE lockstep.{key} ENABLE ROW LEVEL SECURITY; \
          CREATE TABLE lockstep.{full} (oid oid PRIMARY KEY); \
          CREATE FUNCTION lockstep.{who}() RETURNS event_trigger LANGUAGE plpgsql AS $lockstep${WHO}$lockstep$; \
          CREATE FUNCTION lockstep.{write_name}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER \
@@ -277,7 +300,7 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
              SET session_replication_role = replica SET DateStyle = 'ISO, YMD' \
              SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 3 \
              SET bytea_output = 'hex' SET row_security = off SET default_table_access_method = 'heap' \
-             SET default_tablespace = '' SET lock_timeout = 0 \
+             SET default_tablespace = '' SET standard_conforming_strings = on \
              AS $lockstep${write}$lockstep$; "
     );
     for (name, event, is_who) in Names::triggers(replica) {

@@ -193,6 +193,7 @@ CREATE TABLE lockstep.ddl (
     key bytea NOT NULL,
     made_by_hand pg_lsn
 );
+ALTER TABLE lockstep.ddl ENABLE ROW LEVEL SECURITY;
 ",
 ];
 

@@ -54,7 +54,7 @@ const TABLES: &str =
 /// A source, a target that follows it, and the process that applies.
 pub struct Scene {
     pub source: Server,
-    target: Server,
+    pub target: Server,
     pub control: Control,
     thread: Option<JoinHandle<Result<(), ReplicaError>>>,
     spool: Option<PathBuf>,
@@ -115,7 +115,7 @@ impl Scene {
         }
     }
 
-    fn run(&self, statements: &str) {
+    pub fn run(&self, statements: &str) {
         on(&self.source, statements);
     }
 
@@ -130,7 +130,7 @@ impl Scene {
         });
     }
 
-    fn blocked(&self) -> String {
+    pub fn blocked(&self) -> String {
         let is_blocked =
             |stats: &lockstep_apply::Stats| stats.phase == lockstep_apply::Phase::Blocked;
         assert!(
@@ -345,10 +345,12 @@ fn a_default_of_the_moment_is_the_sources() {
         .run("ALTER TABLE p ADD made timestamptz DEFAULT now(), ADD who text DEFAULT current_user");
     scene.run("INSERT INTO t VALUES (3, '1.1.2026'); INSERT INTO p VALUES (2)");
     scene.run("ALTER TABLE t ADD twice int GENERATED ALWAYS AS (id * 2) STORED");
-    // A cast that depends on settings of the source's session.
+    // Settings of the source's session say what values become.
     scene.run(
-        "SET DateStyle = 'ISO, DMY'; SET TimeZone = 'Asia/Tokyo'; \
-               ALTER TABLE t ALTER v TYPE timestamptz USING v::timestamptz",
+        "SET bytea_output = 'escape'; SET extra_float_digits = 0; \
+               CREATE TABLE s (id int PRIMARY KEY, b bytea, f float8, n int); \
+               INSERT INTO s VALUES (1, '\\x0102ff', 0.1::float8 + 0.2, 3); \
+               ALTER TABLE s ALTER b TYPE text USING b::text, ALTER f TYPE text, ALTER n TYPE bigint USING n * 2",
     );
     scene.assert_same();
 }

@@ -41,6 +41,14 @@ fn table(rng: &mut Rng, source: &mut Connection) -> (String, String) {
     (table, column.unwrap_or("id".to_owned()))
 }
 
+fn is_moment(source: &mut Connection, table: &str, column: &str) -> bool {
+    let sql = format!(
+        "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('{table}') AND quote_ident(attname) = '{column}' \
+         AND atttypid = 'timestamptz'::regtype"
+    );
+    !texts(source, &sql).is_empty()
+}
+
 /// A random command.
 fn command(rng: &mut Rng, source: &mut Connection) -> String {
     let ((table, column), n) = (table(rng, source), rng.u32(0..1_000_000));
@@ -67,7 +75,10 @@ fn command(rng: &mut Rng, source: &mut Connection) -> String {
         13 => format!("ALTER TABLE {table} RENAME {column} TO n{n}"),
         14 => format!("ALTER TABLE {table} RENAME TO r{n}"),
         15 => format!("ALTER TABLE {table} SET SCHEMA {schema}"),
-        16 => format!("ALTER TABLE {table} ALTER {column} TYPE text USING upper({column}::text)"),
+        // The text of a moment is refused: what is written for it depends on more than its value.
+        16 if !is_moment(source, &table, &column) => {
+            format!("ALTER TABLE {table} ALTER {column} TYPE text USING upper({column}::text)")
+        }
         17 => format!("CREATE INDEX ON {table} ({column})"),
         18 => format!("ALTER TABLE {table} ADD PRIMARY KEY ({column})"),
         19 => format!("ALTER TABLE {table} ALTER {column} SET DEFAULT NULL"),

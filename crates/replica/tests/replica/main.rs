@@ -22,6 +22,7 @@ mod collations;
 mod create;
 mod cycles;
 mod ddl;
+mod ddl_doubts;
 mod ddl_random;
 mod event_triggers;
 mod exporter;

@@ -1,0 +1,106 @@
+//! What a replica that follows changes of the schema does not guess at, and what does not get past it.
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_replica::lifecycle::create::{CreateOptions, create};
+
+use crate::ddl::Scene;
+use crate::{Told, options, pair, sql, values};
+
+/// The replica stops at a command, with all of these words.
+fn stops(schema: &str, command: &str, words: &[&str]) {
+    let scene = Scene::new(schema);
+    scene.run(command);
+    let error = scene.blocked();
+    for words in words {
+        assert!(error.contains(words), "{command}: {error}");
+    }
+}
+
+#[test]
+fn rows_that_are_computed_anew_from_more_than_themselves_stop_it() {
+    let schema = "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamp); INSERT INTO t VALUES (1, 'now', '2026-1-1'); \
+                  CREATE FUNCTION ff(text) RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN now()::text; END'; \
+                  CREATE DOMAIN dts AS timestamptz DEFAULT now() CHECK (value IS NOT NULL)";
+    for (command, words) in [
+        (
+            "ALTER TABLE t ADD c timestamptz DEFAULT now(), ALTER id TYPE bigint",
+            "column \"c\"",
+        ),
+        ("ALTER TABLE t ADD c dts", "column \"c\""),
+        (
+            "ALTER TABLE t ALTER v TYPE timestamptz USING v::timestamptz",
+            "anew with timestamptz",
+        ),
+        (
+            "ALTER TABLE t ALTER v TYPE text USING ff(v)",
+            "anew with ff",
+        ),
+        ("ALTER TABLE t ALTER at TYPE timestamptz", "column \"at\""),
+    ] {
+        stops(schema, command, &[words, "--made-by-hand"]);
+    }
+}
+
+#[test]
+fn nothing_that_a_user_may_write_silences_it() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    scene
+        .source
+        .execute("CREATE ROLE alice LOGIN")
+        .and_then(|()| scene.target.execute("CREATE ROLE alice"))
+        .unwrap();
+    scene.run("GRANT ALL ON SCHEMA public TO alice");
+    let conninfo = Conninfo::parse(&scene.source.conninfo("alice")).unwrap();
+    let conninfo = conninfo.with_database("copy").unwrap();
+    let mut alice = Connection::connect(&conninfo, Purpose::Sql, "lockstep replica").unwrap();
+    alice.execute("CREATE TABLE hidden (id int)").unwrap();
+    assert!(
+        alice
+            .execute("SET backtrace_functions = 'lockstep_ddl'")
+            .is_err()
+    );
+    scene.run(
+        "DO $$ BEGIN EXECUTE E'CREATE TABLE hidden2 (a int) /*\\nPL/pgSQL function lockstep.a() line 1 at x */'; END $$",
+    );
+    scene.run("SET standard_conforming_strings = off; CREATE TABLE no_key (a int); INSERT INTO no_key VALUES (1)");
+    scene.run("SELECT set_config('lockstep_ddl.' || pubname, 'x', false) FROM pg_publication; CREATE TABLE odd (a int)");
+    scene.assert_same();
+    // A role that may read all data does not read the key.
+    let publication = &values(&scene.target, "SELECT publication FROM lockstep.replica")[0];
+    scene
+        .source
+        .execute("GRANT pg_read_all_data TO alice")
+        .unwrap();
+    let key = format!("TABLE lockstep.{publication}_key");
+    assert!(alice.query(&key).unwrap().is_empty());
+}
+
+#[test]
+fn a_snapshot_from_before_the_creation_changes_no_schema() {
+    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+    let mut old = sql(&source);
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM t")
+        .unwrap();
+    let options = CreateOptions {
+        ddl: true,
+        ..options(&source, &target)
+    };
+    create(&options, &mut Told::default()).unwrap();
+    let error = old
+        .execute("CREATE VIEW w AS SELECT 1")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("begin it again"), "{error}");
+}
+
+#[test]
+fn a_wait_in_the_event_trigger_ends_with_the_users_lock_timeout() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    let mut first = sql(&scene.source);
+    first.execute("BEGIN; CREATE TABLE a (id int)").unwrap();
+    let mut second = sql(&scene.source);
+    let made = second.execute("SET lock_timeout = 300; CREATE TABLE b (id int)");
+    assert!(made.unwrap_err().to_string().contains("lock timeout"));
+    first.execute("COMMIT").unwrap();
+    scene.assert_same();
+}
