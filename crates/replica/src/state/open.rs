@@ -193,7 +193,6 @@ CREATE TABLE lockstep.ddl (
     key bytea NOT NULL,
     made_by_hand pg_lsn
 );
-ALTER TABLE lockstep.ddl ENABLE ROW LEVEL SECURITY;
 ",
 ];
 
