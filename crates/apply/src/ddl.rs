@@ -346,8 +346,8 @@ const HARMLESS: [&str; 48] = [
     "uuid",
 ];
 
-/// What ALTER TABLE ... USING computes with: a word that gives the target other values, or names of functions
-/// and of all else, of which the target knows what they are.
+/// What ALTER TABLE ... USING computes with: a word that gives the target other values, or names of
+/// functions and of all else, of which the target knows what they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Using {
     Moment(String),
@@ -558,6 +558,10 @@ mod tests {
         assert_eq!(read("other", 7), None);
         assert_eq!(read("r", 8), None, "somebody has written it again");
         assert_eq!(command(b"{}", "r", 7, Lsn::from(1)), None);
+        let odd =
+            serde_json::json!({"replica": "r", "xid": 7, "tag": "x", "query": "x", "before": "0"});
+        let odd = command(&message(&odd), "r", 7, Lsn::from(1)).unwrap();
+        assert!(matches!(odd.todo, Todo::Stop(words) if words.contains("cannot be read")));
     }
 
     #[test]

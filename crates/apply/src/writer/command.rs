@@ -99,8 +99,8 @@ const NEW_COLUMNS: &str = "SELECT a.attname, pg_catalog.format_type(a.atttypid, 
     ORDER BY a.attnum";
 
 /// The first of these functions (`$1`) that is not immutable; what else is named (`$2`) and is no column of
-/// table `$3` with a type that is written and read alike at any time; an operator or a cast of a user that is
-/// not immutable.
+/// table `$3` with a type that is written and read alike at any time; an operator or a cast of a
+/// user that is not immutable.
 const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHERE p.provolatile <> 'i' \
       AND p.proname = ANY (ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json))) \
     UNION ALL SELECT n.name FROM pg_catalog.json_array_elements_text($2::pg_catalog.json) AS n(name) \
@@ -116,8 +116,8 @@ const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHER
 const TYPES: &str = "SELECT coalesce(pg_catalog.json_object_agg(attnum, atttypid), '{}') \
     FROM pg_catalog.pg_attribute WHERE attrelid = $1::pg_catalog.oid AND attnum > 0 AND NOT attisdropped";
 
-/// The first column of table `$1` that has another type than in `$2`, to which values are turned in a way that
-/// may depend on more than the value.
+/// The first column of table `$1` that has another type than in `$2`, to which values are turned in a way
+/// that may depend on more than the value.
 const RETYPED: &str = "SELECT a.attname FROM pg_catalog.json_each_text($2::pg_catalog.json) AS o \
       JOIN pg_catalog.pg_attribute AS a ON a.attrelid = $1::pg_catalog.oid AND NOT a.attisdropped \
         AND a.attnum = o.key::pg_catalog.int2 AND a.atttypid <> o.value::pg_catalog.oid \
@@ -127,7 +127,7 @@ const RETYPED: &str = "SELECT a.attname FROM pg_catalog.json_each_text($2::pg_ca
           AND (c.castmethod = 'b' OR p.provolatile = 'i')) \
     ORDER BY a.attnum LIMIT 1";
 
-/// Types whose values are written and read alike at any time: boolean, bytea, the numbers, texts, json, uuid.
+/// Types whose values are written and read alike at any time: boolean, bytea, numbers, texts, json, uuid.
 const SAME: &str = "16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1700, 2950, 3802";
 
 /// Forgets tables that were listed before (`$2`) and are gone, and renames those that have other names now.

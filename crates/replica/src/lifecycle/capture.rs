@@ -5,7 +5,8 @@
 //! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
 //! it adds new tables to the publication and writes the message, with digits that need a key which only
 //! superusers can read. An error in it is written into the stream in place of the command, and the replica
-//! stops there: the user's command goes on. It fails if it cannot get a lock, and if not even that can be written.
+//! stops there: the user's command goes on. It fails if it cannot get a lock, and if not
+//! even that can be written.
 
 use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, field};
