@@ -192,7 +192,7 @@ fn settings_of_the_databases_change_no_value_and_end_no_session() {
             "quote_all_identifiers = on",
             "datestyle = 'SQL, DMY'",
             "standard_conforming_strings = off",
-            "idle_session_timeout = '200ms'",
+            "idle_session_timeout = '500ms'",
         ] {
             let set = format!("ALTER ROLE CURRENT_USER SET {setting}");
             server.run(&set);
@@ -258,9 +258,9 @@ fn tables_of_some_size_are_frozen_several_in_a_transaction() {
     let emptied = "SELECT count(DISTINCT xmin::text) FROM lockstep.table_copy";
     let transactions: u32 = values(&target, emptied)[0].parse().unwrap();
     assert!((2..=25).contains(&transactions), "{transactions}");
-    // Only frozen pages are known to be visible to all: nothing has vacuumed these.
-    let whole = "SELECT count(*) FROM pg_class WHERE relname ~ '^t[0-9]+$' \
-                 AND relallvisible = relpages AND relpages > 100";
+    // Only frozen pages are known to be visible to all: nothing has vacuumed these. From 16 on a table has
+    // empty pages at its end, since it grows by several at a time.
+    let whole = "SELECT count(*) FROM pg_class WHERE relname ~ '^t[0-9]+$' AND relallvisible > 100";
     assert_eq!(values(&target, whole), ["40"]);
     for table in ["t1", "t20", "t40"] {
         assert_eq!(rows(&source, table), rows(&target, table), "{table}");
