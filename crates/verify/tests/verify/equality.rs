@@ -82,9 +82,9 @@ fn autovacuum(primary: &mut Server, on: &str) {
     }
 }
 
-/// How the free space maps of these standbys are compared. With checksums a standby that changes a map without
-/// WAL does not mark the page as changed (`MarkBufferDirtyHint` in recovery), so the change stays only if
-/// something else writes the page: that differs between two stock standbys as well.
+/// How the free space maps of these standbys are compared. With checksums a standby that changes a map
+/// without WAL does not mark the page as changed (`MarkBufferDirtyHint` in recovery), so the change stays
+/// only if something else writes the page: that differs between two stock standbys as well.
 fn of_free_space(primary: &Server) -> FreeSpace {
     let checksums = primary.query_text("SHOW data_checksums").unwrap();
     match checksums.as_deref() {
