@@ -1,6 +1,6 @@
 //! The agent's clock: the time since it began, which no setting of the time changes.
 //!
-//! It goes on while a machine is suspended, since data grows old meanwhile.
+//! The clock goes on while a machine is suspended, since data grows old meanwhile.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Writes of another project's load generator: sysbench's `oltp_write_only`, as its Debian package has it.
 //! They are its `oltp_read_write` without the reads, which leave no WAL.
 //!
-//! Its WAL was not looked at while costs and rules of parallel replay were chosen.
+//! The WAL of sysbench was not looked at while costs and rules of parallel replay were chosen.
 
 use std::path::Path;
 use std::process::Command;
