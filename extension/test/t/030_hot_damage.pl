@@ -188,7 +188,9 @@ my ($cut) = grep { my ($info, $rest) = unpack 'x2 S x12 L', substr $bytes, $_, 2
 overwrite("$wal/$file", $cut + 28, "\0" x (length($bytes) - $cut - 28));
 append_to_file("$wal/archive_status/$file.done", '');
 $ours->start;
-$ours->wait_for_log(qr/LOG:  .* at |waiting for WAL/);
+# It waits there only once it has read all that there is.
+wait_until(undef, sub { $ours->safe_psql('postgres', q{SELECT wait_event FROM pg_stat_activity
+	WHERE backend_type = 'startup'}) eq 'RecoveryRetrieveRetryInterval' }, 'replay comes to the end of it');
 cmp_ok(executed($ours), '>', 0, 'helpers work on WAL that has been cut');
 is($ours->safe_psql('postgres', "SELECT min_recovery_end_lsn <= ($at) FROM pg_control_recovery()"), 't',
 	'the minimum recovery point is not beyond what there is of it');

@@ -75,13 +75,18 @@ impl ReplicaState {
     /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
     /// killed one is gone.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
-        let before = self.written(name)?;
-        if self.lock_for(Lock::Replica, name, WRITES_WITHIN)? {
-            return Ok(true);
+        // Somebody who lives does not give it up. A process that was killed can have sent one write that
+        // comes after; a second one is sent by a process that lives.
+        for _ in 0..2 {
+            let before = self.written(name)?;
+            if self.lock_for(Lock::Replica, name, WRITES_WITHIN)? {
+                return Ok(true);
+            }
+            if self.holder(name)? != Holder::Apply || self.written(name)? == before {
+                return self.lock_for(Lock::Replica, name, LOCK_PATIENCE);
+            }
         }
-        // Somebody who lives does not give it up.
-        let is_alive = self.holder(name)? == Holder::Apply && self.written(name)? != before;
-        Ok(!is_alive && self.lock_for(Lock::Replica, name, LOCK_PATIENCE)?)
+        Ok(false)
     }
 
     /// Takes the replica's lock once whoever has it ends, or says who still has it after `patience`.

@@ -1,5 +1,6 @@
 //! The state in the target.
 
+use std::thread;
 use std::time::Duration;
 
 use lockstep_apply::target_state::ADD_MISSING;
@@ -17,7 +18,7 @@ use lockstep_replica::state::{
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::{conninfo, on, server, sql, state_of};
+use crate::{conninfo, on, server, sql, state_of, values};
 
 fn replica(name: &str) -> Replica {
     Replica {
@@ -148,8 +149,19 @@ fn one_session_works_on_a_replica_at_a_time() {
     assert!(!other.lock("r").unwrap());
     assert!(other.lock("q").unwrap());
     assert_eq!(state.holder("q").unwrap(), Holder::Other);
-    drop(state);
-    assert!(other.lock("r").unwrap(), "it waits for a session that ends");
+    // The last write of a process that was killed arrives while another one waits, and its session ends later.
+    let waits = "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while values(&target, waits).is_empty() {
+                pause();
+            }
+            state.set_applied("r", &Applied::default()).unwrap();
+            thread::sleep(Duration::from_secs(2));
+            drop(state);
+        });
+        assert!(other.lock("r").unwrap(), "it waits for a session that ends");
+    });
     let mut third = ReplicaState::find(&conninfo).unwrap().unwrap();
     assert_eq!(third.holder("r").unwrap(), Holder::Other, "not apply");
 }
