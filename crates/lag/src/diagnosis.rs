@@ -392,7 +392,11 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 43] = [
+const IMPLIED: [(Cause, Cause); 47] = [
+    (Cause::NoUpstream, Cause::NotStreaming),
+    (Cause::OwnerRefused, Cause::SubscriptionRefused),
+    (Cause::OwnerRefused, Cause::ApplyStopped),
+    (Cause::ColumnListsDiffer, Cause::ApplyStopped),
     (Cause::SlotTaken, Cause::NotStreaming),
     (Cause::SlotTaken, Cause::SubscriptionRefused),
     (Cause::SlotTaken, Cause::ApplyStopped),

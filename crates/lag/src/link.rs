@@ -13,7 +13,7 @@ use crate::point::{Bound, LinkKind, Point, Stage};
 use crate::relay::{self, Group, RelaySlot};
 use crate::replica::{Doing, Replica, ReplicaReport};
 use crate::sample::Sample;
-use crate::states::SyncState;
+use crate::states::{SenderState, SyncState};
 use crate::views::{Process, Sender, Subscription};
 use crate::window::NodeWindow;
 
@@ -197,6 +197,9 @@ impl<'a> Link<'a> {
     pub(crate) fn replies_freely(&self) -> bool {
         let is_worker = self.application_name == self.slot;
         let last = self.upstream.last().and_then(|last| self.sender(last));
+        if last.is_some_and(|sender| self.receives_only(sender)) {
+            return true;
+        }
         self.is_other_consumer()
             && !is_worker
             && last.is_some_and(|sender| sender.replied_us.is_some())
@@ -204,10 +207,20 @@ impl<'a> Link<'a> {
             && self.pushed_share() < PUSHED_SHARE
     }
 
-    /// True of pg_recvlogical: it writes what it receives, and flushes that every `--fsync-interval`.
-    /// Another consumer that has not flushed all may wait for something else: its flush counts.
+    /// True of what was not asked, streams WAL and replays none, such as pg_receivewal: unless it is told
+    /// otherwise it flushes a segment when that is full, and replies every ten seconds.
+    fn receives_only(&self, sender: &Sender) -> bool {
+        let is_unasked = self.kind == LinkKind::Physical && self.replica.is_none();
+        let streams = sender.state == Some(SenderState::Streaming);
+        is_unasked && streams && sender.replay_lsn.is_none()
+    }
+
+    /// True of pg_recvlogical and pg_receivewal: they write what they receive, and flush that every
+    /// `--fsync-interval`, or when a segment is full. Another consumer that has not flushed all may wait for
+    /// something else: its flush counts.
     pub(crate) fn flushes_on_timer(&self, sender: &Sender) -> bool {
-        self.is_other_consumer() && sender.application_name == RECVLOGICAL
+        let is_recvlogical = self.is_other_consumer() && sender.application_name == RECVLOGICAL;
+        is_recvlogical || self.receives_only(sender)
     }
 
     fn reader(&self) -> Option<SilentReader> {

@@ -56,6 +56,20 @@ impl Node {
         format!("{host}:{}", part("port"))
     }
 
+    /// The node as [`crate::window::NodeWindow::target`] has it.
+    pub fn target(&self) -> String {
+        let words = ["host", "port", "dbname"].map(|option| {
+            let value = self.conninfo.effective(option);
+            value.map_or_else(String::new, |value| format!("{option}={value}"))
+        });
+        let words: Vec<String> = words.into_iter().filter(|it| !it.is_empty()).collect();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "=/._:,-@".contains(c);
+        match words.iter().all(|word| word.chars().all(is_plain)) {
+            true => words.join(" "),
+            false => "...".to_owned(),
+        }
+    }
+
     /// Host, port and database, without anything secret: `host:port/database`.
     pub fn address(&self) -> String {
         let part = |option| self.conninfo.effective(option).unwrap_or_default();

@@ -62,7 +62,8 @@ fn longest_silence(upstream: &NodeWindow) -> Duration {
 }
 
 /// Leaves only the moments that somebody knows of: of a consumer that [replies as it
-/// likes](Link::replies_freely) those at which a reply has come, and those since when it should have come.
+/// likes](Link::replies_freely) those at which a reply has come, those since when it should have come, and those at
+/// which it had told before that it has all.
 fn keep_told(link: &Link<'_>, points: &mut Vec<Point>) {
     if !link.replies_freely() {
         return;
@@ -85,7 +86,8 @@ fn keep_told(link: &Link<'_>, points: &mut Vec<Point>) {
         let before = replies.partition_point(|at| *at <= point.at);
         let last = before.checked_sub(1).and_then(|last| replies.get(last));
         let silent = point.at.saturating_sub(*last.unwrap_or(&begin));
-        silent.is_zero() && last.is_some() || silent > silence
+        let has_told_all = point.told >= point.end;
+        silent.is_zero() && last.is_some() || silent > silence || has_told_all
     });
 }
 
@@ -263,6 +265,11 @@ fn reached(
     let flush = own_flush
         .or_else(|| sender.and_then(|sender| sender.flush_lsn))
         .unwrap_or(replay);
+    // What only receives WAL has replayed, in this sense, what it has written.
+    let flush = match link.kind {
+        LinkKind::Physical => flush.max(replay),
+        LinkKind::Logical => flush,
+    };
     // A relay knows what it has before the primary is told.
     let group = link.received_by(sample.at);
     let durable = group.and_then(|group| group.durable);

@@ -374,6 +374,8 @@ fn subscriptions(major: u32) -> String {
     format!(
         "SELECT s.subname AS name, s.oid::bigint AS id, s.subenabled AS enabled, \
            s.subdisableonerr AS disable_on_error, s.subslotname AS slot_name, \
+           (SELECT rolname FROM pg_roles o WHERE o.oid = s.subowner AND NOT o.rolcanlogin) \
+             AS owner_without_login, \
            s.subsynccommit AS synchronous_commit, a.pid, a.received_lsn, a.latest_end_lsn, \
            1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
            (SELECT count(*) FROM pg_subscription_rel r \

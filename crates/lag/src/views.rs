@@ -127,6 +127,8 @@ pub struct Subscription {
     pub enabled: bool,
     /// An error of its worker disables it.
     pub disable_on_error: bool,
+    /// The role that it belongs to, if that may not log in.
+    pub owner_without_login: Option<String>,
     /// The subscription's slot on the publisher.
     pub slot_name: Option<String>,
     pub synchronous_commit: SynchronousCommit,

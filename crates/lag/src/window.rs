@@ -51,6 +51,9 @@ pub struct NodeWindow {
     pub name: String,
     /// The node's address, as in [`crate::Node::address`]; empty if it is not known.
     pub address: String,
+    /// Host, port and database as a command for a shell names the node in single quotes; `...` if that needs
+    /// quotes of its own, or is not known.
+    pub target: String,
     /// What it was said to be.
     pub role: Role,
     pub facts: Facts,
@@ -215,6 +218,7 @@ impl NodeWindow {
         Self {
             name: name.to_owned(),
             address: String::new(),
+            target: "...".to_owned(),
             role,
             facts: Facts::default(),
             samples: Vec::new(),
@@ -228,6 +232,7 @@ impl NodeWindow {
     pub fn of(node: &Node) -> Self {
         Self {
             address: node.address(),
+            target: node.target(),
             ..Self::empty(&node.name, node.role)
         }
     }

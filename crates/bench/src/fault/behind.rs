@@ -36,6 +36,23 @@ pub(super) fn frozen_relay(lab: &Lab, stage: &mut Stage, strength: Strength) -> 
     Ok(injected)
 }
 
+/// The relay's slots on the primary are dropped.
+pub(super) fn group_failed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = open(lab, stage)?;
+    stage.primary.execute(
+        "DO $$ BEGIN LOOP BEGIN \
+           PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+             WHERE slot_name LIKE 'lockstep%'; \
+           EXIT WHEN NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%'); \
+         EXCEPTION WHEN object_in_use THEN \
+           PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots \
+             WHERE slot_name LIKE 'lockstep%'; \
+         END; PERFORM pg_sleep(0.01); END LOOP; END $$",
+    )?;
+    write(stage, &mut injected, INSERT, strength.choose(50, 5))?;
+    Ok(injected)
+}
+
 /// Starts a relay, and waits until the second subscriber follows a table through it.
 fn open(lab: &Lab, stage: &mut Stage) -> Result<Injected> {
     let Some(program) = stage.program.clone() else {

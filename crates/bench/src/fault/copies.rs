@@ -56,6 +56,18 @@ pub(super) fn refused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<
     Ok(injected)
 }
 
+/// A table that is copied has a column that the subscriber lacks.
+pub(super) fn lacks_column(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = prepare(stage)?;
+    let kind = strength.choose("int", "text");
+    stage
+        .primary
+        .execute(&format!("ALTER TABLE copied ADD COLUMN w {kind}"))?;
+    begin(stage)?;
+    write(stage, &mut injected, PUBLISHED, 100)?;
+    Ok(injected)
+}
+
 /// The second subscriber may have no worker that copies.
 pub(super) fn no_copier(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = prepare(stage)?;

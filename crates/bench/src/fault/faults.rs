@@ -9,7 +9,10 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, Stage, Which};
-use super::{Hurry, Writer, behind, copies, missing, paused, slow, unseen, upstream};
+use super::{
+    Hurry, Writer, archives, behind, copies, missing, others, paused, replicas, slow, subscribed,
+    unseen, upstream,
+};
 use crate::Result;
 use crate::slow_calls::SlowCalls;
 
@@ -123,6 +126,12 @@ pub const NO_ROLE: &str = "subscription's role not there";
 /// The publication that is dropped while nothing is written.
 pub const PUBLICATION_DROPPED: &str = "publication dropped";
 
+/// What a standby that restores from an archive cannot have yet.
+pub const NOT_ARCHIVED: &str = "transactions that are not archived yet";
+
+/// The column for want of which a table is not copied.
+pub const COPY_LACKS_COLUMN: &str = "initial copy without a column";
+
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
@@ -233,7 +242,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "table missing at the subscriber",
-        Cause::ApplyStopped,
+        Cause::TableMissing,
         unseen::table_missing,
     ),
     fault(
@@ -465,6 +474,123 @@ pub const FAULTS: &[Fault] = &[
         Cause::NoReplicaIdentity,
         unseen::unidentified,
     )),
+    fault(
+        "standby's slot taken by a clone",
+        Cause::SlotTaken,
+        others::clone,
+    ),
+    fault(
+        "second primary",
+        Cause::TwoPrimaries,
+        others::second_primary,
+    ),
+    fault(
+        "standby of another timeline",
+        Cause::TimelineDiverged,
+        others::diverged,
+    ),
+    fault(
+        "standbys that follow each other",
+        Cause::NoWayToPrimary,
+        others::ring,
+    ),
+    fault(
+        "upstream that is not asked",
+        Cause::UpstreamNotAsked,
+        others::unasked,
+    ),
+    fault(
+        "middle of a cascade down",
+        Cause::UpstreamElsewhere,
+        others::middle_down,
+    ),
+    fault(
+        "paused replay above a standby",
+        Cause::ReplayPaused,
+        others::paused_above,
+    ),
+    fault(
+        "standby without an upstream",
+        Cause::NoUpstream,
+        upstream::nowhere,
+    ),
+    fault(
+        "archive that gives nothing",
+        Cause::RestoreFails,
+        archives::fails,
+    ),
+    fault(
+        "archive slower than the WAL",
+        Cause::RestoreSlow,
+        archives::slow,
+    ),
+    risky(fault(
+        NOT_ARCHIVED,
+        Cause::NotArchivedYet,
+        archives::unarchived,
+    )),
+    risky(fault(
+        "archiver that hangs",
+        Cause::ArchiverFailing,
+        unseen::archiver_hangs,
+    )),
+    risky(fault(
+        "unused slot that keeps rows",
+        Cause::UnusedSlot,
+        unseen::slot_keeps_rows,
+    )),
+    fault(
+        COPY_LACKS_COLUMN,
+        Cause::ColumnsMissing,
+        copies::lacks_column,
+    ),
+    fault(
+        "subscription's owner may not log in",
+        Cause::OwnerRefused,
+        subscribed::owner,
+    ),
+    fault(
+        "column lists that differ",
+        Cause::ColumnListsDiffer,
+        subscribed::lists,
+    ),
+    risky(fault(
+        "table followed twice",
+        Cause::TableFollowedTwice,
+        subscribed::followed_twice,
+    )),
+    risky(fault(
+        "measurement that was killed",
+        Cause::ProbeLeft,
+        subscribed::probe,
+    )),
+    fault(
+        "relay's slot dropped",
+        Cause::RelayNotStreaming,
+        behind::group_failed,
+    ),
+    fault("replica paused", Cause::ReplicaPaused, replicas::paused),
+    fault(
+        "replica stopped by a row",
+        Cause::ReplicaStopped,
+        replicas::stopped,
+    ),
+    fault(
+        "replica's process killed",
+        Cause::ReplicaNotRunning,
+        replicas::killed,
+    ),
+    fault(
+        "replica's process frozen",
+        Cause::ReplicaSilent,
+        replicas::silent,
+    ),
+    fault("replica held by verify", Cause::ReplicaHeld, replicas::held),
+    risky(fault(
+        "replica that lacks rows",
+        Cause::ReplicaRowsMissing,
+        replicas::rows_missing,
+    )),
     only_looks(fault(
         "transactions spilled to disk",
         Cause::SpillToDisk,
@@ -541,29 +667,13 @@ mod tests {
     /// `doctor_pasted.rs`, `doctor_unfed.rs` and `doctor_standbys.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
-        Cause::TwoPrimaries,
-        Cause::SlotTaken,
-        Cause::TimelineDiverged,
-        Cause::NoWayToPrimary,
-        Cause::UpstreamNotAsked,
-        Cause::RestoreFails,
-        Cause::RestoreSlow,
-        Cause::TableFollowedTwice,
         Cause::ReplicaGone,
         Cause::MemberLeft,
-        Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,
-        Cause::ReplicaStopped,
-        Cause::ReplicaPaused,
-        Cause::ReplicaNotRunning,
-        Cause::ReplicaSilent,
         Cause::ReplicaSpoolFull,
-        Cause::ReplicaHeld,
-        Cause::ReplicaRowsMissing,
         Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
-        Cause::NotArchivedYet,
         Cause::ChecksumFailures,
     ];
 

@@ -15,6 +15,10 @@
 //! | `missing` | faults of what is missing, refused or used up |
 //! | `consumer` | a consumer that confirms nothing |
 //! | `paused` | replay that pauses by itself |
+//! | `subscribed` | faults of what subscriptions are made of |
+//! | `others` | faults of clusters with one more server |
+//! | `archives` | faults of a standby that restores from an archive |
+//! | `replicas` | faults of a replica of Lockstep |
 //! | `upstream` | faults of where a standby gets its WAL from |
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
@@ -22,6 +26,7 @@
 //! | [`hurry`] | a process that gets a core before all others |
 //! | [`writer`] | a session that writes a little, all the time |
 
+mod archives;
 mod behind;
 mod consumer;
 mod copies;
@@ -29,10 +34,13 @@ pub mod faults;
 pub mod freeze;
 pub mod hurry;
 mod missing;
+mod others;
 mod paused;
+mod replicas;
 mod slow;
 pub mod slow_link;
 pub mod stage;
+mod subscribed;
 mod unseen;
 mod upstream;
 pub mod writer;

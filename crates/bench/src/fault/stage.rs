@@ -10,10 +10,12 @@ use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
 use super::consumer::Consumer;
+use super::others::{self, Other};
+use super::replicas::{self, Copied};
 use super::{Frozen, Hurry, SlowLink, Writer, behind};
-use crate::Result;
 use crate::relay::process::Relay;
 use crate::slow_calls::SlowCalls;
+use crate::{BenchError, Result};
 
 /// The database that has no subscription.
 pub const OTHER_DATABASE: &str = "other";
@@ -38,6 +40,10 @@ pub struct Stage {
     pub program: Option<PathBuf>,
     /// While a fault has one in force.
     pub(super) relay: Option<Relay>,
+    /// Servers that a fault has added.
+    pub(super) others: Vec<Other>,
+    /// While a fault has one in force.
+    pub(super) copied: Option<Copied>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +68,8 @@ pub struct Injected {
     pub(super) frozen: Vec<Frozen>,
     pub(super) hurried: Option<Hurry>,
     pub(super) undo: Vec<(Which, String)>,
+    /// Files that are removed before anything else is undone.
+    pub(super) files: Vec<PathBuf>,
     /// A remedy was tried, so that there may be nothing left to undo.
     pub mended: bool,
     unset: Vec<(Which, &'static str)>,
@@ -85,7 +93,7 @@ impl Injected {
     }
 }
 
-fn small(logical: bool) -> Settings {
+pub(super) fn small(logical: bool) -> Settings {
     let mut settings: Settings = [
         // One of the faults is that this is slow.
         ("fsync", "on"),
@@ -155,6 +163,8 @@ impl Stage {
             first_link,
             program: None,
             relay: None,
+            others: Vec::new(),
+            copied: None,
         };
         stage.calm()?;
         for which in [Which::First, Which::Second] {
@@ -253,6 +263,7 @@ impl Stage {
             slow,
             frozen,
             hurried,
+            files,
             undo,
             mended,
             unset,
@@ -265,6 +276,9 @@ impl Stage {
         drop(frozen);
         drop(hurried);
         drop(held);
+        for file in files {
+            std::fs::remove_file(&file).map_err(BenchError::io("remove", &file))?;
+        }
         self.standby_link.limit(None);
         self.first_link.limit(None);
         for (which, name) in unset {
@@ -288,7 +302,9 @@ impl Stage {
             server.restart()?;
             self.standby.catch_up(&self.primary)?;
         }
-        behind::close(self)
+        behind::close(self)?;
+        replicas::close(self)?;
+        others::close(self)
     }
 
     /// Waits until all replicas have caught up.
@@ -327,6 +343,23 @@ impl Stage {
         Some(format!("host=127.0.0.1 port={port} user={SUPERUSER}"))
     }
 
+    /// Options and conninfos by which doctor is told of what a fault has added.
+    pub fn others(&self) -> Vec<[String; 2]> {
+        let relay = self.relay_conninfo();
+        let relay = relay.map(|relay| ["--relay".to_owned(), relay]);
+        let others = self.others.iter().filter_map(Other::argument);
+        others.chain(relay).collect()
+    }
+
+    /// A server by the name that doctor gives it.
+    pub fn named(&self, name: &str) -> Option<&Server> {
+        let own = [&self.primary, &self.standby, &self.first, &self.second];
+        let others = self.others.iter().map(|other| &other.server);
+        own.into_iter()
+            .chain(others)
+            .find(|server| server.id().name == name)
+    }
+
     /// Conninfos of the primary, the standby and the subscribers.
     pub fn conninfos(&self) -> [String; 4] {
         [&self.primary, &self.standby, &self.first, &self.second]
@@ -334,7 +367,7 @@ impl Stage {
     }
 }
 
-fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
+pub(super) fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
     Ok(server
         .config(SUPERUSER, "lockstep lab")
         .database(database)

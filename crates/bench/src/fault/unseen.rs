@@ -314,6 +314,40 @@ pub(super) fn archiver(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     Ok(injected)
 }
 
+/// The archiver's command does not end.
+pub(super) fn archiver_hangs(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let file = lab.write_file("hang", "")?;
+    let command = format!("while [ -e {} ]; do sleep 0.1; done", file.display());
+    injected.files.push(file);
+    injected.set(stage, Which::Primary, "archive_command", &command)?;
+    for _ in 0..strength.choose(12, 20) {
+        fill(stage, 1)?;
+        stage.primary.execute("SELECT pg_switch_wal()")?;
+    }
+    stage.calm()?;
+    Ok(injected)
+}
+
+/// A slot that nobody uses keeps the rows of many transactions, and little WAL.
+pub(super) fn slot_keeps_rows(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
+    let number = strength.choose(110_000, 130_000);
+    stage.primary.execute(&format!(
+        "SET synchronous_commit = off; DO $$ BEGIN FOR i IN 1..{number} LOOP \
+           PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
+    ))?;
+    stage.calm()?;
+    Ok(injected)
+}
+
 /// Readers whose table is changed, on a standby that waits for nobody.
 pub(super) fn cancelled(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();

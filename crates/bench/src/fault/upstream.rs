@@ -31,7 +31,7 @@ pub(super) fn reconnect(
 }
 
 /// Changes a setting of the standby that its own configuration has, until the fault is healed.
-fn alter(
+pub(super) fn alter(
     stage: &mut Stage,
     injected: &mut Injected,
     name: &str,
@@ -120,6 +120,14 @@ pub(super) fn removed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     for sql in [back.as_str(), "SELECT pg_reload_conf()"] {
         stage.standby.execute(sql)?;
     }
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// The standby has neither an upstream nor an archive.
+pub(super) fn nowhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    alter(stage, &mut injected, "primary_conninfo", |_| String::new())?;
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }

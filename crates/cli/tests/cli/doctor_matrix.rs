@@ -15,6 +15,7 @@ use crate::doctor_support::{
 };
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use serde_json::{Value, json};
 
@@ -52,19 +53,21 @@ const HIDDEN: [(&str, usize, bool, i32); 8] = [
 ];
 
 /// What has come of it so far.
-#[derive(Default)]
-struct Matrix {
+struct Matrix<'l> {
+    lab: &'l Lab,
     skipped: u32,
     rows: Vec<Value>,
 }
 
-impl Matrix {
+impl Matrix<'_> {
+    /// Adds a row, and writes the results file: a run that is ended early keeps what it has found.
     fn add(&mut self, name: &str, row: Value) {
         match row["wrong"].as_str() {
             None => println!("ok    {name}"),
             Some(wrong) => println!("WRONG {name}: {wrong}"),
         }
         self.rows.push(row);
+        self.save();
     }
 
     fn skip(&mut self, name: &str, why: &str) {
@@ -78,7 +81,7 @@ impl Matrix {
     }
 
     /// The results file, if one is asked for: rows of this run in the place of those that it has.
-    fn save(&self, lab: &lockstep_lab::cluster::Lab) {
+    fn save(&self) {
         let Some(path) = std::env::var_os("LOCKSTEP_MATRIX_RESULTS") else {
             return;
         };
@@ -108,7 +111,7 @@ impl Matrix {
             "name": "doctor-matrix",
             "command": "make test-doctor-matrix",
             "commit": commit,
-            "machine": machine::describe(lab.folder(), lab.pinning()),
+            "machine": machine::describe(self.lab.folder(), self.lab.pinning()),
             "date": machine::date(),
             "headline": {
                 "metric": "causes that doctor named first at both strengths",
@@ -187,7 +190,11 @@ fn doctor_names_the_cause_of_every_fault() {
         .unwrap();
     let mut stage = Stage::start(&lab).unwrap();
     stage.program = Some(env!("CARGO_BIN_EXE_lockstep").into());
-    let mut matrix = Matrix::default();
+    let mut matrix = Matrix {
+        lab: &lab,
+        skipped: 0,
+        rows: Vec::new(),
+    };
     for fault in FAULTS.iter().filter(|fault| is_chosen(fault.name)) {
         for strength in Strength::ALL {
             let name = format!("{} ({strength:?})", fault.name).to_lowercase();
@@ -221,7 +228,6 @@ fn doctor_names_the_cause_of_every_fault() {
             }
         }
     }
-    matrix.save(&lab);
     println!(
         "{} causes named first at both strengths",
         right_causes(&matrix.rows)
@@ -235,7 +241,7 @@ fn doctor_names_the_cause_of_every_fault() {
     assert_eq!(matrix.count(0), 0);
 }
 
-fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
+fn pair(lab: &Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
     let faults = [one, other].map(|name| Fault::named(name).unwrap());
     let mut probing = Probing::start(stage);
     let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
@@ -269,7 +275,7 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
 }
 
 /// Nothing is wrong.
-fn when_healthy(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, index: usize) -> Value {
+fn when_healthy(lab: &Lab, stage: &mut Stage, index: usize) -> Value {
     stage.calm().unwrap();
     let (situation, begin) = SITUATIONS[index];
     let lasting = begin(lab, stage);

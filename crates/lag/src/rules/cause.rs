@@ -62,6 +62,8 @@ causes! {
     WalRemoved = "wal_removed",
     /// `primary_conninfo` leads to none of the servers, or to one that cannot be the upstream.
     UpstreamElsewhere = "upstream_elsewhere",
+    /// A standby is told of no server and of no archive that it could get WAL from.
+    NoUpstream = "no_upstream",
     /// A standby has a history that its upstream does not have.
     TimelineDiverged = "timeline_diverged",
     /// The role of `primary_conninfo` may not ask for WAL.
@@ -102,6 +104,10 @@ causes! {
     PublicationMissing = "publication_missing",
     /// A published table has another name than the one that a subscription follows.
     TableRenamed = "table_renamed",
+    /// Published tables are not there at the subscriber.
+    TableMissing = "table_missing",
+    /// Publications of one subscription have different columns of a table.
+    ColumnListsDiffer = "column_lists_differ",
     /// A partitioned table is followed by its own name and published by those of its partitions, or the other
     /// way round.
     PartitionRootDiffers = "partition_root_differs",
@@ -111,6 +117,8 @@ causes! {
     NoFreeWorker = "no_free_worker",
     /// A subscription's connection to its publisher is refused.
     SubscriptionRefused = "subscription_refused",
+    /// The owner of a subscription may not log in.
+    OwnerRefused = "owner_refused",
     /// A subscription is disabled or its worker fails.
     ApplyStopped = "apply_stopped",
     /// A subscription follows tables that are not published.
@@ -188,6 +196,8 @@ causes! {
     FeedbackBloat = "feedback_bloat",
     /// Pages were read with a wrong checksum.
     ChecksumFailures = "checksum_failures",
+    /// A measurement of commits that was killed has left its table.
+    ProbeLeft = "probe_left",
     /// Indexes were made with another version of a collation.
     CollationVersion = "collation_version",
     /// Nothing is written, so the time since the last commit is no lag.

@@ -4,7 +4,7 @@
 use lockstep_service::words::figures::{bytes, counted, seconds, verb};
 
 use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
-use super::{Evidence, Severity, View};
+use super::{Evidence, Severity, View, identifier};
 use crate::node::Role;
 use crate::sample::Sample;
 use crate::states::SlotType;
@@ -94,6 +94,10 @@ pub(super) fn prepared(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let count = sample.prepared.len();
+        let database = oldest
+            .database
+            .as_deref()
+            .map_or("?".to_owned(), identifier);
         let owner = oldest.owner.as_deref().unwrap_or("?");
         let evidence = Evidence::on(node, Severity::Risk)
             .fact(
@@ -115,7 +119,7 @@ pub(super) fn prepared(view: &View<'_>) -> Vec<Evidence> {
                 ),
             )
             .name("gid", &oldest.gid)
-            .name("database", oldest.database.as_deref().unwrap_or("?"));
+            .name("database", database);
         found.push(holding(evidence, node, wal.as_ref(), rows));
     }
     found

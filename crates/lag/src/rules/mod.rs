@@ -29,6 +29,8 @@ mod gone;
 mod halted;
 mod horizon;
 mod identifier;
+mod left;
+mod lists;
 mod lock;
 mod logical;
 mod machine;
@@ -80,6 +82,7 @@ mod unconfirmed;
 mod unfed;
 #[cfg(test)]
 mod unfed_tests;
+mod unmade;
 mod unsuitable;
 #[cfg(test)]
 mod way_tests;
@@ -348,7 +351,7 @@ fn server(link: &Link<'_>) -> String {
 pub(crate) fn in_database(node: &NodeWindow, database: &str) -> String {
     match database.is_empty() {
         true => node.name.clone(),
-        false => format!("{}, in database {database}", node.name),
+        false => format!("{}, in database {}", node.name, identifier(database)),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::left::PROBED;
 use super::partitions::{self, Otherwise};
 use super::renamed::{self, Renamed};
 use super::synchronised::{Copying, copying, uncopied};
@@ -30,9 +31,9 @@ pub(super) struct Difference {
     pub(super) renamed: Vec<Renamed>,
     /// Partitioned tables that it follows by other names than those by which they are published.
     pub(super) otherwise: Vec<Otherwise>,
-    pub(super) unfollowed: Vec<String>,
-    /// Unfollowed tables that the subscriber does not have.
-    unmade: Vec<String>,
+    unfollowed: Vec<String>,
+    /// Published tables that the subscriber does not have.
+    pub(super) unmade: Vec<String>,
     /// Followed tables that are unlogged on the publisher, so that none of their changes is sent.
     unlogged: Vec<String>,
     /// The publisher and its database.
@@ -102,7 +103,7 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Differe
     })?;
     let tables: BTreeSet<&String> = followed.tables.iter().collect();
     let list = |one: &BTreeSet<&String>, other| {
-        let names = one.difference(other);
+        let names = one.difference(other).filter(|name| **name != PROBED);
         names.map(|name| name.to_string()).collect()
     };
     let (mut unpublished, mut unfollowed): (Vec<String>, Vec<String>) =
@@ -124,8 +125,8 @@ pub(super) fn difference<'a>(view: &View<'a>, link: &Link<'a>) -> Result<Differe
     unpublished.retain(|table| otherwise.iter().all(|it| !it.followed.contains(table)));
     unfollowed.retain(|table| otherwise.iter().all(|it| !it.published.contains(table)));
     let here = ours.there.as_ref();
-    let is_unmade = |table: &&String| here.is_some_and(|here| !here.contains(*table));
-    let unmade = unfollowed.iter().filter(is_unmade).cloned().collect();
+    let is_unmade = |table: &String| here.is_some_and(|here| !here.contains(table));
+    let (unmade, unfollowed) = unfollowed.into_iter().partition(is_unmade);
     let (unlogged, unpublished) = unpublished
         .into_iter()
         .partition(|table| theirs.unlogged.contains(table));
@@ -157,7 +158,7 @@ pub(super) fn some(names: &[String]) -> String {
 }
 
 /// Evidence for each link with such tables.
-fn of_tables(
+pub(super) fn of_tables(
     view: &View<'_>,
     fact: &'static str,
     choose: fn(&Difference) -> &[String],
@@ -562,7 +563,9 @@ pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
     let primaries = view.window.usable();
     for node in primaries.filter(|node| node.role == Role::Primary) {
         let Some(last) = node.last() else { continue };
-        let all = &last.tables.refused;
+        // Of a table that a measurement has left, another cause is told.
+        let all = last.tables.refused.iter();
+        let all: Vec<&Refused> = all.filter(|it| it.table != PROBED).collect();
         if all.is_empty() {
             continue;
         }
@@ -571,6 +574,7 @@ pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
         for (why, listed, figure, name, words) in REFUSALS {
             let those = all
                 .iter()
+                .copied()
                 .filter(|one| one.why == why && listed.is_none_or(|it| it == one.listed));
             let tables: BTreeSet<String> = those.map(named).collect();
             if tables.is_empty() {
@@ -586,7 +590,7 @@ pub(super) fn refused(view: &View<'_>) -> Vec<Evidence> {
                 .name(name, some(&tables));
         }
         for (why, name, statement) in STATEMENTS {
-            let those = all.iter().filter(|one| one.why == why);
+            let those = all.iter().copied().filter(|one| one.why == why);
             let sql: BTreeSet<String> = those.filter_map(statement).collect();
             let sql: Vec<String> = sql.into_iter().take(MOST_NAMED).collect();
             if !sql.is_empty() {
@@ -645,21 +649,12 @@ pub(super) fn unpublished(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn unfollowed(view: &View<'_>) -> Vec<Evidence> {
     let words = "tables that are published and the subscription does not follow";
-    let mut found = of_tables(
+    of_tables(
         view,
         "unfollowed_tables",
         |tables| &tables.unfollowed,
         words,
-    );
-    let words = "those of them that are not there at the subscriber";
-    for unmade in of_tables(view, "unmade_tables", |tables| &tables.unmade, words) {
-        let its = found.iter_mut().find(|it| it.at == unmade.at);
-        if let (Some(evidence), Some(tables)) = (its, unmade.names.get("left_out")) {
-            evidence.names.insert("unmade", tables.clone());
-            evidence.facts.extend(unmade.facts);
-        }
-    }
-    found
+    )
 }
 
 /// Tables that a subscription follows, and that are unlogged at the subscriber.

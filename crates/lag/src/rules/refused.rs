@@ -12,7 +12,7 @@ use super::published::{connects_to, meant, some};
 use super::receive::not_streaming_links;
 use super::synchronised::{is_fresh, retry};
 use super::unfed::source;
-use super::{Evidence, Severity, View, identifier, in_database, server};
+use super::{Cause, Evidence, Rule, Severity, View, identifier, in_database, server};
 use crate::link::Link;
 use crate::node::Role;
 use crate::sample::Sample;
@@ -20,6 +20,17 @@ use crate::source::Publisher;
 use crate::tables::Followed;
 use crate::views::{Sender, Subscription};
 use crate::window::NodeWindow;
+
+/// The rule of a subscription whose owner may not log in.
+pub(super) const OWNER: Rule = Rule {
+    cause: Cause::OwnerRefused,
+    title: "the subscription's owner {role} may not log in: its worker ends before it connects",
+    signal: owner,
+    remedies: &[
+        "on {place}: ALTER ROLE {role} LOGIN; the worker then runs by itself",
+        "on {server}: ALTER SUBSCRIPTION {subscription} OWNER TO a role that has LOGIN",
+    ],
+};
 
 /// Share of samples from which a worker counts as away, or all places as taken.
 const MOSTLY: f64 = 0.5;
@@ -307,6 +318,18 @@ pub(super) fn role(view: &View<'_>) -> Vec<Evidence> {
         refused(evidence, user, of, "no_such_role").filter(|_| is_primary)
     });
     standbys.chain(subscriptions).collect()
+}
+
+/// The role that a subscription belongs to may not log in: its worker, which works as that role, ends before it
+/// connects.
+fn owner(view: &View<'_>) -> Vec<Evidence> {
+    let refused = |(_, _, row, evidence): (_, _, &Subscription, Evidence)| {
+        let owner = identifier(row.owner_without_login.as_deref()?);
+        let words = format!("it belongs to role {owner}, which lacks LOGIN");
+        let evidence = evidence.fact("refused_owners", 1.0, words);
+        Some(evidence.name("role", owner))
+    };
+    workless(view).filter_map(refused).collect()
 }
 
 /// The longest time until each subscription has had a worker: before 16 a server starts one in each

@@ -12,7 +12,7 @@ use crate::views::{Background, Collation, Sender};
 use crate::window::NodeWindow;
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 13] = [
+pub(super) const CAUSES: [Cause; 15] = [
     Cause::TimelineDiverged,
     Cause::RoleRefused,
     Cause::NoFreeWalsender,
@@ -22,6 +22,8 @@ pub(super) const CAUSES: [Cause; 13] = [
     Cause::ColumnsMissing,
     Cause::NoFreeWorker,
     Cause::SubscriptionRefused,
+    Cause::OwnerRefused,
+    Cause::NoUpstream,
     Cause::ApplyStopped,
     Cause::ConfirmsNothing,
     Cause::ChecksumFailures,
@@ -384,6 +386,32 @@ const CASES: [(&str, Change, Cause, &str, &str); 24] = [
         Cause::SubscriptionRefused,
         "one",
         "pg_hba.conf",
+    ),
+    (
+        "owner",
+        |s| {
+            workless(s, 0);
+            let rows = s.one.samples.iter_mut();
+            rows.for_each(|it| {
+                it.subscriptions[0].owner_without_login = Some("Shop".to_owned());
+            });
+        },
+        Cause::OwnerRefused,
+        "one",
+        "on one: ALTER ROLE \"Shop\" LOGIN;",
+    ),
+    (
+        "no upstream",
+        |s| {
+            let nowhere = Source {
+                streams: Some(false),
+                ..Source::default()
+            };
+            unfed(s, nowhere);
+        },
+        Cause::NoUpstream,
+        "standby",
+        "on standby: ALTER SYSTEM SET primary_conninfo = '...';",
     ),
     (
         "refused before",

@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     title: "tables were renamed at one end, or dropped on the publisher and made anew: {renamed}",
     signal: renamed,
     remedies: &[
-        "ask who changed {upstream}, or compare the rows of {compared}: if a table was dropped and made anew, \
+        "ask who changed {upstream} or {server}, or compare the rows of {compared}: if a table was dropped and made anew, \
          to rename the subscriber's would put rows of two tables together",
         "on {server}: {rename} if it was renamed: the worker then goes on by itself",
         "on {server}: {anew} ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; if it was dropped and made \
@@ -117,7 +117,9 @@ fn statement(it: &Renamed) -> Option<String> {
 
 fn renamed(view: &View<'_>) -> Vec<Evidence> {
     let found = view.links.iter().filter_map(|link: &Link<'_>| {
-        let Difference { renamed, .. } = difference(view, link).ok()?;
+        let Difference {
+            renamed, unmade, ..
+        } = difference(view, link).ok()?;
         let first = renamed.first()?;
         let words = renamed
             .iter()
@@ -129,7 +131,9 @@ fn renamed(view: &View<'_>) -> Vec<Evidence> {
         let pairs: Vec<String> = pairs.collect();
         let made: Vec<String> = renamed.iter().filter_map(anew).collect();
         let statements: Vec<String> = renamed.iter().filter_map(statement).collect();
-        let evidence = Evidence::of(link, 1.0)
+        // The worker may fail for a table that is not there at all.
+        let explains = if unmade.is_empty() { 1.0 } else { 0.5 };
+        let evidence = Evidence::of(link, explains)
             .severity(by_worker(link))
             .fact("renamed_tables", renamed.len() as f64, some(&words))
             .name("renamed", some(&words))

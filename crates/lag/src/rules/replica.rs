@@ -63,6 +63,7 @@ pub(super) fn of(found: &ReplicaFound<'_, '_>, explains: f64) -> Evidence {
     evidence = evidence
         .severity(severity)
         .name("node", &found.node.name)
+        .name("target", &found.node.target)
         .name("slot", &found.replica.slot)
         .name("replica", &found.replica.name);
     match found.replica.applied_lsn {

@@ -170,3 +170,45 @@ fn a_consumer_that_flushes_on_a_timer_is_not_slow_while_it_writes_all() {
         assert_eq!(first(&found), cause, "{}: {:?}", consumer.name, found.links);
     }
 }
+
+/// A primary to which pg_receivewal is connected, whose flush is at the beginning of a segment. Its replies, by
+/// the sample of each, tell what it has written.
+fn receiving(replies: &[u64], stores: f64) -> Diagnosis {
+    let mut scene = Scene::healthy();
+    for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+        let replied = replies.iter().copied().rfind(|at| *at <= index);
+        let told = replied.map_or(START - 1, |at| {
+            START - 1 + ((at * STEP) as f64 * stores) as u64
+        });
+        let mut receiver = crate::rules::scene::sender(13, "pg_receivewal", START + index * STEP);
+        (receiver.write_lsn, receiver.flush_lsn) = (lsn(told), lsn(START / 2));
+        receiver.replay_lsn = None;
+        receiver.replied_us = Some(replied.map_or(7, |at| 1_000_000 + at as i64));
+        sample.senders.push(receiver);
+        let mut slot = crate::rules::scene::slot("recv", "physical", 13, START / 2);
+        slot.database = None;
+        sample.slots.push(slot);
+    }
+    diagnose(&Window::new(vec![
+        scene.primary,
+        scene.standby,
+        scene.one,
+        scene.two,
+    ]))
+}
+
+#[test]
+fn what_only_receives_wal_is_judged_by_what_it_has_written_when_it_replies() {
+    let found = receiving(&[10, 30], 1.0);
+    assert!(
+        found.healthy,
+        "{:?} {:?} {:?}",
+        found.unknown, found.links, found.findings
+    );
+    let found = receiving(&[10, 20, 30, 40], 0.2);
+    assert!(found.has_lag(), "{:?}", found.links);
+    let found = receiving(&[], 1.0);
+    assert!(!found.has_lag() && !found.healthy, "{:?}", found.links);
+    let has_none = |it: &String| it.starts_with("pg_receivewal has not replied in this window");
+    assert!(found.unknown.iter().any(has_none), "{:?}", found.unknown);
+}

@@ -1,10 +1,10 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, lock, logical,
-    machine, partitions, paused, primaries, published, receive, refused, relay, renamed, replay,
-    replica, ring, server, spool_full, standing, synchronised, synchronous, unarchived, unasked,
-    unconfirmed, unfed, unsuitable,
+    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, left, lists, lock,
+    logical, machine, partitions, paused, primaries, published, receive, refused, relay, renamed,
+    replay, replica, ring, server, spool_full, standing, synchronised, synchronous, unarchived,
+    unasked, unconfirmed, unfed, unmade, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -194,6 +194,7 @@ pub const RULES: &[Rule] = &[
     },
     unfed::REMOVED,
     unfed::ELSEWHERE,
+    unfed::NOWHERE,
     Rule {
         cause: Cause::TimelineDiverged,
         title: "the standby's history is not that of {upstream}",
@@ -376,6 +377,8 @@ pub const RULES: &[Rule] = &[
         ],
     },
     renamed::RULE,
+    unmade::RULE,
+    lists::RULE,
     partitions::RULE,
     Rule {
         cause: Cause::ColumnsMissing,
@@ -409,6 +412,7 @@ pub const RULES: &[Rule] = &[
              the role in the subscription's connection string needs LOGIN and REPLICATION on {upstream}",
         ],
     },
+    refused::OWNER,
     Rule {
         cause: Cause::ApplyStopped,
         title: "the subscription does not apply",
@@ -457,7 +461,6 @@ pub const RULES: &[Rule] = &[
         title: "published tables are not followed",
         signal: published::unfollowed,
         remedies: &[
-            "on {server}: make {unmade} first, as on the publisher: the next remedy fails without that",
             "on {server}: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies {tables} and \
              follows them. They must be there and empty: a row that is there already doubles, or makes the \
              copy fail for ever",
@@ -584,14 +587,15 @@ pub const RULES: &[Rule] = &[
         signal: replica::stopped,
         remedies: &[
             "repair what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
-             lockstep replica resume {blocked}",
+             lockstep replica resume {blocked} --target '{target}'",
             "let the sessions that the error names end their transactions on {node}; replica {waiting} then \
              goes on by itself. SELECT pg_terminate_backend(PID) ends one, and what it wrote is lost",
             "let the process of replica {connecting} reach the server that the error names: network, \
              password, pg_hba.conf, a free walsender; it goes on by itself",
             "do what the error says for replica {ended}; of a slot with a gap: lockstep replica drop \
              {ended}, and create it again",
-            "start its process again: lockstep replica run {away}, or the unit lockstep-replica",
+            "start its process again: lockstep replica run {away} --target '{target}', or the unit \
+             lockstep-replica",
         ],
     },
     Rule {
@@ -599,8 +603,9 @@ pub const RULES: &[Rule] = &[
         title: "the replica is paused",
         signal: replica::paused,
         remedies: &[
-            "lockstep replica resume {replica}, on the database of {node}; until then its slot keeps WAL",
-            "start its process as well: lockstep replica run {away}, or the unit lockstep-replica",
+            "lockstep replica resume {replica} --target '{target}'; until then its slot keeps WAL",
+            "start its process as well: lockstep replica run {away} --target '{target}', or the unit \
+             lockstep-replica",
         ],
     },
     Rule {
@@ -608,9 +613,10 @@ pub const RULES: &[Rule] = &[
         title: "no process works on the replica",
         signal: replica::not_running,
         remedies: &[
-            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it ended",
+            "start it: lockstep replica run {away} --target '{target}', or the unit lockstep-replica; its log says \
+             why it ended",
             "run lockstep replica create {uncopied} again: it goes on where it was",
-            "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
+            "lockstep replica drop {unneeded} --target '{target}'; if nobody needs it: until then its slot keeps WAL",
         ],
     },
     spool_full::RULE,
@@ -640,9 +646,10 @@ pub const RULES: &[Rule] = &[
         title: "the replica lacked rows that its source changed",
         signal: replica::missing_rows,
         remedies: &[
-            "lockstep replica verify {replica} names the rows that differ; lockstep replica status \
-             {replica} says in which tables rows were missing",
-            "lockstep replica drop {replica}, and create it again; let nobody else write to its tables",
+            "lockstep replica verify {replica} --target '{target}'; it names the rows that differ, and lockstep \
+             replica status says in which tables rows were missing",
+            "lockstep replica drop {replica} --target '{target}'; and create it again; let nobody else write to its \
+             tables",
         ],
     },
     Rule {
@@ -650,9 +657,9 @@ pub const RULES: &[Rule] = &[
         title: "the replica lacks tables or objects of its source",
         signal: replica::incomplete,
         remedies: &[
-            "do what the evidence names (lockstep replica status {replica} prints the commands for what the \
-             copy could not make); for other tables: lockstep replica drop {replica}, and create it again, so \
-             that it copies them",
+            "do what the evidence names (lockstep replica status {replica} --target '{target}' prints the commands \
+             for what the copy could not make); for other tables: lockstep replica drop {replica}, and create it \
+             again, so that it copies them",
         ],
     },
     Rule {
@@ -774,6 +781,7 @@ pub const RULES: &[Rule] = &[
             "limit transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
         ],
     },
+    left::RULE,
     machine::CHECKSUMS,
     machine::COLLATIONS,
     Rule {

@@ -423,7 +423,8 @@ fn every_cause_has_one_rule_and_a_case() {
     let elsewhere = elsewhere.chain([Cause::InitialSyncBlocked, Cause::TableRenamed]);
     let elsewhere = elsewhere.chain([Cause::ConnectionLost, Cause::SlotUnsuitable]);
     let elsewhere = elsewhere.chain([Cause::PartitionRootDiffers, Cause::TableFollowedTwice]);
-    let elsewhere = elsewhere.chain([Cause::TablesUnlogged]);
+    let elsewhere = elsewhere.chain([Cause::TablesUnlogged, Cause::ProbeLeft]);
+    let elsewhere = elsewhere.chain([Cause::TableMissing, Cause::ColumnListsDiffer]);
     let elsewhere = elsewhere.chain(super::unasked_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::refused_tests::CAUSES);
     let elsewhere = elsewhere.chain(super::remedy_tests::CAUSES);

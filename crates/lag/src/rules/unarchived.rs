@@ -3,6 +3,7 @@
 
 use lockstep_service::words::figures::{bytes, counted, seconds};
 
+use super::server::archiver_failing;
 use super::{Cause, Evidence, Rule, Severity, View};
 
 /// The rule.
@@ -70,6 +71,13 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
         {
             let words = format!("the last segment was archived {} ago", seconds(age));
             evidence = evidence.fact("archived_age_ms", age, words);
+        }
+        // A segment that is ended sooner is not archived either.
+        if archiver_failing(view)
+            .iter()
+            .any(|it| it.at == upstream.name)
+        {
+            return Some(evidence);
         }
         Some(match severity {
             Severity::Note => evidence.name("bounded_s", format!("{timeout:.0}")),

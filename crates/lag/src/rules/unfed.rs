@@ -54,6 +54,17 @@ pub(super) const ELSEWHERE: Rule = Rule {
     ],
 };
 
+/// The rule of a standby that nothing is to come to.
+pub(super) const NOWHERE: Rule = Rule {
+    cause: Cause::NoUpstream,
+    title: "the standby has no upstream: primary_conninfo and restore_command are empty",
+    signal: nowhere,
+    remedies: &[
+        "on {node}: ALTER SYSTEM SET primary_conninfo = '...'; SELECT pg_reload_conf(); with host and port of \
+         {upstream}, and a role with REPLICATION: it then streams by itself",
+    ],
+};
+
 /// The rule of a `restore_command` that gets nothing.
 pub(super) const FAILS: Rule = Rule {
     cause: Cause::RestoreFails,
@@ -190,6 +201,16 @@ pub(super) fn elsewhere(view: &View<'_>) -> Vec<Evidence> {
     unfed(view)
         .chain(fed_by_itself(view))
         .filter_map(leads)
+        .collect()
+}
+
+/// The standby names no server and no archive.
+fn nowhere(view: &View<'_>) -> Vec<Evidence> {
+    let found = unfed(view).filter(|(_, _, source, _)| source.streams == Some(false));
+    let found = found.filter(|(_, _, source, _)| !source.restores);
+    let words = "primary_conninfo and restore_command are empty";
+    found
+        .map(|(_, _, _, evidence)| evidence.fact("absent_upstreams", 1.0, words))
         .collect()
 }
 

@@ -1,5 +1,6 @@
 //! Situations in which nothing is wrong, however they look: doctor must find no cause and no lag.
 
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lockstep_bench::fault::stage::Which;
@@ -13,6 +14,7 @@ pub struct Lasting {
     writers: Vec<Writer>,
     undo: Vec<(Which, &'static str)>,
     cascaded: Option<Server>,
+    receiver: Option<Receiver>,
     /// The standby's clock is another one.
     is_faked: bool,
 }
@@ -34,7 +36,7 @@ type Begin = fn(&Lab, &mut Stage) -> Lasting;
 type Situation = (&'static str, Begin);
 
 /// Situations in which nothing is wrong.
-pub const SITUATIONS: [Situation; 11] = [
+pub const SITUATIONS: [Situation; 12] = [
     ("idle", |_, _| Lasting::default()),
     ("some load", |_, stage| trickled(stage)),
     ("bulk load", |_, stage| {
@@ -58,6 +60,7 @@ pub const SITUATIONS: [Situation; 11] = [
     }),
     ("initial copy", |_, stage| copying(stage)),
     ("cascade", cascaded),
+    ("pg_receivewal", received),
     ("other time zones", |_, stage| {
         zones(stage, "'Asia/Kathmandu'", "'America/St_Johns'");
         let mut lasting = trickled(stage);
@@ -176,6 +179,42 @@ fn cascaded(lab: &Lab, stage: &mut Stage) -> Lasting {
     }
 }
 
+/// A program that only receives WAL; killed when this is dropped.
+struct Receiver(Child);
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Such a program without `--synchronous`, which has told that it has all there is.
+fn received(lab: &Lab, stage: &mut Stage) -> Lasting {
+    let folder = lab.folder().join("received");
+    std::fs::create_dir_all(&folder).unwrap();
+    let child = Command::new(lab.package().program("pg_receivewal"))
+        .args(["-d", &stage.primary.conninfo(SUPERUSER)])
+        .arg("-D")
+        .arg(&folder)
+        .args(["--status-interval", "1"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let all = "SELECT (write_lsn = pg_current_wal_flush_lsn() AND flush_lsn < write_lsn)::text \
+               FROM pg_stat_replication WHERE application_name = 'pg_receivewal'";
+    stage
+        .primary
+        .await_event("have a receiver", PATIENCE, |primary| {
+            Ok(primary.query_text(all)?.as_deref() == Some("true"))
+        })
+        .unwrap();
+    Lasting {
+        receiver: Some(Receiver(child)),
+        ..Lasting::default()
+    }
+}
+
 impl Lasting {
     /// Further nodes that doctor is told of.
     pub fn others(&self) -> Vec<[String; 2]> {
@@ -185,6 +224,7 @@ impl Lasting {
 
     pub fn end(self, stage: &mut Stage) {
         drop(self.writers);
+        drop(self.receiver);
         for (which, sql) in self.undo {
             let server = stage.server(which);
             server.execute(sql).unwrap();

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, GENERATED_COLUMN, NO_ROLE, RENAMED_COLUMN, SUBSCRIBER_NETWORK,
+    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, RENAMED_COLUMN,
+    SUBSCRIBER_NETWORK,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
@@ -116,7 +117,30 @@ fn of_tables(fault: &Fault) -> Option<Question> {
         ),
         Cause::TableRenamed => once("renamed_tables"),
         Cause::NoReplicaIdentity => once("unidentified_tables"),
-        Cause::ColumnsMissing if fault.name == RENAMED_COLUMN => once("missing_columns"),
+        Cause::ColumnsMissing if [RENAMED_COLUMN, COPY_LACKS_COLUMN].contains(&fault.name) => {
+            once("missing_columns")
+        }
+        Cause::TableMissing => once("unmade_tables"),
+        Cause::TableFollowedTwice => once("tables_followed_twice"),
+        Cause::OwnerRefused => of(
+            "refused_owners",
+            Kind::Between,
+            Which::Second,
+            "SELECT count(*) FROM pg_roles WHERE rolname = 'keeper' AND NOT rolcanlogin",
+        ),
+        Cause::ColumnListsDiffer => of(
+            "differing_lists",
+            Kind::Between,
+            Which::Primary,
+            "SELECT count(*) FROM pg_publication WHERE pubname LIKE 'lists%'",
+        ),
+        Cause::ProbeLeft => of(
+            "left_tables",
+            Kind::Between,
+            Which::Primary,
+            "SELECT count(*) FROM pg_tables WHERE schemaname = 'lockstep_probe'",
+        ),
+        Cause::ReplicaRowsMissing => once("missing_rows"),
         Cause::ColumnsMissing if fault.name == GENERATED_COLUMN => of(
             "generated_columns",
             Kind::Between,
@@ -170,6 +194,49 @@ fn of_standby(fault: &Fault) -> Option<Question> {
             Kind::Share,
             Which::Standby,
             "SELECT count(written_lsn) = 0 FROM pg_stat_wal_receiver",
+        ),
+        Cause::SlotTaken => of("taken_slots", Kind::Between, Which::Primary, "SELECT 1"),
+        Cause::NoUpstream => of(
+            "absent_upstreams",
+            Kind::Between,
+            Which::Primary,
+            "SELECT 1",
+        ),
+        Cause::NoWayToPrimary => of(
+            "standbys_in_ring",
+            Kind::Between,
+            Which::Primary,
+            "SELECT 2",
+        ),
+        Cause::TwoPrimaries | Cause::TimelineDiverged => of(
+            "timeline",
+            Kind::Between,
+            Which::Primary,
+            "SELECT timeline_id + 1 FROM pg_control_checkpoint()",
+        ),
+        Cause::UpstreamNotAsked => of(
+            "streaming_share",
+            Kind::Share,
+            Which::Standby,
+            "SELECT count(written_lsn) > 0 FROM pg_stat_wal_receiver",
+        ),
+        Cause::RestoreFails => waits(
+            "asking_share",
+            Which::Standby,
+            "backend_type = 'startup'",
+            "wait_event IN ('RestoreCommand', 'RecoveryRetrieveRetryInterval')",
+        ),
+        Cause::RestoreSlow => waits(
+            "restoring_share",
+            Which::Standby,
+            "backend_type = 'startup'",
+            "wait_event = 'RestoreCommand'",
+        ),
+        Cause::NotArchivedYet => of(
+            "archived_age_ms",
+            Kind::Between,
+            Which::Primary,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - last_archived_time) FROM pg_stat_archiver",
         ),
         Cause::ReplayStarved => startup("queued_share", Kind::Queued, "pid"),
         Cause::ReplayAtCoreLimit => startup("startup_cpu_share", Kind::Ran, "pid"),
@@ -281,6 +348,17 @@ fn halted(cause: Cause) -> Option<Question> {
         Cause::NoFreeWorker | Cause::SubscriptionRefused => {
             behind("behind_bytes", "confirmed_flush_lsn", "second")
         }
+        Cause::RelayNotStreaming => of(
+            "not_streaming_share",
+            Kind::Share,
+            Which::Primary,
+            "SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%' AND active)",
+        ),
+        Cause::ReplicaPaused
+        | Cause::ReplicaStopped
+        | Cause::ReplicaNotRunning
+        | Cause::ReplicaSilent
+        | Cause::ReplicaHeld => behind("behind_bytes", "confirmed_flush_lsn", "lockstep%"),
         Cause::ConfirmsNothing => behind("retained_bytes", "restart_lsn", "etl"),
         Cause::ApplyStopped => behind("behind_bytes", "confirmed_flush_lsn", "second"),
         Cause::RetainedWalNearLimit | Cause::UnusedSlot => {

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER,
-    RENAMED_COLUMN, SUBSCRIPTION_LOST,
+    BEHIND_RELAY, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK,
+    REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -55,9 +55,7 @@ pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
 
 /// Asks doctor like [`examine`], and tells it of further nodes: an option and a conninfo of each.
 pub fn examine_with(stage: &Stage, others: &[[String; 2]], seconds: u32) -> (i32, Value) {
-    let relay = stage.relay_conninfo();
-    let relay = relay.map(|relay| ["--relay".to_owned(), relay]);
-    let others: Vec<[String; 2]> = others.iter().cloned().chain(relay).collect();
+    let others: Vec<[String; 2]> = others.iter().cloned().chain(stage.others()).collect();
     ask(&stage.conninfos(), &others, seconds)
 }
 
@@ -215,6 +213,29 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::ConfirmsNothing => Some(("slot", "etl")),
         // Its names take turns.
         Cause::ColumnsMissing if [RENAMED_COLUMN, GENERATED_COLUMN].contains(&fault.name) => None,
+        Cause::ColumnsMissing if fault.name == COPY_LACKS_COLUMN => {
+            Some(("columns", "w of public.copied"))
+        }
+        Cause::TableMissing => Some(("tables", "public.added")),
+        Cause::SlotTaken => Some(("other", "clone")),
+        Cause::TwoPrimaries => Some(("node", "rival")),
+        Cause::TimelineDiverged => Some(("node", "diverged")),
+        Cause::UpstreamNotAsked
+        | Cause::NoUpstream
+        | Cause::RestoreFails
+        | Cause::RestoreSlow
+        | Cause::NotArchivedYet => Some(("node", "standby")),
+        Cause::OwnerRefused => Some(("role", "keeper")),
+        Cause::ColumnListsDiffer => Some(("table", "public.listed")),
+        Cause::TableFollowedTwice => Some(("tables", "public.twice")),
+        Cause::ProbeLeft => Some(("node", "primary")),
+        Cause::RelayNotStreaming => Some(("relay", "relay")),
+        Cause::ReplicaPaused
+        | Cause::ReplicaStopped
+        | Cause::ReplicaNotRunning
+        | Cause::ReplicaSilent
+        | Cause::ReplicaHeld
+        | Cause::ReplicaRowsMissing => Some(("replica", "copied")),
         Cause::TablesUnlogged => Some(("tables", "public.keyed")),
         Cause::SlotUnsuitable => Some(("spare", "second_pgoutput")),
         Cause::PartitionRootDiffers => Some(("publication", "extra")),
@@ -259,7 +280,13 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
     if wrong.is_none() {
         wrong = disagreement(quoted, &measured);
     }
-    let (lags, off) = probing.end().compare(&without_copies(&json), fault.seconds);
+    let mut shown = without_copies(&json);
+    if fault.name == NOT_ARCHIVED {
+        // Its lag is that behind the archive, which has no more.
+        let links = shown["links"].as_array_mut().unwrap();
+        links.retain(|link| link["replica"] != "standby");
+    }
+    let (lags, off) = probing.end().compare(&shown, fault.seconds);
     let wrong = wrong.or(off.map(|off| format!("{off}: {}", brief(&json))));
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
         println!("{}: {measured:?} {}", fault.name, brief(&json));

@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, GENERATED_COLUMN, NO_ROLE, PREPARED_LOCK, PUBLICATION_DROPPED,
-    REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST,
-    TABLE_ANEW,
+    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED,
+    PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
+    SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
+use lockstep_lag::rules::Severity;
 use serde_json::Value;
 
-use super::{brief, causes, examine};
+use super::{brief, examine};
 
 /// How a fault's remedy is tried.
 #[derive(Clone, Copy)]
@@ -277,6 +278,100 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::Not("which key the table is to have is a person's choice"),
     ),
     (
+        "standby's slot taken by a clone",
+        Tried::Done("primary_slot_name = ''", None),
+    ),
+    (
+        "second primary",
+        Tried::Not("which of both is to go on is a person's choice"),
+    ),
+    (
+        "standby of another timeline",
+        Tried::Not("what only one of both has is a person's choice"),
+    ),
+    (
+        "standbys that follow each other",
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "upstream that is not asked",
+        Tried::Not("doctor has to be told of that server"),
+    ),
+    (
+        "middle of a cascade down",
+        Tried::Not("that server has to be started"),
+    ),
+    (
+        "paused replay above a standby",
+        Tried::Done("pg_wal_replay_resume", None),
+    ),
+    (
+        "standby without an upstream",
+        Tried::Done("ALTER SYSTEM SET primary_conninfo", None),
+    ),
+    (
+        "archive that gives nothing",
+        Tried::Done("restore_command = ", None),
+    ),
+    (
+        "archive slower than the WAL",
+        Tried::Not("another command has to be installed"),
+    ),
+    (NOT_ARCHIVED, Tried::Done("archive_timeout = '60s'", None)),
+    (
+        "archiver that hangs",
+        Tried::Not("its command is looked at first"),
+    ),
+    (
+        "unused slot that keeps rows",
+        Tried::Done("pg_drop_replication_slot", None),
+    ),
+    (COPY_LACKS_COLUMN, Tried::Done("ADD COLUMN", None)),
+    (
+        "subscription's owner may not log in",
+        Tried::Done("LOGIN", None),
+    ),
+    (
+        "column lists that differ",
+        Tried::All(&["ALTER PUBLICATION", "DROP SUBSCRIPTION"]),
+    ),
+    (
+        "table followed twice",
+        Tried::Not("which of both is to follow it is a person's choice"),
+    ),
+    (
+        "measurement that was killed",
+        Tried::All(&["CASCADE; unless", "CASCADE; after"]),
+    ),
+    (
+        "relay's slot dropped",
+        Tried::Not("its subscriptions have to be made again"),
+    ),
+    (
+        "replica paused",
+        Tried::Done("lockstep replica resume", None),
+    ),
+    (
+        "replica stopped by a row",
+        Tried::Not("which of two rows is right is a person's choice"),
+    ),
+    (
+        "replica's process killed",
+        Tried::Not("a unit or a person's terminal runs it"),
+    ),
+    (
+        "replica's process frozen",
+        Tried::Not("its process is looked at first"),
+    ),
+    (
+        "replica held by verify",
+        Tried::Done("pg_terminate_backend", None),
+    ),
+    (
+        "replica that lacks rows",
+        Tried::Not("it has to be copied again"),
+    ),
+    (
         "transactions spilled to disk",
         Tried::Not("how much memory there is for it is a person's choice"),
     ),
@@ -363,10 +458,11 @@ fn still_there(stage: &Stage, fault: &Fault) -> Option<String> {
     let mut seen = String::new();
     for _ in 0..LOOKS {
         let (_, json) = examine(stage, 2);
-        if !causes(&json)
-            .iter()
-            .any(|cause| cause == fault.cause().id())
-        {
+        // What is left of it may be no more than a note.
+        let mut findings = json["findings"].as_array().unwrap().iter();
+        let is_note =
+            |found: &Value| found["severity"] == "note" && fault.severity != Severity::Note;
+        if !findings.any(|found| found["cause"] == fault.cause().id() && !is_note(found)) {
             return None;
         }
         seen = brief(&json);
@@ -386,15 +482,25 @@ pub struct Pasted {
 }
 
 impl Pasted {
-    /// Reads `on PLACE[, in database D]: STATEMENT; STATEMENT; words`.
+    /// Reads `on PLACE[, in database D]: STATEMENT; STATEMENT; words`, or `lockstep COMMAND; words`.
     pub fn of(remedy: &str) -> Self {
+        if remedy.starts_with("lockstep ") {
+            let command = remedy.split(';').next().unwrap();
+            return Self {
+                place: String::new(),
+                database: None,
+                is_command: true,
+                statements: vec![command.to_owned()],
+                restart: false,
+            };
+        }
         let (place, rest) = remedy.split_once(": ").unwrap();
         let (machine, place) = match place.strip_prefix("on the machine of ") {
             Some(place) => (true, place),
             None => (false, place.strip_prefix("on ").unwrap()),
         };
         let (place, database) = match place.split_once(", in database ") {
-            Some((place, database)) => (place, Some(database.to_owned())),
+            Some((place, database)) => (place, Some(plain(database))),
             None => (place, None),
         };
         let piece = |piece: &str| piece.trim().trim_start_matches("and then ").to_owned();
@@ -423,11 +529,20 @@ impl Pasted {
         }
     }
 
+    /// The server, which a fault may have added.
+    fn server<'s>(&self, stage: &'s Stage) -> &'s Server {
+        let server = stage.named(&self.place);
+        server.unwrap_or_else(|| panic!("no node is called {}", self.place))
+    }
+
     fn paste(&self, stage: &mut Stage) {
-        let which = self.which();
         if self.is_command {
+            let program = std::path::Path::new(env!("CARGO_BIN_EXE_lockstep"));
+            let folders = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
             for command in &self.statements {
-                let done = Command::new("sh").args(["-c", command]).status().unwrap();
+                let mut shell = Command::new("sh");
+                shell.env("PATH", &folders).env("PGUSER", SUPERUSER);
+                let done = shell.args(["-c", command]).status().unwrap();
                 assert!(done.success(), "{command}");
             }
             return;
@@ -444,9 +559,9 @@ impl Pasted {
             false => sql.replace("'...'", &connection),
         };
         let filled: Vec<String> = self.statements.iter().map(fill).collect();
-        self.execute(stage.server(which), &filled);
+        self.execute(self.server(stage), &filled);
         if self.restart {
-            stage.restart(which).unwrap();
+            stage.restart(self.which()).unwrap();
         }
     }
 
@@ -473,9 +588,15 @@ impl Pasted {
         let mut statements: Vec<String> = set.collect();
         if !statements.is_empty() {
             statements.push("SELECT pg_reload_conf()".to_owned());
-            self.execute(stage.server(self.which()), &statements);
+            self.execute(self.server(stage), &statements);
         }
     }
+}
+
+/// A name that may be quoted.
+fn plain(name: &str) -> String {
+    let inner = name.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))
 }
 
 /// What gets back from an archive what a server's `archive_command` has put there.

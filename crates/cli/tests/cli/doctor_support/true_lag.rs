@@ -207,6 +207,11 @@ impl Probed {
             let Some([least, most]) = lags.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]) else {
                 continue;
             };
+            // Behind another standby the lag is that behind the primary.
+            let link = match &link["behind_primary"] {
+                all if all.is_object() => all,
+                _ => link,
+            };
             let said_ms = link["lag_ms"].as_f64().unwrap();
             let [is_least, is_most] =
                 ["lag_is_least", "lag_is_most"].map(|name| link[name] == true);

@@ -66,7 +66,11 @@ pub const CHECKS: &[Check] = &[
         who: ANYBODY,
         proves: "no page was read with a wrong checksum, and text is compared as when its indexes were made",
         needs: &[Part::Totals],
-        causes: &[Cause::ChecksumFailures, Cause::CollationVersion],
+        causes: &[
+            Cause::ChecksumFailures,
+            Cause::CollationVersion,
+            Cause::ProbeLeft,
+        ],
         holds: super::has_data,
     },
     Check {
@@ -143,6 +147,7 @@ pub const CHECKS: &[Check] = &[
             Cause::SlotMissing,
             Cause::WalRemoved,
             Cause::UpstreamElsewhere,
+            Cause::NoUpstream,
             Cause::TimelineDiverged,
             Cause::RoleRefused,
             Cause::NoFreeWalsender,
@@ -226,6 +231,7 @@ pub const CHECKS: &[Check] = &[
             Cause::SlotUnsuitable,
             Cause::SubscriptionSlotMissing,
             Cause::SubscriptionRefused,
+            Cause::OwnerRefused,
             Cause::NoFreeWorker,
             Cause::NoFreeWalsender,
             Cause::ColumnsMissing,
@@ -252,6 +258,8 @@ pub const CHECKS: &[Check] = &[
         causes: &[
             Cause::PublicationMissing,
             Cause::TableRenamed,
+            Cause::TableMissing,
+            Cause::ColumnListsDiffer,
             Cause::PartitionRootDiffers,
             Cause::TablesNotPublished,
             Cause::TablesNotFollowed,
