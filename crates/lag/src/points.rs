@@ -62,8 +62,8 @@ fn longest_silence(upstream: &NodeWindow) -> Duration {
 }
 
 /// Leaves only the moments that somebody knows of: of a consumer that [replies as it
-/// likes](Link::replies_freely) those at which a reply has come, those since when it should have come, and those at
-/// which it had told before that it has all.
+/// likes](Link::replies_freely) those at which a reply has come, those since when it should have come, and
+/// those at which it had told before that it has all.
 fn keep_told(link: &Link<'_>, points: &mut Vec<Point>) {
     if !link.replies_freely() {
         return;

@@ -320,8 +320,8 @@ pub(super) fn role(view: &View<'_>) -> Vec<Evidence> {
     standbys.chain(subscriptions).collect()
 }
 
-/// The role that a subscription belongs to may not log in: its worker, which works as that role, ends before it
-/// connects.
+/// The role that a subscription belongs to may not log in: its worker, which works as that role, ends before
+/// it connects.
 fn owner(view: &View<'_>) -> Vec<Evidence> {
     let refused = |(_, _, row, evidence): (_, _, &Subscription, Evidence)| {
         let owner = identifier(row.owner_without_login.as_deref()?);

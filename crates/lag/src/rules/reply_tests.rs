@@ -171,8 +171,8 @@ fn a_consumer_that_flushes_on_a_timer_is_not_slow_while_it_writes_all() {
     }
 }
 
-/// A primary to which pg_receivewal is connected, whose flush is at the beginning of a segment. Its replies, by
-/// the sample of each, tell what it has written.
+/// A primary to which pg_receivewal is connected, whose flush is at the beginning of a segment. Its replies,
+/// by the sample of each, tell what it has written.
 fn receiving(replies: &[u64], stores: f64) -> Diagnosis {
     let mut scene = Scene::healthy();
     for (index, sample) in (0..).zip(&mut scene.primary.samples) {
