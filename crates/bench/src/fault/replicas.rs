@@ -1,6 +1,6 @@
 //! Faults of a replica of Lockstep: of a database of the primary, on a server of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
@@ -60,7 +60,7 @@ fn start(lab: &Lab, mut command: Command) -> Result<Running> {
     Ok(Running(lab.launcher().spawn(command, Side::Standby)?))
 }
 
-fn run(lab: &Lab, program: &PathBuf, target: &str) -> Result<Running> {
+fn run(lab: &Lab, program: &Path, target: &str) -> Result<Running> {
     let mut command = lab.launcher().command_as_ourselves(program);
     command.args(["replica", "run", NAME, "--target", target]);
     start(lab, command)

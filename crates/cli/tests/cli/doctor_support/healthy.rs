@@ -193,11 +193,13 @@ impl Drop for Receiver {
 fn received(lab: &Lab, stage: &mut Stage) -> Lasting {
     let folder = lab.folder().join("received");
     std::fs::create_dir_all(&folder).unwrap();
+    let slot = "SELECT pg_create_physical_replication_slot('received', true)";
+    stage.primary.execute(slot).unwrap();
     let child = Command::new(lab.package().program("pg_receivewal"))
         .args(["-d", &stage.primary.conninfo(SUPERUSER)])
         .arg("-D")
         .arg(&folder)
-        .args(["--status-interval", "1"])
+        .args(["--slot", "received", "--status-interval", "1"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -211,6 +213,13 @@ fn received(lab: &Lab, stage: &mut Stage) -> Lasting {
         .unwrap();
     Lasting {
         receiver: Some(Receiver(child)),
+        undo: vec![(
+            Which::Primary,
+            "DO $$ BEGIN FOR tenth IN 1..600 LOOP \
+               EXIT WHEN NOT (SELECT active FROM pg_replication_slots WHERE slot_name = 'received'); \
+               PERFORM pg_sleep(0.1); \
+             END LOOP; PERFORM pg_drop_replication_slot('received'); END $$",
+        )],
         ..Lasting::default()
     }
 }
