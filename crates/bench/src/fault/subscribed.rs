@@ -113,8 +113,10 @@ pub(super) fn probe(lab: &Lab, stage: &mut Stage, _: Strength) -> Result<Injecte
     command.args([
         "doctor",
         "--probe",
+        "--commits",
+        "1000",
         "--seconds",
-        "60",
+        "1",
         "--primary",
         &primary,
     ]);
