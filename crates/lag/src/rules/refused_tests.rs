@@ -183,7 +183,7 @@ pub(super) fn unconfirmed(scene: &mut Scene, replies: i64, silent_ms: Option<f64
 }
 
 /// A case: its name, a change to a healthy scene, the cause, where it is found, and a piece of a remedy.
-const CASES: [(&str, Change, Cause, &str, &str); 24] = [
+const CASES: [(&str, Change, Cause, &str, &str); 26] = [
     (
         "role",
         |s| role(s, "a b"),
