@@ -102,6 +102,8 @@ pub(super) fn unarchived(lab: &Lab, stage: &mut Stage, strength: Strength) -> Re
     let mut injected = Injected::default();
     prepare(lab, stage, &mut injected)?;
     await_restored(stage)?;
+    // Nobody uses its slot.
+    super::upstream::drop_slot(stage, &mut injected)?;
     stage.primary.execute("INSERT INTO t (v) VALUES ('late')")?;
     if strength == Strength::Strong {
         write(stage, &mut injected, PUBLISHED, 300)?;

@@ -129,6 +129,9 @@ pub const PUBLICATION_DROPPED: &str = "publication dropped";
 /// What a standby that restores from an archive cannot have yet.
 pub const NOT_ARCHIVED: &str = "transactions that are not archived yet";
 
+/// The archiver whose command does not end.
+pub const HANGING_ARCHIVER: &str = "archiver that hangs";
+
 /// The column for want of which a table is not copied.
 pub const COPY_LACKS_COLUMN: &str = "initial copy without a column";
 
@@ -530,7 +533,7 @@ pub const FAULTS: &[Fault] = &[
         archives::unarchived,
     )),
     risky(fault(
-        "archiver that hangs",
+        HANGING_ARCHIVER,
         Cause::ArchiverFailing,
         unseen::archiver_hangs,
     )),

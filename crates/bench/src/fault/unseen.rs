@@ -341,7 +341,7 @@ pub(super) fn slot_keeps_rows(_: &Lab, stage: &mut Stage, strength: Strength) ->
     ));
     let number = strength.choose(110_000, 130_000);
     stage.primary.execute(&format!(
-        "SET synchronous_commit = off; DO $$ BEGIN FOR i IN 1..{number} LOOP \
+        "DO $$ BEGIN FOR i IN 1..{number} LOOP \
            PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
     ))?;
     stage.calm()?;

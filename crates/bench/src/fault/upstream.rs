@@ -18,6 +18,13 @@ pub(super) fn elsewhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     Ok(injected)
 }
 
+/// Leads the standby past the slow link, to an address that is known, with some more words.
+fn past_the_link(stage: &mut Stage, injected: &mut Injected, words: &str) -> Result<()> {
+    let ports = [stage.standby_link.port(), stage.primary.port()];
+    let [old, new] = ports.map(|port| format!("port={port}"));
+    reconnect(stage, injected, &old, &format!("{new}{words}"))
+}
+
 /// Changes a word of the standby's `primary_conninfo` until the fault is healed.
 pub(super) fn reconnect(
     stage: &mut Stage,
@@ -53,6 +60,7 @@ pub(super) fn alter(
 /// The standby is to use a slot that is not there.
 pub(super) fn standby_slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
+    past_the_link(stage, &mut injected, "")?;
     alter(stage, &mut injected, "primary_slot_name", |_| {
         "gone".to_owned()
     })?;
@@ -82,25 +90,12 @@ pub(super) fn removed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     lab.account().own(&archive)?;
     let command = format!("cp %p {}/%f", archive.display());
     injected.set(stage, Which::Primary, "archive_command", &command)?;
-    let shown = |name: &str| -> Result<String> {
-        let value = stage.standby.query_text(&format!("SHOW {name}"))?;
-        Ok(value.unwrap_or_default())
-    };
-    let (slot, conninfo) = (shown("primary_slot_name")?, shown("primary_conninfo")?);
+    let conninfo = stage.standby.query_text("SHOW primary_conninfo")?;
+    let conninfo = conninfo.unwrap_or_default();
     let port = format!("port={}", stage.standby_link.port());
     reconnect(stage, &mut injected, &port, "port=1")?;
     alter(stage, &mut injected, "primary_slot_name", |_| String::new())?;
-    let released =
-        format!("SELECT (NOT active)::text FROM pg_replication_slots WHERE slot_name = '{slot}'");
-    await_true(stage, "release the standby's slot", &released)?;
-    stage
-        .primary
-        .execute(&format!("SELECT pg_drop_replication_slot('{slot}')"))?;
-    let again = format!(
-        "SELECT pg_create_physical_replication_slot('{slot}', true) \
-         WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
-    );
-    injected.undo.insert(0, (Which::Primary, again));
+    drop_slot(stage, &mut injected)?;
     let end = stage
         .standby
         .query_text("SELECT pg_last_wal_replay_lsn()::text")?;
@@ -132,6 +127,21 @@ pub(super) fn nowhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<
     Ok(injected)
 }
 
+/// Drops the standby's slot, which it uses no longer, until the fault is healed.
+pub(super) fn drop_slot(stage: &mut Stage, injected: &mut Injected) -> Result<()> {
+    const ITS: &str = "FROM pg_replication_slots WHERE slot_name = 'standby'";
+    let released = format!("SELECT (NOT active)::text {ITS}");
+    await_true(stage, "release the standby's slot", &released)?;
+    stage
+        .primary
+        .execute("SELECT pg_drop_replication_slot('standby')")?;
+    let again = format!(
+        "SELECT pg_create_physical_replication_slot('standby', true) WHERE NOT EXISTS (SELECT {ITS})"
+    );
+    injected.undo.insert(0, (Which::Primary, again));
+    Ok(())
+}
+
 /// The primary is started anew, and its standby waits for some seconds before it connects again.
 pub(super) fn restarted(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
@@ -145,15 +155,7 @@ pub(super) fn restarted(_: &Lab, stage: &mut Stage, strength: Strength) -> Resul
 /// The primary refuses the standby's connection for an option that it does not know.
 pub(super) fn refused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    // Past the slow link, at an address that is known.
-    let ports = [stage.standby_link.port(), stage.primary.port()];
-    let [old, new] = ports.map(|port| format!("port={port}"));
-    reconnect(
-        stage,
-        &mut injected,
-        &old,
-        &format!("{new} options=-cnonsense=1"),
-    )?;
+    past_the_link(stage, &mut injected, " options=-cnonsense=1")?;
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }

@@ -671,23 +671,6 @@ fn unlogged_tables_are_told_at_both_ends() {
 }
 
 #[test]
-fn a_table_that_the_subscriber_does_not_have_is_made_first() {
-    for (there, is_first) in [(&["t"][..], true), (&["t", "new"], false)] {
-        let mut scene = Scene::healthy();
-        tables(&mut scene.primary, |it| {
-            it.publications = [("p".to_owned(), names(&["t", "new"]))].into();
-        });
-        tables(&mut scene.one, |it| it.there = Some(names(there)));
-        let diagnosis = scene.diagnose();
-        let mut found = diagnosis.findings.iter();
-        let found = found.find(|it| it.at == "one").unwrap();
-        assert_eq!(found.cause, Cause::TablesNotFollowed);
-        let says = found.remedies[0].contains("make public.new first");
-        assert_eq!(says, is_first, "{:?}", found.remedies);
-    }
-}
-
-#[test]
 fn a_name_that_looks_like_a_gap_is_shown_as_it_is() {
     let mut scene = Scene::healthy();
     tables(&mut scene.one, |it| {

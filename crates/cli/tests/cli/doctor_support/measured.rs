@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, RENAMED_COLUMN,
-    SUBSCRIBER_NETWORK,
+    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE,
+    RENAMED_COLUMN, SUBSCRIBER_NETWORK,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
@@ -65,7 +65,7 @@ fn question(fault: &Fault) -> Question {
         .or_else(|| of_standby(fault))
         .or_else(|| of_subscriber(fault))
         .or_else(|| halted(cause))
-        .or_else(|| unseen(cause))
+        .or_else(|| unseen(fault))
         .unwrap_or_else(|| panic!("nothing is measured for {cause:?}"))
 }
 
@@ -218,7 +218,7 @@ fn of_standby(fault: &Fault) -> Option<Question> {
             "streaming_share",
             Kind::Share,
             Which::Standby,
-            "SELECT count(written_lsn) > 0 FROM pg_stat_wal_receiver",
+            "SELECT count(*) > 0 FROM pg_stat_wal_receiver WHERE status = 'streaming'",
         ),
         Cause::RestoreFails => waits(
             "asking_share",
@@ -383,8 +383,8 @@ fn halted(cause: Cause) -> Option<Question> {
 }
 
 /// What positions alone do not show, on the primary.
-fn unseen(cause: Cause) -> Option<Question> {
-    let (fact, kind, sql) = match cause {
+fn unseen(fault: &Fault) -> Option<Question> {
+    let (fact, kind, sql) = match fault.cause() {
         Cause::OtherDatabases => (
             "written_bytes",
             Kind::Growth,
@@ -446,6 +446,11 @@ fn unseen(cause: Cause) -> Option<Question> {
             Kind::Between,
             "SELECT 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
              FROM pg_stat_activity WHERE application_name = 'lockstep holder'",
+        ),
+        Cause::ArchiverFailing if fault.name == HANGING_ARCHIVER => (
+            "waiting_segments",
+            Kind::Between,
+            "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'",
         ),
         Cause::ArchiverFailing => (
             "archive_failures",

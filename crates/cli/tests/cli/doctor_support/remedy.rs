@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED,
-    PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN,
-    SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
+    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE,
+    NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER,
+    RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
@@ -319,7 +319,7 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (NOT_ARCHIVED, Tried::Done("archive_timeout = '60s'", None)),
     (
-        "archiver that hangs",
+        HANGING_ARCHIVER,
         Tried::Not("its command is looked at first"),
     ),
     (
