@@ -41,8 +41,8 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
     if newest.is_some_and(|newest| lacks(link, newest).is_none()) {
         points.clear();
     }
+    keep_told(link, &mut points);
     if link.kind == LinkKind::Logical {
-        keep_told(link, &mut points);
         add_doubts(link, &mut points);
     }
     points

@@ -132,6 +132,9 @@ pub const NOT_ARCHIVED: &str = "transactions that are not archived yet";
 /// The archiver whose command does not end.
 pub const HANGING_ARCHIVER: &str = "archiver that hangs";
 
+/// The slot for want of which a relay gets nothing.
+pub const RELAY_SLOT_DROPPED: &str = "relay's slot dropped";
+
 /// The column for want of which a table is not copied.
 pub const COPY_LACKS_COLUMN: &str = "initial copy without a column";
 
@@ -568,7 +571,7 @@ pub const FAULTS: &[Fault] = &[
         subscribed::probe,
     )),
     fault(
-        "relay's slot dropped",
+        RELAY_SLOT_DROPPED,
         Cause::RelayNotStreaming,
         behind::group_failed,
     ),

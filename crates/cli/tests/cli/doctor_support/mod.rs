@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
     BEHIND_RELAY, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK,
-    REFUSING_KEY, REFUSING_TRIGGER, RENAMED_COLUMN, SUBSCRIPTION_LOST,
+    REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -281,11 +281,14 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
         wrong = disagreement(quoted, &measured);
     }
     let mut shown = without_copies(&json);
-    if fault.name == NOT_ARCHIVED {
-        // Its lag is that behind the archive, which has no more.
-        let links = shown["links"].as_array_mut().unwrap();
-        links.retain(|link| link["replica"] != "standby");
-    }
+    // Its lag is that behind the archive or the relay, which has no more.
+    let fed_late = match fault.name {
+        NOT_ARCHIVED => "standby",
+        RELAY_SLOT_DROPPED => "second (behind)",
+        _ => "",
+    };
+    let links = shown["links"].as_array_mut().unwrap();
+    links.retain(|link| link["replica"] != fed_late);
     let (lags, off) = probing.end().compare(&shown, fault.seconds);
     let wrong = wrong.or(off.map(|off| format!("{off}: {}", brief(&json))));
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {

@@ -7,7 +7,7 @@ use std::process::Command;
 use lockstep_bench::fault::faults::{
     BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE,
     NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER,
-    RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
+    RELAY_SLOT_DROPPED, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
@@ -344,7 +344,7 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::All(&["CASCADE; unless", "CASCADE; after"]),
     ),
     (
-        "relay's slot dropped",
+        RELAY_SLOT_DROPPED,
         Tried::Not("its subscriptions have to be made again"),
     ),
     (
