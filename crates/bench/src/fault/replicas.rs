@@ -161,7 +161,7 @@ pub(super) fn stopped(lab: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     open(lab, stage)?;
     on_target(stage, "INSERT INTO goods VALUES (4, 'in the way')")?;
     write(stage, &mut injected, strength)?;
-    let stopped = "SELECT (error IS NOT NULL)::text FROM lockstep.replica";
+    let stopped = "SELECT (apply_error IS NOT NULL)::text FROM lockstep.replica";
     await_target(stage, "stop at a row", stopped)?;
     Ok(injected)
 }
