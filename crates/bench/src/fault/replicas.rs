@@ -166,7 +166,7 @@ pub(super) fn stopped(lab: &Lab, stage: &mut Stage, strength: Strength) -> Resul
     Ok(injected)
 }
 
-/// Its process was killed.
+/// The replica's process was killed.
 pub(super) fn killed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     open(lab, stage)?;
@@ -179,7 +179,7 @@ pub(super) fn killed(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result
     Ok(injected)
 }
 
-/// Its process is stopped, and wrote its state a minute ago.
+/// The replica's process is stopped, and wrote its state a minute ago.
 pub(super) fn silent(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     open(lab, stage)?;

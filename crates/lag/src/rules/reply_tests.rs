@@ -209,6 +209,6 @@ fn what_only_receives_wal_is_judged_by_what_it_has_written_when_it_replies() {
     assert!(found.has_lag(), "{:?}", found.links);
     let found = receiving(&[], 1.0);
     assert!(!found.has_lag() && !found.healthy, "{:?}", found.links);
-    let has_none = |it: &String| it.starts_with("pg_receivewal has not replied in this window");
+    let has_none = |it: &String| it.starts_with("recv has not replied in this window");
     assert!(found.unknown.iter().any(has_none), "{:?}", found.unknown);
 }
