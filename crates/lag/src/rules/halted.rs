@@ -10,7 +10,7 @@ use super::replay::{late, startup_share, unreplayed};
 use super::{Evidence, Severity, View};
 use crate::link::Link;
 use crate::node::{Role, Trouble};
-use crate::point::LinkKind;
+use crate::point::{LinkKind, Point};
 use crate::states::{BackendType, SenderState};
 use crate::views::Process;
 use crate::window::NodeWindow;
@@ -226,11 +226,11 @@ fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<
 }
 
 /// The replica has confirmed something in the later half of the window. One that fails at a
-/// transaction comes as far as that, and no farther.
+/// transaction comes as far as that, and no farther; while its walsender is away less is known of it.
 pub(super) fn moves(link: &Link<'_>) -> bool {
-    let middle = link.points.get(link.points.len() / 2);
-    let ends = middle.zip(link.points.last());
-    ends.is_some_and(|(middle, last)| middle.told < last.told)
+    let halves = link.points.split_at(link.points.len() / 2);
+    let farthest = |points: &[Point]| points.iter().map(|point| point.told).max();
+    farthest(halves.0) < farthest(halves.1)
 }
 
 /// Something ends the server's walsenders again and again.
@@ -270,4 +270,39 @@ pub(super) fn walsenders(view: &View<'_>) -> Vec<Evidence> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cause;
+    use super::super::scene::{START, Scene, lsn};
+
+    /// Both workers fail at one transaction, with a new walsender in every fifth sample. In the last ones the
+    /// walsender knows more than the slot.
+    #[test]
+    fn workers_that_fail_get_on_no_farther_while_more_is_known_of_them() {
+        let mut scene = Scene::healthy();
+        for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
+            for place in [1, 2] {
+                let known = START + 5_000;
+                let (slot, sender) = (&mut sample.slots[place], &mut sample.senders[place]);
+                slot.confirmed_flush_lsn = lsn(START);
+                sender.pid = 100 * place as u32 + (index / 5) as u32;
+                slot.active_pid = Some(sender.pid);
+                let is_told = index % 5 == 4;
+                let told = if is_told { lsn(known) } else { None };
+                (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (told, told, told);
+            }
+        }
+        for node in [&mut scene.one, &mut scene.two] {
+            for (index, sample) in (0..).zip(&mut node.samples) {
+                let row = &mut sample.subscriptions[0];
+                (row.pid, row.received_lsn, row.apply_errors) = (None, None, 1 + index / 5);
+            }
+        }
+        let found = scene.diagnose().findings;
+        let causes: Vec<Cause> = found.iter().map(|it| it.cause).collect();
+        assert!(!causes.contains(&Cause::WalsendersEnded), "{causes:?}");
+        assert!(causes.contains(&Cause::ApplyStopped), "{causes:?}");
+    }
 }
