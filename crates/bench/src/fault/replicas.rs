@@ -212,14 +212,15 @@ pub(super) fn held(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<I
     Ok(injected)
 }
 
-/// A row that is changed on the source is not on the target. Strong: neither is one that is deleted.
+/// A row that is changed on the source is not on the target. Strong: one that is deleted.
 pub(super) fn rows_missing(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     open(lab, stage)?;
     on_target(stage, "DELETE FROM goods")?;
-    on_source(stage, "UPDATE goods SET v = 'new' WHERE id = 1")?;
-    if strength == Strength::Strong {
-        on_source(stage, "DELETE FROM goods WHERE id = 2")?;
-    }
+    let change = strength.choose(
+        "UPDATE goods SET v = 'new' WHERE id = 1",
+        "DELETE FROM goods WHERE id = 2",
+    );
+    on_source(stage, change)?;
     on_source(stage, "INSERT INTO goods VALUES (1000, 'last')")?;
     let applied = "SELECT (count(*) = 1)::text FROM goods WHERE id = 1000";
     await_target(stage, "apply what is written", applied)?;
