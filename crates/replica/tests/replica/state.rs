@@ -149,7 +149,8 @@ fn one_session_works_on_a_replica_at_a_time() {
     assert!(!other.lock("r").unwrap());
     assert!(other.lock("q").unwrap());
     assert_eq!(state.holder("q").unwrap(), Holder::Other);
-    // The last write of a process that was killed arrives while another one waits, and its session ends later.
+    // The last write of a process that was killed arrives while another one waits, and its session ends
+    // later.
     let waits = "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
     thread::scope(|scope| {
         scope.spawn(|| {
