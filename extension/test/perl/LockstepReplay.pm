@@ -30,7 +30,7 @@ use Test::More;
 our @EXPORT = qw(
   $WORKERS $READING $HOT
   keep_data keep_wal crashed copy_of recovered pipeline
-  hot_primary mixed_load write_much work_for_helpers executed stands_still sums same_rows
+  hot_primary mixed_load write_much pause_replay work_for_helpers executed stands_still sums same_rows
   files_of differing differing_files overwrite without_checksums
 );
 
@@ -165,6 +165,17 @@ sub executed
 	return $node->isa('LockstepSession') ? $node->value($sql) : $node->safe_psql('postgres', $sql);
 }
 
+# Pauses replay that waits for WAL, before more WAL comes. When it is resumed it asks how far it may read.
+# Replay that a first piece of WAL has woken would first read as far as that piece, and nothing runs
+# ahead beyond what PostgreSQL can read.
+sub pause_replay
+{
+	my ($admin) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$admin->value('SELECT pg_wal_replay_pause()');
+	return wait_for_value($admin, 'SELECT pg_get_wal_replay_pause_state()', 'paused', 'replay is paused');
+}
+
 # While something writes to the primary: lets WAL pile up, until helpers have executed some of it.
 sub work_for_helpers
 {
@@ -221,7 +232,7 @@ sub stands_still
 	  for @{ $how{holds} // [ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT count(*) FROM often' ] };
 	my $admin = LockstepSession->new($node);
 	my $before = executed($admin);
-	$admin->value('SELECT pg_wal_replay_pause()');
+	pause_replay($admin);
 	write_much($primary, 5000);
 	$how{place} ? $how{place}->() : $primary->safe_psql('postgres', $UPDATES);
 	write_much($primary, 100);

@@ -76,7 +76,7 @@ sub hold
 {
 	my ($node) = @_;
 	my $admin = LockstepSession->new($node);
-	$admin->value('SELECT pg_wal_replay_pause()');
+	pause_replay($admin);
 	$session{ $node->name } = [ snapshot($node), $admin ];
 	return;
 }

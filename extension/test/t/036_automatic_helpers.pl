@@ -91,7 +91,9 @@ SKIP:
 	cmp_ok(pipeline($ours, 'dispatched'), '>', 10000, 'records run ahead');
 	like(slurp_file($ours->logfile), qr{parallel replay begins after \S+, before consistency, with replay helpers: [1-4]$}m,
 		'the log says when parallel replay began');
-	like(slurp_file($ours->logfile), qr{parallel replay ends after \S+: recovery has ended$}m, 'and when it ended');
+	# it ends before, and may begin again, if other processes keep the cores busy
+	like(slurp_file($ours->logfile), qr{parallel replay ends after \S+: (recovery has ended|other processes need the cores)$}m,
+		'and when it ended');
 }
 
 # ---- A reload ----

@@ -9,7 +9,7 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_wire::Lsn;
 use lockstep_wire::logical::{Context, Message};
-use lockstep_wire::stream::FromServer;
+use lockstep_wire::stream::{FromServer, FromStandby, Status};
 
 use crate::relay_support::{Relay, publisher, until};
 
@@ -68,8 +68,12 @@ impl Reader {
                 }
                 Next::Ended => panic!("the stream ended after {} rows", self.tables.len()),
             };
-            let FromServer::XLogData { wal, .. } = FromServer::parse(data.as_ref()).unwrap() else {
-                continue;
+            let wal = match FromServer::parse(data.as_ref()).unwrap() {
+                FromServer::XLogData { wal, .. } => wal,
+                FromServer::Keepalive { .. } => {
+                    stream.send(&FromStandby::Status(Status::default()))?;
+                    continue;
+                }
             };
             match Message::parse(wal, Context::default()).unwrap().1 {
                 Message::Relation(relation) => {
