@@ -16,7 +16,7 @@ use lockstep_wire::stream::Timestamp;
 use crate::ddl::Command;
 use crate::names::TableName;
 use crate::net::{KeyedChange, Net, NetEffect, Update};
-use crate::row::OwnedRow;
+use crate::row::{OwnedRow, Rows};
 use crate::runs::{Run, Runs};
 use crate::source_table::Identity;
 use crate::table::Table;
@@ -70,7 +70,7 @@ pub enum Set {
     /// Rows to delete, by their keys.
     Delete(Vec<OwnedRow>),
     Update(Vec<Update>),
-    Insert(Vec<OwnedRow>),
+    Insert(Rows),
     /// Rows to delete, by all their values.
     DeleteWhole(Vec<OwnedRow>),
     /// Rows before and after.
@@ -81,7 +81,8 @@ impl Set {
     /// Number of changes.
     pub fn len(&self) -> usize {
         match self {
-            Self::Delete(rows) | Self::Insert(rows) | Self::DeleteWhole(rows) => rows.len(),
+            Self::Delete(rows) | Self::DeleteWhole(rows) => rows.len(),
+            Self::Insert(rows) => rows.len(),
             Self::Update(updates) => updates.len(),
             Self::UpdateWhole(rows) => rows.len(),
         }
@@ -532,6 +533,10 @@ mod tests {
         }))
     }
 
+    fn inserted(cells: &[&str]) -> Set {
+        Set::Insert(Rows::from_iter([row(cells)]))
+    }
+
     fn update(before: Option<&[&str]>, after: &[&str]) -> Change {
         Change::Update {
             before: before.map(row),
@@ -556,13 +561,13 @@ mod tests {
         assert_eq!(
             part.steps,
             [
-                change(&one, Set::Insert(vec![row(&["1", "a"])])),
+                change(&one, inserted(&["1", "a"])),
                 change(&two, Set::Delete(vec![row(&["1"])])),
                 Step::Truncate {
                     tables: vec![one.clone()],
                     how: Emptied::Restarted
                 },
-                change(&one, Set::Insert(vec![row(&["1", "b"])])),
+                change(&one, inserted(&["1", "b"])),
             ]
         );
         assert!(batch.is_empty() && batch.size() == 0);
@@ -596,9 +601,9 @@ mod tests {
             })
             .collect();
         assert_eq!(sets.len(), 3);
-        assert_eq!(sets[0], (true, &Set::Insert(vec![row(&["1", "a"])])));
+        assert_eq!(sets[0], (true, &inserted(&["1", "a"])));
         assert!(matches!(sets[1], (false, Set::Update(rows)) if rows.len() == 2));
-        assert_eq!(sets[2], (false, &Set::Insert(vec![row(&["1", "c"])])));
+        assert_eq!(sets[2], (false, &inserted(&["1", "c"])));
     }
 
     #[test]

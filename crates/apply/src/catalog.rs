@@ -272,14 +272,35 @@ impl Catalog {
         let prepared = connection.execute(SESSION);
         let prepared = prepared.and_then(|()| prepare(&mut connection));
         prepared.map_err(ApplyError::Target)?;
-        Ok(Self {
+        let mut catalog = Self {
             connection,
             starts,
             ahead: Ahead::default(),
             follows: None,
             altering: Altering::default(),
             changes: 0,
-        })
+        };
+        match catalog.rehearse() {
+            Err(error) if error.refusal().is_none() => Err(ApplyError::Target(error)),
+            _ => Ok(catalog),
+        }
+    }
+
+    /// Asks about some table, and forgets the answers: the server then has plans for the questions, and has
+    /// read what they need, before the first change waits for them.
+    fn rehearse(&mut self) -> lockstep_client::Result<()> {
+        let some = self.starts.tables.first_key_value();
+        let Some(name) = some.map(|(name, _)| name.clone()) else {
+            return Ok(());
+        };
+        if let [Found::Table(named)] = &self.found(&[(0, &name)])?[..] {
+            let mut table = named.table.clone();
+            // Its partitions would be locked.
+            if !table.partitioned {
+                described::describe(&mut self.connection, vec![&mut table])?;
+            }
+        }
+        Ok(())
     }
 
     /// The catalog of a replica that follows changes of the schema, if the settings say so.

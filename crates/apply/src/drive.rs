@@ -78,25 +78,29 @@ impl<'a> Drive<'a> {
             Some(spool) => From::Spool(spool),
             None => From::Source(Beginning::new(settings)?),
         };
-        // Each session needs several round trips before it can be used.
-        let (opened, catalog) = thread::scope(|scope| {
-            let catalog = scope.spawn(|| Catalog::of(open()?));
-            let opened = writer::open(settings);
-            let catalog = catalog.join();
-            (opened, catalog.unwrap_or_else(|panic| resume_unwind(panic)))
-        });
-        let ((mut writers, stands), catalog) = (opened?, catalog?);
-        let altering = Altering::default();
-        let catalog = catalog.following(settings, &altering);
-        let first = writers.first_mut();
-        let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
-        let known = first.known(stands)?;
-        let cycles = cycles(control.wanted().frequency, spool, first)?;
-        failpoint::APPLY_OPENED.reach();
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (feed, timeline) = feed(settings, (from, stands), &known, first, &event_sender)?;
+        // Each session needs several round trips before it can be used.
+        let (started, catalog) = thread::scope(|scope| {
+            let catalog = scope.spawn(|| Catalog::of(open()?));
+            let started = Started::new(settings, (from, spool), control, &event_sender);
+            let catalog = catalog.join();
+            (
+                started,
+                catalog.unwrap_or_else(|panic| resume_unwind(panic)),
+            )
+        });
+        let (started, catalog) = (started?, catalog?);
+        let Started {
+            writers,
+            stands,
+            cycles,
+            feed,
+            timeline,
+        } = started;
+        let altering = Altering::default();
+        let catalog = catalog.following(settings, &altering);
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let begin = Begin {
             limits: Limits::of_memory(settings.memory, writers.len()),
@@ -470,6 +474,40 @@ fn cycles(
 enum From<'a> {
     Spool(&'a Spool),
     Source(Beginning),
+}
+
+/// What a session has once its stream has begun.
+struct Started {
+    writers: Vec<Writer>,
+    /// Where the target stands, durably.
+    stands: Lsn,
+    cycles: Option<(Duration, Past)>,
+    feed: Feed,
+    timeline: Option<Timeline>,
+}
+
+impl Started {
+    fn new(
+        settings: &Settings,
+        (from, spool): (From<'_>, Option<&Spool>),
+        control: &Control,
+        events: &Sender<Event>,
+    ) -> Result<Self> {
+        let (mut writers, stands) = writer::open(settings)?;
+        let first = writers.first_mut();
+        let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
+        let known = first.known(stands)?;
+        let cycles = cycles(control.wanted().frequency, spool, first)?;
+        failpoint::APPLY_OPENED.reach();
+        let (feed, timeline) = feed(settings, (from, stands), &known, first, events)?;
+        Ok(Self {
+            writers,
+            stands,
+            cycles,
+            feed,
+            timeline,
+        })
+    }
 }
 
 /// What a session reads, and the source's timeline as far as it is known.

@@ -60,6 +60,7 @@
 //! | [`settings`] | what to apply, and where |
 //! | [`control`] | what others ask of a replica that applies, and see of it |
 //! | [`keys`] | integer keys of rows to delete, packed; no I/O |
+//! | [`binary`] | rows in COPY's binary form; no I/O |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | `described` | what the target's catalogs say of tables, many at once |
 //! | [`catalog`] | which table of the target a table of the source is, and what it is |
@@ -82,6 +83,7 @@
 
 pub mod arrays;
 pub mod batch;
+pub mod binary;
 pub mod catalog;
 pub mod continuity;
 pub mod control;

@@ -14,12 +14,15 @@
 //! before all inserts, and the result is what the source has. A change that contradicts the
 //! entries (the insert of a key that is there) is given back: then what is gathered must be
 //! applied first, and the target decides.
+//!
+//! As long as nothing but inserts has come, rows have no entries: nobody looks for their keys. The first
+//! change of another kind gives them theirs. A key that was inserted twice is noticed then, or by the target.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::row::{Cell, OwnedRow};
+use crate::row::{Cell, OwnedRow, Rows};
 
 /// Memory of an entry beside its rows, roughly: with its place in the table of those that exist.
 const OVERHEAD: usize = 112;
@@ -74,13 +77,15 @@ enum Entry {
 pub struct NetEffect {
     pub deletes: Vec<OwnedRow>,
     pub updates: Vec<Update>,
-    pub inserts: Vec<OwnedRow>,
+    pub inserts: Rows,
 }
 
 #[derive(Debug)]
 pub struct Net {
     /// Places of the key's columns, in rising order.
     key: Vec<usize>,
+    /// Rows that were inserted before any other change; then there are no entries.
+    first: Rows,
     entries: Vec<Entry>,
     /// Places of entries whose row exists. They are found by the key that their row has now, which is
     /// not kept a second time: so an entry's key never changes while it is listed here.
@@ -110,6 +115,7 @@ impl Net {
     pub fn new(key: Vec<usize>) -> Self {
         Self {
             key,
+            first: Rows::default(),
             entries: Vec::new(),
             live: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
@@ -130,16 +136,20 @@ impl Net {
 
     /// Memory in use.
     pub fn size(&self) -> usize {
-        self.size
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.first.size() + self.size
     }
 
     /// Adds a change. Gives it back if it contradicts what was added before.
     pub fn add(&mut self, change: KeyedChange) -> Result<(), KeyedChange> {
+        let is_insert = matches!(change, KeyedChange::Insert { .. });
+        if !is_insert && !self.enter_first() {
+            return Err(change);
+        }
         match change {
+            KeyedChange::Insert { row } if self.entries.is_empty() => {
+                self.first.push(row);
+                Ok(())
+            }
             KeyedChange::Insert { row } => self.insert(row),
             KeyedChange::Update { from, row } => self.update(from, row),
             KeyedChange::Delete { key } => {
@@ -147,6 +157,22 @@ impl Net {
                 Ok(())
             }
         }
+    }
+
+    /// Gives the first rows entries. False if two of them have one key: then all stay what they are.
+    fn enter_first(&mut self) -> bool {
+        if self.first.is_empty() {
+            return true;
+        }
+        let first = std::mem::take(&mut self.first);
+        let all_entered = first.iter().all(|row| self.insert(row.owned()).is_ok());
+        if !all_entered {
+            self.entries.clear();
+            self.live.clear();
+            self.size = 0;
+            self.first = first;
+        }
+        all_entered
     }
 
     fn push(&mut self, entry: Entry) -> usize {
@@ -246,7 +272,10 @@ impl Net {
 
     /// What is to be done, in the order in which rows were first touched.
     pub fn into_effect(self) -> NetEffect {
-        let mut effect = NetEffect::default();
+        let mut effect = NetEffect {
+            inserts: self.first,
+            ..NetEffect::default()
+        };
         for entry in self.entries {
             match entry {
                 Entry::Gone => {}
@@ -319,7 +348,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::row::Cell;
+    use crate::row::{Cell, Row};
 
     fn key(number: u8) -> OwnedRow {
         OwnedRow::new([Cell::Text(&[number])])
@@ -354,6 +383,10 @@ mod tests {
         KeyedChange::Delete { key: key(number) }
     }
 
+    fn owned(rows: &Rows) -> Vec<OwnedRow> {
+        rows.iter().map(Row::owned).collect()
+    }
+
     fn effect(changes: impl IntoIterator<Item = KeyedChange>) -> NetEffect {
         let mut net = Net::new(vec![0]);
         for change in changes {
@@ -366,12 +399,13 @@ mod tests {
     fn changes_of_one_row_become_one() {
         let none = NetEffect::default();
         assert_eq!(effect([insert(1, 1, 1), delete(1)]), none);
+        let inserted = |changes: [KeyedChange; 2]| owned(&effect(changes).inserts);
         assert_eq!(
-            effect([insert(1, 1, 1), update(1, 1, 2, None)]).inserts,
+            inserted([insert(1, 1, 1), update(1, 1, 2, None)]),
             [row(1, 2, Some(1))]
         );
         assert_eq!(
-            effect([insert(1, 1, 1), update(1, 2, 2, None)]).inserts,
+            inserted([insert(1, 1, 1), update(1, 2, 2, None)]),
             [row(2, 2, Some(1))]
         );
         let deleted = effect([update(1, 1, 2, None), update(1, 3, 2, None), delete(3)]);
@@ -383,7 +417,7 @@ mod tests {
         assert!(!back.updates[0].moved);
         let again = effect([delete(1), insert(1, 5, 5), delete(1), insert(1, 6, 6)]);
         assert_eq!(again.deletes, [key(1)]);
-        assert_eq!(again.inserts, [row(1, 6, Some(6))]);
+        assert_eq!(owned(&again.inserts), [row(1, 6, Some(6))]);
     }
 
     #[test]
@@ -402,22 +436,40 @@ mod tests {
         net.add(KeyedChange::Delete { key: key(1, 1) }).unwrap();
         let taken = net.add(moves(key(2, 2), row(1, 9, 2)));
         assert_eq!(taken, Err(moves(key(2, 2), row(1, 9, 2))));
-        assert_eq!(net.into_effect().inserts, [row(1, 7, 2), row(2, 8, 2)]);
+        let inserts = owned(&net.into_effect().inserts);
+        assert_eq!(inserts, [row(1, 7, 2), row(2, 8, 2)]);
     }
 
     #[test]
     fn what_contradicts_is_given_back() {
         let mut net = Net::new(vec![0]);
-        net.add(insert(1, 1, 1)).unwrap();
+        net.add(update(1, 1, 1, Some(1))).unwrap();
         net.add(insert(2, 1, 1)).unwrap();
         assert_eq!(net.add(insert(1, 2, 2)), Err(insert(1, 2, 2)));
         assert_eq!(net.add(update(1, 2, 2, None)), Err(update(1, 2, 2, None)));
     }
 
-    type Rows = BTreeMap<OwnedRow, OwnedRow>;
+    #[test]
+    fn a_key_that_was_inserted_twice_is_noticed_by_the_next_change_of_another_kind() {
+        let mut net = Net::new(vec![0]);
+        for small in [1, 2] {
+            net.add(insert(1, small, 1)).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(net.add(delete(2)), Err(delete(2)));
+        }
+        net.add(insert(2, 3, 1)).unwrap();
+        let inserts = owned(&net.into_effect().inserts);
+        assert_eq!(
+            inserts,
+            [(1, 1), (1, 2), (2, 3)].map(|(n, small)| row(n, small, Some(1)))
+        );
+    }
+
+    type Table = BTreeMap<OwnedRow, OwnedRow>;
 
     /// Applies an effect as the target does.
-    fn apply(rows: &mut Rows, effect: NetEffect) {
+    fn apply(rows: &mut Table, effect: NetEffect) {
         for key in effect.deletes {
             assert!(rows.remove(&key).is_some(), "deletes what is not there");
         }
@@ -429,7 +481,7 @@ mod tests {
             assert_eq!(update.moved, update.from != new.columns(&[0]));
             assert!(rows.insert(new.columns(&[0]), new).is_none());
         }
-        for row in effect.inserts {
+        for row in owned(&effect.inserts) {
             assert!(!row.has_unchanged());
             assert!(rows.insert(row.columns(&[0]), row).is_none());
         }
@@ -449,7 +501,7 @@ mod tests {
     }
 
     /// A change that suits `source`, and is done to it.
-    fn random_change(rng: &mut fastrand::Rng, source: &mut Rows) -> KeyedChange {
+    fn random_change(rng: &mut fastrand::Rng, source: &mut Table) -> KeyedChange {
         let (number, to) = (rng.u8(0..6), rng.u8(0..6));
         let there = source.contains_key(&key(number));
         match there {
@@ -483,7 +535,7 @@ mod tests {
         for round in 0..2_000 {
             let seed = seed.unwrap_or(round);
             let mut rng = fastrand::Rng::with_seed(seed);
-            let mut source: Rows = (0..3)
+            let mut source: Table = (0..3)
                 .map(|number| (key(number), row(number, 0, Some(number))))
                 .collect();
             let mut target = source.clone();

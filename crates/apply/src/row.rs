@@ -1,4 +1,5 @@
-//! Rows as a batch keeps them: one block of memory each, in the form in which they came.
+//! Rows as a batch keeps them, in the form in which they came: one block of memory each, or, of rows that are
+//! inserted, one for many.
 
 use lockstep_wire::WireError;
 use lockstep_wire::logical::Tuple;
@@ -69,17 +70,18 @@ impl OwnedRow {
         Ok(Self(tuple.bytes().into()))
     }
 
+    /// The row, borrowed.
+    pub fn get(&self) -> Row<'_> {
+        Row(&self.0)
+    }
+
     pub fn cells(&self) -> Cells<'_> {
-        Cells { left: &self.0 }
+        self.get().cells()
     }
 
     /// The values at `places`, which are in rising order.
     pub fn at<'a>(&'a self, places: &'a [usize]) -> At<'a> {
-        At {
-            cells: self.cells(),
-            next: 0,
-            places: places.iter(),
-        }
+        self.get().at(places)
     }
 
     /// Memory that the row takes.
@@ -110,6 +112,153 @@ impl OwnedRow {
     /// The columns at `places`, which are in rising order.
     pub fn columns(&self, places: &[usize]) -> Self {
         Self::new(self.at(places))
+    }
+}
+
+/// A row that somebody else has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row<'a>(&'a [u8]);
+
+impl<'a> Row<'a> {
+    pub fn cells(self) -> Cells<'a> {
+        Cells { left: self.0 }
+    }
+
+    /// The values at `places`, which are in rising order.
+    pub fn at(self, places: &'a [usize]) -> At<'a> {
+        At {
+            cells: self.cells(),
+            next: 0,
+            places: places.iter(),
+        }
+    }
+
+    /// Memory that the row takes by itself.
+    pub fn size(self) -> usize {
+        self.0.len() + OVERHEAD
+    }
+
+    /// A copy of the row.
+    pub fn owned(self) -> OwnedRow {
+        OwnedRow(self.0.into())
+    }
+}
+
+/// Most bytes of a block, unless one row is longer, and those of the first one.
+const BLOCK: usize = 64 * 1024;
+const FIRST_BLOCK: usize = 256;
+
+/// A row of so many bytes has a block of its own, so that it is not copied.
+const LARGE: usize = BLOCK / 8;
+
+/// Many rows in few blocks of memory: a million of them are made, read and dropped with the work of some
+/// hundred.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    blocks: Vec<Block>,
+    rows: usize,
+    size: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Block {
+    bytes: Vec<u8>,
+    /// Where each row ends.
+    ends: Vec<usize>,
+}
+
+impl Block {
+    /// The block of one row, which is not copied.
+    fn of(row: OwnedRow) -> Self {
+        let bytes = row.0.into_vec();
+        let ends = vec![bytes.len()];
+        Self { bytes, ends }
+    }
+
+    fn with_room(room: usize, row: &OwnedRow) -> Self {
+        let mut block = Self {
+            bytes: Vec::with_capacity(room),
+            ends: Vec::new(),
+        };
+        block.push(row);
+        block
+    }
+
+    fn push(&mut self, row: &OwnedRow) {
+        self.bytes.extend_from_slice(&row.0);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+        let mut start = 0;
+        self.ends.iter().map(move |end| {
+            let row = self.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            Row(row)
+        })
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+}
+
+impl Rows {
+    pub fn push(&mut self, row: OwnedRow) {
+        self.rows += 1;
+        let length = row.0.len();
+        let has_room = |block: &&mut Block| block.bytes.capacity() - block.bytes.len() >= length;
+        let block = match self.blocks.last_mut().filter(has_room) {
+            Some(block) => block,
+            None if length >= LARGE => return self.add(Block::of(row)),
+            None => {
+                // As much as there is already, so that a few rows take little.
+                let room = self.size.clamp(FIRST_BLOCK, BLOCK).max(length);
+                return self.add(Block::with_room(room, &row));
+            }
+        };
+        let before = block.size();
+        block.push(&row);
+        self.size += block.size() - before;
+    }
+
+    fn add(&mut self, block: Block) {
+        self.size += block.size();
+        self.blocks.push(block);
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Memory in use.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The rows, in the order in which they came.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+        self.blocks.iter().flat_map(Block::rows)
+    }
+}
+
+impl PartialEq for Rows {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Rows {}
+
+impl FromIterator<OwnedRow> for Rows {
+    fn from_iter<I: IntoIterator<Item = OwnedRow>>(rows: I) -> Self {
+        let mut made = Self::default();
+        rows.into_iter().for_each(|row| made.push(row));
+        made
     }
 }
 
@@ -175,6 +324,28 @@ mod tests {
         assert!(row.has_unchanged());
         assert_eq!(row.columns(&[0, 3]), OwnedRow::new([cells[0], cells[3]]));
         assert_eq!(row.columns(&[]), OwnedRow::new([]));
+    }
+
+    #[test]
+    fn many_rows_share_blocks_and_a_large_one_has_its_own() {
+        let row = |text: &str| OwnedRow::new([Cell::Text(text.as_bytes()), Cell::Null]);
+        let small: Vec<_> = (0..10_000).map(|n| row(&n.to_string())).collect();
+        let large = row(&"x".repeat(3 * BLOCK));
+        let all = || small[..5_000].iter().chain([&large]).chain(&small[5_000..]);
+        let rows = Rows::from_iter(all().cloned());
+        assert_eq!(rows.len(), 10_001);
+        assert!(rows.iter().eq(all().map(OwnedRow::get)));
+        let bytes: usize = all().map(|row| row.0.len()).sum();
+        assert!(rows.blocks.len() < 20, "{} blocks", rows.blocks.len());
+        assert!(
+            (bytes..2 * bytes).contains(&rows.size()),
+            "{} of {bytes}",
+            rows.size()
+        );
+        assert_eq!(Rows::from_iter(rows.iter().map(Row::owned)), rows);
+        let few = Rows::from_iter([row("a"), row("")]);
+        assert!(few.size() < 1_000, "{}", few.size());
+        assert!(!few.is_empty() && few != rows && Rows::default().is_empty());
     }
 
     #[test]

@@ -5,11 +5,11 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::row::OwnedRow;
+use crate::row::{OwnedRow, Rows};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Run {
-    Insert(Vec<OwnedRow>),
+    Insert(Rows),
     /// Each deletes one of the rows that are equal.
     Delete(Vec<OwnedRow>),
     /// Rows before and after. None of the rows before is one that this run makes.
@@ -37,10 +37,13 @@ impl Runs {
     }
 
     pub fn insert(&mut self, row: OwnedRow) {
-        self.size += row.size();
-        match self.runs.last_mut() {
-            Some(Run::Insert(rows)) => rows.push(row),
-            _ => self.begin(Run::Insert(vec![row])),
+        if !matches!(self.runs.last(), Some(Run::Insert(_))) {
+            self.begin(Run::Insert(Rows::default()));
+        }
+        if let Some(Run::Insert(rows)) = self.runs.last_mut() {
+            let before = rows.size();
+            rows.push(row);
+            self.size += rows.size() - before;
         }
     }
 
@@ -94,9 +97,9 @@ mod tests {
         assert_eq!(
             runs.into_runs(),
             [
-                Run::Insert(vec![row("a"), row("a")]),
+                Run::Insert(Rows::from_iter([row("a"), row("a")])),
                 Run::Delete(vec![row("a")]),
-                Run::Insert(vec![row("b")]),
+                Run::Insert(Rows::from_iter([row("b")])),
             ]
         );
     }

@@ -374,6 +374,11 @@ impl Table {
         let names = self.written_names();
         format!("COPY {} ({names}) FROM STDIN", self.name.sql())
     }
+
+    /// Like [`Table::copy`], in binary form.
+    pub fn copy_binary(&self) -> String {
+        format!("{} (FORMAT binary)", self.copy())
+    }
 }
 
 /// What follows `DELETE FROM table AS t` after the queries of [`Table::whole`].

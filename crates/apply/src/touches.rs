@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use crate::batch::{Part, Set, Step};
 use crate::reach::{Meets, UniqueValue, hash};
-use crate::row::{Cell, OwnedRow};
+use crate::row::{Cell, Row};
 use crate::table::Table;
 
 /// Set in the touch of a row or of a table, and not in that of a unique value.
@@ -119,7 +119,7 @@ impl Touches {
                 if update.moved {
                     self.row(root, update.row.at(&key));
                 }
-                self.values(root, values, &update.row, &mut cells)?;
+                self.values(root, values, update.row.get(), &mut cells)?;
                 self.end()
             }),
             Set::Insert(rows) => rows.iter().try_for_each(|row| {
@@ -153,7 +153,7 @@ impl Touches {
         &mut self,
         root: u32,
         values: &[UniqueValue],
-        row: &'a OwnedRow,
+        row: Row<'a>,
         cells: &mut Vec<Cell<'a>>,
     ) -> Option<()> {
         cells.clear();
@@ -191,6 +191,7 @@ pub(super) mod tests {
     use super::*;
     use crate::batch::{Batch, Change, Emptied};
     use crate::reach::tests::{key, table, unique};
+    use crate::row::OwnedRow;
     use crate::source_table::Identity;
 
     pub fn row(cells: &[&str]) -> OwnedRow {

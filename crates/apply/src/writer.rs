@@ -28,9 +28,9 @@ use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
 use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
-use given::{Given, MOST_ROWS, before, chunks, keeps, updated, values};
+use given::{Given, MOST_ROWS, before, both, chunks, keeps, updated, values};
 
-use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::batch::{Closing, CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
@@ -141,11 +141,12 @@ impl<'a> Pick<'a> {
 
 impl Pick<'_> {
     /// Which of these changes to make. `before` changes of the part come before them.
-    fn of<'r, T>(&self, before: usize, rows: &'r [T]) -> Vec<&'r T> {
+    fn of<T>(&self, before: usize, rows: impl IntoIterator<Item = T>) -> Vec<T> {
+        let rows = rows.into_iter();
         match self {
-            Self::All => rows.iter().collect(),
+            Self::All => rows.collect(),
             Self::Some { plan, bound } => match &plan.changes {
-                Changes::Alone => rows.iter().filter(|_| *bound).collect(),
+                Changes::Alone => rows.filter(|_| *bound).collect(),
                 Changes::Bound(flags) => (flags.iter().skip(before).zip(rows))
                     .filter(|(flag, _)| *flag == bound)
                     .map(|(_, row)| row)
@@ -409,22 +410,24 @@ impl Writer {
             ended.map_err(ApplyError::Target)?;
             failpoint::CYCLE_KEPT.reach();
         }
-        let time = match cycle {
-            // Nothing was committed on the source.
-            Some(cycle) if cycle.counts.transactions == 0 => "pg_catalog.now()".to_owned(),
-            _ => format!(
-                "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
-                 + {} * '1 microsecond'::pg_catalog.interval",
-                commit.time.0
-            ),
-        };
-        let sql = self.commit_sql(commit.end, &time, flush)?;
-        failpoint::APPLY_WRITTEN.reach();
         // A deferred trigger may refuse it only now.
-        (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
+        let committed = match cycle.is_some() || self.tidies() {
+            true => {
+                let sql = self.commit_sql(commit.end, &commit_time(commit, cycle), flush)?;
+                failpoint::APPLY_WRITTEN.reach();
+                self.connection.execute(&sql)
+            }
+            false => self.commit_prepared(commit, flush),
+        };
+        committed.map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
         self.sent_bytes = 0;
         Ok(std::mem::take(&mut self.missing))
+    }
+
+    /// The next commit deletes positions that are passed.
+    fn tidies(&self) -> bool {
+        self.kept + 1 >= TIDY_AFTER
     }
 
     /// Moves the origin to a position that is reached without changes, and flushes that with all
@@ -441,11 +444,8 @@ impl Writer {
     /// an ID a transaction that changes nothing would have no commit record: the origin would stay, and
     /// commits of other writers before it would count as flushed.
     fn commit_sql(&mut self, end: Lsn, time: &str, flush: bool) -> Result<String> {
-        self.kept += 1;
-        let tidy = self.kept == TIDY_AFTER;
-        if tidy {
-            self.kept = 0;
-        }
+        let tidy = self.tidies();
+        self.kept = if tidy { 0 } else { self.kept + 1 };
         let keep = target_state::keep_position_sql(&self.replica, end, tidy);
         let keep = keep.map_err(ApplyError::Target)?;
         let then = if flush { FLUSH } else { "" };
@@ -554,7 +554,7 @@ impl Writer {
         at: usize,
     ) -> lockstep_client::Result<()> {
         match set {
-            Set::Insert(rows) => self.insert(table, &pick.of(at, rows)),
+            Set::Insert(rows) => self.insert(table, &pick.of(at, rows.iter())),
             Set::Delete(keys) => {
                 let keys = pick.of(at, keys);
                 let changed = self.delete(table, &keys)?;
@@ -576,12 +576,7 @@ impl Writer {
                 self.run_whole(table, &table.delete_whole(), &rows)
             }
             Set::UpdateWhole(rows) => {
-                let pair = |(before, after)| Given {
-                    before: Some(before),
-                    after: Some(after),
-                };
-                let rows = pick.of(at, rows).into_iter();
-                let rows: Vec<_> = rows.map(|(old, new)| pair((old, new))).collect();
+                let rows: Vec<_> = pick.of(at, rows).into_iter().map(both).collect();
                 self.made_anew = true;
                 self.run_whole(table, &table.update_whole(), &rows)
             }
@@ -768,6 +763,19 @@ impl Writer {
             (self.ends, self.asks) = (false, false);
         }
         Ok(())
+    }
+}
+
+/// When a transaction was committed on the source, as SQL.
+fn commit_time(commit: CommitPoint, cycle: Option<&Closing>) -> String {
+    match cycle {
+        // Nothing was committed on the source.
+        Some(cycle) if cycle.counts.transactions == 0 => "pg_catalog.now()".to_owned(),
+        _ => format!(
+            "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+             + {} * '1 microsecond'::pg_catalog.interval",
+            commit.time.0
+        ),
     }
 }
 

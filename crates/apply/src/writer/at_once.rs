@@ -62,7 +62,7 @@ impl Writer {
         is_to_flush: impl FnOnce() -> bool,
     ) -> Result<Option<(bool, Missing)>> {
         // One that tidies takes longer anyway.
-        let changes = match self.in_transaction || self.kept + 1 >= super::TIDY_AFTER {
+        let changes = match self.in_transaction || self.tidies() {
             true => None,
             false => small(part),
         };
@@ -89,18 +89,43 @@ impl Writer {
         self.make_room(changes.len())?;
         let ready = changes.iter().map(|changes| self.ready(changes));
         let ready = ready.collect::<lockstep_client::Result<Vec<_>>>()?;
-        if !self.ends {
-            self.connection
-                .prepare(END, target_state::END_AT_POSITION)?;
-            self.ends = true;
-        }
-        let how = if flush { "local" } else { "off" };
-        let end: [&dyn ToText; 4] = [&self.replica, &commit.end, &commit.time.0, &how];
+        self.prepare_end()?;
+        let end: [&dyn ToText; 4] = [&self.replica, &commit.end, &commit.time.0, &how(flush)];
         let (missing, is_new) = send(&mut self.connection, &self.replica, ready, &end)?;
         if flush && !is_new {
             self.connection.execute(super::FLUSH)?;
         }
         Ok(missing)
+    }
+
+    fn prepare_end(&mut self) -> lockstep_client::Result<()> {
+        if !self.ends {
+            self.connection
+                .prepare(END, target_state::END_AT_POSITION)?;
+            self.ends = true;
+        }
+        Ok(())
+    }
+
+    /// Ends the open transaction at a position, and commits it.
+    pub(super) fn commit_prepared(
+        &mut self,
+        commit: CommitPoint,
+        flush: bool,
+    ) -> lockstep_client::Result<()> {
+        self.prepare_end()?;
+        self.kept += 1;
+        let end: [&dyn ToText; 4] = [&self.replica, &commit.end, &commit.time.0, &how(flush)];
+        failpoint::APPLY_WRITTEN.reach();
+        let mut pipeline = self.connection.pipeline()?;
+        pipeline.query_prepared(END, &end)?;
+        pipeline.query("COMMIT", &[])?;
+        let answers = pipeline.finish()?;
+        let is_new = answers.first().is_some_and(|answer| answer.affected > 0);
+        match flush && !is_new {
+            true => self.connection.execute(super::FLUSH),
+            false => Ok(()),
+        }
     }
 
     fn ready<'a>(&mut self, changes: &Changes<'a>) -> lockstep_client::Result<Ready<'a>> {
@@ -117,6 +142,11 @@ impl Writer {
             sought: (*verb != Verb::Insert).then_some(rows.len()),
         })
     }
+}
+
+/// How [`END`] is told whether the commit is to be on disk.
+fn how(flush: bool) -> &'static str {
+    if flush { "local" } else { "off" }
 }
 
 /// Runs the statements as one transaction that ends at a position. Returns the rows that were not

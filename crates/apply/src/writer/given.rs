@@ -7,7 +7,7 @@ use lockstep_client::ClientError;
 use crate::arrays::ArrayText;
 use crate::batch::MOST_BYTES;
 use crate::net::Update;
-use crate::row::{Cell, OwnedRow};
+use crate::row::{Cell, OwnedRow, Row};
 use crate::statements::{Parameter, Statement};
 use crate::table::Table;
 
@@ -17,35 +17,42 @@ pub const MOST_ROWS: usize = 20_000;
 /// One row for a statement: the key (or the whole row) before, and the row after.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
-    pub before: Option<&'a OwnedRow>,
-    pub after: Option<&'a OwnedRow>,
+    pub before: Option<Row<'a>>,
+    pub after: Option<Row<'a>>,
 }
 
 pub fn before(row: &OwnedRow) -> Given<'_> {
     Given {
-        before: Some(row),
+        before: Some(row.get()),
         after: None,
     }
 }
 
-pub fn after(row: &OwnedRow) -> Given<'_> {
+pub fn after(row: Row<'_>) -> Given<'_> {
     Given {
         before: None,
         after: Some(row),
     }
 }
 
+pub fn both((before, after): &(OwnedRow, OwnedRow)) -> Given<'_> {
+    Given {
+        before: Some(before.get()),
+        after: Some(after.get()),
+    }
+}
+
 pub fn updated(update: &Update) -> Given<'_> {
     Given {
-        before: Some(&update.from),
-        after: Some(&update.row),
+        before: Some(update.from.get()),
+        after: Some(update.row.get()),
     }
 }
 
 impl Given<'_> {
     pub fn size(&self) -> usize {
         let rows = [self.before, self.after];
-        rows.into_iter().flatten().map(OwnedRow::size).sum()
+        rows.into_iter().flatten().map(Row::size).sum()
     }
 }
 
@@ -104,9 +111,9 @@ pub fn values(
     let (mut old, mut new) = (Vec::new(), Vec::new());
     for row in rows {
         old.clear();
-        old.extend(row.before.into_iter().flat_map(OwnedRow::cells));
+        old.extend(row.before.into_iter().flat_map(Row::cells));
         new.clear();
-        new.extend(row.after.into_iter().flat_map(OwnedRow::cells));
+        new.extend(row.after.into_iter().flat_map(Row::cells));
         for (parameter, array) in statement.parameters.iter().zip(&mut arrays) {
             let new = |place: &usize| new.get(*place).copied().unwrap_or(Cell::Null);
             match parameter {

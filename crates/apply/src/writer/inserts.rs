@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::given::after;
 use super::{COPY_BYTES, COPY_FROM, COPY_FROM_BYTES, Writer};
 use crate::arrays::copy_line;
-use crate::row::OwnedRow;
+use crate::binary::{self, Form};
+use crate::row::Row;
 use crate::statements::Verb;
 use crate::table::Table;
 
@@ -14,7 +15,7 @@ impl Writer {
     pub(super) fn insert(
         &mut self,
         table: &Arc<Table>,
-        rows: &[&OwnedRow],
+        rows: &[Row<'_>],
     ) -> lockstep_client::Result<()> {
         if table.written().next().is_none() {
             let (table, rows) = (table.name.sql(), rows.len());
@@ -30,7 +31,50 @@ impl Writer {
         self.run(table, Verb::Insert, &rows).map(drop)
     }
 
-    fn copy(&mut self, table: &Table, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
+    /// Copies in binary form as many rows as have one, and the rest as text.
+    fn copy(&mut self, table: &Table, rows: &[Row<'_>]) -> lockstep_client::Result<()> {
+        let copied = match binary::forms(table) {
+            Some(forms) => self.copy_binary(table, &forms, rows)?,
+            None => 0,
+        };
+        match rows.split_at_checked(copied) {
+            Some((_, left)) if !left.is_empty() => self.copy_text(table, left),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies rows up to the first that has no binary form. Returns how many.
+    fn copy_binary(
+        &mut self,
+        table: &Table,
+        forms: &[(usize, Form)],
+        rows: &[Row<'_>],
+    ) -> lockstep_client::Result<usize> {
+        let mut piece = Vec::with_capacity(2 * COPY_BYTES);
+        piece.extend_from_slice(binary::HEADER);
+        let mut copied = binary::fill(forms, rows, COPY_BYTES, &mut piece);
+        if copied == 0 {
+            return Ok(0);
+        }
+        let mut copy = self.connection.copy_in(&table.copy_binary())?;
+        let mut sent = 0;
+        loop {
+            copy.send(&piece)?;
+            sent += piece.len() as u64;
+            piece.clear();
+            let left = rows.get(copied..).unwrap_or_default();
+            match binary::fill(forms, left, COPY_BYTES, &mut piece) {
+                0 => break,
+                more => copied += more,
+            }
+        }
+        copy.send(&binary::TRAILER)?;
+        copy.finish()?;
+        self.sent_bytes += sent + binary::TRAILER.len() as u64;
+        Ok(copied)
+    }
+
+    fn copy_text(&mut self, table: &Table, rows: &[Row<'_>]) -> lockstep_client::Result<()> {
         let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
         let mut copy = self.connection.copy_in(&table.copy())?;
         let mut lines = Vec::with_capacity(2 * COPY_BYTES);
@@ -44,7 +88,7 @@ impl Writer {
             Ok(())
         };
         for row in rows {
-            copy_line(row, &written, &mut lines, &mut send)?;
+            copy_line(*row, &written, &mut lines, &mut send)?;
         }
         copy.send(&lines)?;
         copy.finish()?;

@@ -125,7 +125,7 @@ mod tests {
     use crate::names::TableName;
     use crate::net::Update;
     use crate::reach::Reach;
-    use crate::row::{Cell, OwnedRow};
+    use crate::row::{Cell, OwnedRow, Rows};
     use crate::source_table::{Identity, KeyColumn};
     use crate::table::{Table, TargetColumn};
     use crate::types::ColumnType;
@@ -166,7 +166,7 @@ mod tests {
     fn insert(rows: usize, text: &str) -> Step {
         Step::Change {
             table: Arc::new(with_key()),
-            set: Set::Insert(vec![row(text); rows]),
+            set: Set::Insert(Rows::from_iter(vec![row(text); rows])),
         }
     }
 

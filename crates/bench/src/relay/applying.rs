@@ -276,6 +276,7 @@ fn run_limit(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutco
     let rows = write(lab, primary, spec)?;
     let changes = changes(primary, spec)?;
     let slow = slow_reads(lab, spec, &mut target)?;
+    target.write_out()?;
     let (cpu_before, clock) = (target.cpu_s(), Clock::start(lab));
     changes.write(&target)?;
     let (seconds, idle_s) = clock.read();
@@ -323,6 +324,7 @@ pub fn run(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutcome
     publisher::await_relay(primary, goal)?;
     scene.check()?;
     let slow = slow_reads(lab, spec, target.server_mut())?;
+    target.server().write_out()?;
     let (cpu_before, meter, clock) = (target.cpu_s(), scene.meter(primary), Clock::start(lab));
     target.start(lab)?;
     target.await_mark(primary)?;

@@ -131,6 +131,12 @@ impl Subscriber {
         Ok(held.map_err(|error| self.server.refused("refused a query", &error))?)
     }
 
+    /// Writes out what was changed so far. WAL that is no longer needed is used again: each server of a
+    /// comparison has files for some, and none has to fill new ones.
+    pub fn write_out(&self) -> Result<()> {
+        Ok(self.server.execute("CHECKPOINT")?)
+    }
+
     /// Runs a statement in the first database.
     pub fn run(&self, sql: &str) -> Result<()> {
         self.execute(1, sql)

@@ -10,7 +10,7 @@ use lockstep_apply::merge::{Start, Tables};
 use lockstep_apply::order::{Changes, Plan};
 use lockstep_apply::positions::settled;
 use lockstep_apply::reach::{TargetReach, TargetUnique, UniqueColumn};
-use lockstep_apply::row::{Cell, OwnedRow};
+use lockstep_apply::row::{Cell, OwnedRow, Rows as Inserted};
 use lockstep_apply::source_table::SourceTable;
 use lockstep_apply::table::{Table, TargetColumn, TargetKey, TargetTable};
 use lockstep_apply::work::Which;
@@ -187,16 +187,17 @@ impl Target {
         if table.attributes != self.version(writer) {
             return Made::Refused(conflict(table, "a row of another shape"));
         }
-        let rows = |rows: &[OwnedRow]| -> Vec<OwnedRow> {
+        let inserted = |rows: &Inserted| -> Vec<OwnedRow> {
             let rows = rows.iter().enumerate();
             rows.filter(|(place, _)| picked(*place))
-                .map(|(_, row)| row.clone())
+                .map(|(_, row)| row.owned())
                 .collect()
         };
+        let rows = |rows: &[OwnedRow]| inserted(&rows.iter().cloned().collect());
         let new = |row: &OwnedRow| (text(row, 0), text(row, 1));
         let effect = match set {
             Set::Insert(all) if table.reach.oid == LOG => {
-                return self.log(writer, &rows(all), 1);
+                return self.log(writer, &inserted(all), 1);
             }
             Set::DeleteWhole(all) => return self.log(writer, &rows(all), -1),
             Set::UpdateWhole(_) => panic!("the source updates no log"),
@@ -206,7 +207,7 @@ impl Target {
             },
             Set::Insert(all) => Effect {
                 gone: Vec::new(),
-                new: rows(all).iter().map(new).collect(),
+                new: inserted(all).iter().map(new).collect(),
             },
             Set::Update(all) => {
                 let all = all.iter().enumerate();
