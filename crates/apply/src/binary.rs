@@ -35,8 +35,8 @@ pub enum Form {
     Timestamptz,
 }
 
-/// Names of types, quoted and with their schema, as [`TargetColumn::kind`] has them. Domains and types of users have
-/// other names.
+/// Names of types, quoted and with their schema, as [`TargetColumn::kind`] has them. Domains and types of
+/// users have other names.
 const FORMS: [(&str, Form); 16] = [
     ("pg_catalog.int2", Form::Int2),
     ("pg_catalog.int4", Form::Int4),
@@ -65,8 +65,8 @@ pub fn forms(table: &Table) -> Option<Vec<(usize, Form)>> {
     table.written().map(form).collect()
 }
 
-/// Appends rows until `out` has `enough` bytes. Returns how many: the next one, if there is one, has a value that
-/// is not read here, or is too long.
+/// Appends rows until `out` has `enough` bytes, and returns how many. If `out` has less than that, the next
+/// row, if there is one, is too long or has a value that is not read here.
 pub fn fill(forms: &[(usize, Form)], rows: &[Row<'_>], enough: usize, out: &mut Vec<u8>) -> usize {
     let mut made = 0;
     for row in rows {

@@ -92,3 +92,38 @@ fn settings_of_the_target_do_not_change_values() {
     pair.start();
     pair.assert_same("SELECT id, v, v IS NULL FROM t ORDER BY id");
 }
+
+/// Rows of all types that are copied in binary form, some with nulls. One has values that are left to the target:
+/// from it on rows go as text.
+#[test]
+fn rows_that_are_copied_in_binary_form_are_what_the_source_has() {
+    let columns = "id int8 PRIMARY KEY, s int2, i int4, r float4, d float8, b bool, t text, v varchar(20), \
+                   c char(5), j json, jb jsonb, x bytea, u uuid, da date, ts timestamp, ts0 timestamp(0), \
+                   tz timestamptz";
+    let mut pair = Pair::new(&format!("CREATE TABLE t ({columns})"));
+    for server in [&pair.source, &pair.target] {
+        server.run("ALTER ROLE CURRENT_USER SET timezone = 'Asia/Kolkata'");
+    }
+    pair.target.run("ALTER ROLE CURRENT_USER SET log_statement = 'all'");
+    pair.source.run(
+        "INSERT INTO t SELECT n * 15000000000000000, n - 300, (n - 300) * 7000000, (n - 300)::float4 / 7, \
+             CASE n WHEN 450 THEN 'NaN' ELSE exp(n - 300) END, n % 2 = 0, repeat(E'\\u00e9\\t\\\\\"\\n', n % 7), \
+             repeat('v', n % 20), repeat('c', n % 6), json_build_object('n', n, 't', E'\\t\\\\'), \
+             CASE WHEN n % 10 > 0 THEN jsonb_build_array(n, '\\', NULL, '\u00e9') END, \
+             decode(repeat(md5(n::text), n % 3), 'hex'), md5(n::text)::uuid, \
+             CASE n WHEN 450 THEN 'infinity' ELSE date '0001-01-01' + n * 6000 END, \
+             CASE n WHEN 450 THEN '-infinity' ELSE timestamp '1000-01-01' + n * interval '9 days 01:00:01.001' END, \
+             timestamp '1999-01-01' + n * interval '1.7 days', \
+             CASE n WHEN 450 THEN '0044-03-15 BC' ELSE timestamptz '1800-01-01' + n * interval '99.000001 days' END \
+         FROM generate_series(1, 600) n",
+    );
+    pair.start();
+    pair.assert_same("SELECT ROW(t.*)::text FROM t ORDER BY id");
+    let log = pair.target.log_since(0).unwrap();
+    let copies: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("COPY \"public\".\"t\""))
+        .map(|line| line.ends_with("(FORMAT binary)"))
+        .collect();
+    assert_eq!(copies, [true, false], "{log}");
+}
