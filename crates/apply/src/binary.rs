@@ -35,31 +35,32 @@ pub enum Form {
     Timestamptz,
 }
 
-/// Names of types, quoted and with their schema, as [`TargetColumn::kind`] has them. Domains and types of
-/// users have other names.
+/// Types by their names in `pg_catalog`.
 const FORMS: [(&str, Form); 16] = [
-    ("pg_catalog.int2", Form::Int2),
-    ("pg_catalog.int4", Form::Int4),
-    ("pg_catalog.int8", Form::Int8),
-    ("pg_catalog.float4", Form::Float4),
-    ("pg_catalog.float8", Form::Float8),
-    ("pg_catalog.bool", Form::Bool),
-    ("pg_catalog.text", Form::Text),
-    ("pg_catalog.varchar", Form::Text),
-    ("pg_catalog.bpchar", Form::Text),
-    ("pg_catalog.json", Form::Text),
-    ("pg_catalog.jsonb", Form::Jsonb),
-    ("pg_catalog.bytea", Form::Bytea),
-    ("pg_catalog.uuid", Form::Uuid),
-    ("pg_catalog.date", Form::Date),
-    ("pg_catalog.timestamp", Form::Timestamp),
-    ("pg_catalog.timestamptz", Form::Timestamptz),
+    ("int2", Form::Int2),
+    ("int4", Form::Int4),
+    ("int8", Form::Int8),
+    ("float4", Form::Float4),
+    ("float8", Form::Float8),
+    ("bool", Form::Bool),
+    ("text", Form::Text),
+    ("varchar", Form::Text),
+    ("bpchar", Form::Text),
+    ("json", Form::Text),
+    ("jsonb", Form::Jsonb),
+    ("bytea", Form::Bytea),
+    ("uuid", Form::Uuid),
+    ("date", Form::Date),
+    ("timestamp", Form::Timestamp),
+    ("timestamptz", Form::Timestamptz),
 ];
 
 /// The form of each column that statements write, with its place. None if some column has none.
 pub fn forms(table: &Table) -> Option<Vec<(usize, Form)>> {
     let form = |(place, column): (usize, &TargetColumn)| {
-        let found = FORMS.iter().find(|(kind, _)| *kind == column.kind);
+        // Domains and types of users are in other schemas. Names that are keywords are quoted.
+        let name = column.kind.strip_prefix("pg_catalog.")?.trim_matches('"');
+        let found = FORMS.iter().find(|(kind, _)| *kind == name);
         found.map(|(_, form)| (place, *form))
     };
     table.written().map(form).collect()
@@ -278,7 +279,11 @@ fn timestamptz(text: &[u8]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::TableName;
+    use crate::reach::Reach;
     use crate::row::OwnedRow;
+    use crate::source_table::Identity;
+    use crate::types::ColumnType;
 
     fn made(form: Form, text: &str) -> Option<Vec<u8>> {
         let mut out = Vec::new();
@@ -397,6 +402,42 @@ mod tests {
             (Form::Timestamptz, "0044-03-15 00:00:00+00 BC"),
         ] {
             assert_eq!(made(form, text), None, "{form:?} {text}");
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_form_if_all_columns_that_are_written_have_one() {
+        let table = |kinds: &[&str]| {
+            let column = |kind: &&str| TargetColumn {
+                name: "c".to_owned(),
+                of: ColumnType::default(),
+                kind: (*kind).to_owned(),
+                in_array: true,
+                of_user: false,
+                delimiter: b',',
+                generated: *kind == "generated",
+                always_identity: false,
+            };
+            Table {
+                name: TableName {
+                    schema: "s".to_owned(),
+                    table: "t".to_owned(),
+                },
+                columns: kinds.iter().map(column).collect(),
+                identity: Identity::Nothing,
+                partitioned: false,
+                crowded: false,
+                kept: Vec::new(),
+                attributes: 0,
+                reach: Reach::default(),
+            }
+        };
+        let quoted = "pg_catalog.\"timestamp\"";
+        let plain = table(&["generated", "pg_catalog.int8", quoted]);
+        let expected = vec![(1, Form::Int8), (2, Form::Timestamp)];
+        assert_eq!(forms(&plain), Some(expected));
+        for other in ["public.int8", "pg_catalog.numeric", "pg_catalog.\"char\""] {
+            assert_eq!(forms(&table(&["pg_catalog.int8", other])), None, "{other}");
         }
     }
 
