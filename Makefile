@@ -70,7 +70,7 @@ test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 test-bed: check-pg ## the long tests of benchmarks, player, page oracle, replica and relay (T=part_of_a_name)
 	@scripts/test --only bed $(T)
 
-test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
+test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), PART=subscription through relays, or PART=logical followed by a replica with --ddl (PRELOAD= for stock, ROOT=1)
 	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)
 	@scripts/test-pg-suites $(if $(ROOT),--in-root) $(if $(PART),--part $(PART)) $(if $(PRELOAD),,--stock) $(if $(PARALLEL),--parallel) $(T)
 
