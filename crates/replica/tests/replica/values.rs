@@ -93,8 +93,8 @@ fn settings_of_the_target_do_not_change_values() {
     pair.assert_same("SELECT id, v, v IS NULL FROM t ORDER BY id");
 }
 
-/// Rows of all types that are copied in binary form, some with nulls. One has values that are left to the target:
-/// from it on rows go as text.
+/// Rows of all types that are copied in binary form, some with nulls. One has values that are left to the
+/// target: from it on rows go as text.
 #[test]
 fn rows_that_are_copied_in_binary_form_are_what_the_source_has() {
     let columns = "id int8 PRIMARY KEY, s int2, i int4, r float4, d float8, b bool, t text, v varchar(20), \
