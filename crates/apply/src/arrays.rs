@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use crate::row::{Cell, Row};
+use crate::row::{Cell, RowRef};
 
 /// An array that is being written.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ const PIECE: usize = 64 * 1024;
 /// Appends a row as a line of COPY in text format. `written` are the places of its columns. `send` may
 /// take what there is so far, which may end within the row: a long row is never here as a whole.
 pub fn copy_line<E>(
-    row: Row<'_>,
+    row: RowRef<'_>,
     written: &[usize],
     out: &mut Vec<u8>,
     send: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,

@@ -4,7 +4,7 @@
 //! and reads a time as people may write it. What is read here is what PostgreSQL itself writes, with the
 //! settings that a stream has; a value that is anything else is left to the server, as text.
 
-use crate::row::{Cell, Row};
+use crate::row::{Cell, RowRef};
 use crate::table::{Table, TargetColumn};
 
 /// What stands before the rows: the signature, no flags, nothing more.
@@ -68,7 +68,12 @@ pub fn forms(table: &Table) -> Option<Vec<(usize, Form)>> {
 
 /// Appends rows until `out` has `enough` bytes, and returns how many. If `out` has less than that, the next
 /// row, if there is one, is too long or has a value that is not read here.
-pub fn fill(forms: &[(usize, Form)], rows: &[Row<'_>], enough: usize, out: &mut Vec<u8>) -> usize {
+pub fn fill(
+    forms: &[(usize, Form)],
+    rows: &[RowRef<'_>],
+    enough: usize,
+    out: &mut Vec<u8>,
+) -> usize {
     let mut made = 0;
     for row in rows {
         if out.len() >= enough {
@@ -84,7 +89,7 @@ pub fn fill(forms: &[(usize, Form)], rows: &[Row<'_>], enough: usize, out: &mut 
     made
 }
 
-fn put_row(forms: &[(usize, Form)], row: Row<'_>, out: &mut Vec<u8>) -> Option<()> {
+fn put_row(forms: &[(usize, Form)], row: RowRef<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.extend_from_slice(&i16::try_from(forms.len()).ok()?.to_be_bytes());
     let mut cells = row.cells();
     let mut next = 0;

@@ -348,7 +348,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::row::{Cell, Row};
+    use crate::row::{Cell, RowRef};
 
     fn key(number: u8) -> OwnedRow {
         OwnedRow::new([Cell::Text(&[number])])
@@ -384,7 +384,7 @@ mod tests {
     }
 
     fn owned(rows: &Rows) -> Vec<OwnedRow> {
-        rows.iter().map(Row::owned).collect()
+        rows.iter().map(RowRef::owned).collect()
     }
 
     fn effect(changes: impl IntoIterator<Item = KeyedChange>) -> NetEffect {

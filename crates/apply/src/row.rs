@@ -71,8 +71,8 @@ impl OwnedRow {
     }
 
     /// The row, borrowed.
-    pub fn get(&self) -> Row<'_> {
-        Row(&self.0)
+    pub fn get(&self) -> RowRef<'_> {
+        RowRef(&self.0)
     }
 
     pub fn cells(&self) -> Cells<'_> {
@@ -117,9 +117,9 @@ impl OwnedRow {
 
 /// A row that somebody else has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row<'a>(&'a [u8]);
+pub struct RowRef<'a>(&'a [u8]);
 
-impl<'a> Row<'a> {
+impl<'a> RowRef<'a> {
     pub fn cells(self) -> Cells<'a> {
         Cells { left: self.0 }
     }
@@ -189,12 +189,12 @@ impl Block {
         self.ends.push(self.bytes.len());
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+    fn rows(&self) -> impl Iterator<Item = RowRef<'_>> + Clone {
         let mut start = 0;
         self.ends.iter().map(move |end| {
             let row = self.bytes.get(start..*end).unwrap_or_default();
             start = *end;
-            Row(row)
+            RowRef(row)
         })
     }
 
@@ -241,7 +241,7 @@ impl Rows {
     }
 
     /// The rows, in the order in which they came.
-    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = RowRef<'_>> + Clone {
         self.blocks.iter().flat_map(Block::rows)
     }
 }
@@ -342,7 +342,7 @@ mod tests {
             "{} of {bytes}",
             rows.size()
         );
-        assert_eq!(Rows::from_iter(rows.iter().map(Row::owned)), rows);
+        assert_eq!(Rows::from_iter(rows.iter().map(RowRef::owned)), rows);
         let few = Rows::from_iter([row("a"), row("")]);
         assert!(few.size() < 1_000, "{}", few.size());
         assert!(!few.is_empty() && few != rows && Rows::default().is_empty());

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use crate::batch::{Part, Set, Step};
 use crate::reach::{Meets, UniqueValue, hash};
-use crate::row::{Cell, Row};
+use crate::row::{Cell, RowRef};
 use crate::table::Table;
 
 /// Set in the touch of a row or of a table, and not in that of a unique value.
@@ -153,7 +153,7 @@ impl Touches {
         &mut self,
         root: u32,
         values: &[UniqueValue],
-        row: Row<'a>,
+        row: RowRef<'a>,
         cells: &mut Vec<Cell<'a>>,
     ) -> Option<()> {
         cells.clear();

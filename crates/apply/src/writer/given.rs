@@ -7,7 +7,7 @@ use lockstep_client::ClientError;
 use crate::arrays::ArrayText;
 use crate::batch::MOST_BYTES;
 use crate::net::Update;
-use crate::row::{Cell, OwnedRow, Row};
+use crate::row::{Cell, OwnedRow, RowRef};
 use crate::statements::{Parameter, Statement};
 use crate::table::Table;
 
@@ -17,8 +17,8 @@ pub const MOST_ROWS: usize = 20_000;
 /// One row for a statement: the key (or the whole row) before, and the row after.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
-    pub before: Option<Row<'a>>,
-    pub after: Option<Row<'a>>,
+    pub before: Option<RowRef<'a>>,
+    pub after: Option<RowRef<'a>>,
 }
 
 pub fn before(row: &OwnedRow) -> Given<'_> {
@@ -28,7 +28,7 @@ pub fn before(row: &OwnedRow) -> Given<'_> {
     }
 }
 
-pub fn after(row: Row<'_>) -> Given<'_> {
+pub fn after(row: RowRef<'_>) -> Given<'_> {
     Given {
         before: None,
         after: Some(row),
@@ -52,7 +52,7 @@ pub fn updated(update: &Update) -> Given<'_> {
 impl Given<'_> {
     pub fn size(&self) -> usize {
         let rows = [self.before, self.after];
-        rows.into_iter().flatten().map(Row::size).sum()
+        rows.into_iter().flatten().map(RowRef::size).sum()
     }
 }
 
@@ -111,9 +111,9 @@ pub fn values(
     let (mut old, mut new) = (Vec::new(), Vec::new());
     for row in rows {
         old.clear();
-        old.extend(row.before.into_iter().flat_map(Row::cells));
+        old.extend(row.before.into_iter().flat_map(RowRef::cells));
         new.clear();
-        new.extend(row.after.into_iter().flat_map(Row::cells));
+        new.extend(row.after.into_iter().flat_map(RowRef::cells));
         for (parameter, array) in statement.parameters.iter().zip(&mut arrays) {
             let new = |place: &usize| new.get(*place).copied().unwrap_or(Cell::Null);
             match parameter {

@@ -6,7 +6,7 @@ use super::given::after;
 use super::{COPY_BYTES, COPY_FROM, COPY_FROM_BYTES, Writer};
 use crate::arrays::copy_line;
 use crate::binary::{self, Form};
-use crate::row::Row;
+use crate::row::RowRef;
 use crate::statements::Verb;
 use crate::table::Table;
 
@@ -15,7 +15,7 @@ impl Writer {
     pub(super) fn insert(
         &mut self,
         table: &Arc<Table>,
-        rows: &[Row<'_>],
+        rows: &[RowRef<'_>],
     ) -> lockstep_client::Result<()> {
         if table.written().next().is_none() {
             let (table, rows) = (table.name.sql(), rows.len());
@@ -32,7 +32,7 @@ impl Writer {
     }
 
     /// Copies in binary form as many rows as have one, and the rest as text.
-    fn copy(&mut self, table: &Table, rows: &[Row<'_>]) -> lockstep_client::Result<()> {
+    fn copy(&mut self, table: &Table, rows: &[RowRef<'_>]) -> lockstep_client::Result<()> {
         let copied = match binary::forms(table) {
             Some(forms) => self.copy_binary(table, &forms, rows)?,
             None => 0,
@@ -48,7 +48,7 @@ impl Writer {
         &mut self,
         table: &Table,
         forms: &[(usize, Form)],
-        rows: &[Row<'_>],
+        rows: &[RowRef<'_>],
     ) -> lockstep_client::Result<usize> {
         let mut piece = Vec::with_capacity(2 * COPY_BYTES);
         piece.extend_from_slice(binary::HEADER);
@@ -74,7 +74,7 @@ impl Writer {
         Ok(copied)
     }
 
-    fn copy_text(&mut self, table: &Table, rows: &[Row<'_>]) -> lockstep_client::Result<()> {
+    fn copy_text(&mut self, table: &Table, rows: &[RowRef<'_>]) -> lockstep_client::Result<()> {
         let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
         let mut copy = self.connection.copy_in(&table.copy())?;
         let mut lines = Vec::with_capacity(2 * COPY_BYTES);
