@@ -35,6 +35,10 @@ impl Other {
 
 /// Adds a standby of a server.
 fn add(lab: &Lab, stage: &mut Stage, name: &str, of: Which, is_told: bool) -> Result<()> {
+    // A copy of a standby begins with its last restartpoint.
+    stage.primary.execute("CHECKPOINT")?;
+    stage.standby.catch_up(&stage.primary)?;
+    stage.standby.execute("CHECKPOINT")?;
     let server = lab.standby(stage.server(of), name, &Settings::new())?;
     stage.others.push(Other {
         server,
