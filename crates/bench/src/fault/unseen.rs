@@ -59,7 +59,7 @@ pub(super) fn killed_walsenders(
 ) -> Result<Injected> {
     let mut injected = Injected::default();
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
-    write(stage, &mut injected, kill, strength.choose(1000, 300))?;
+    write(stage, &mut injected, kill, strength.choose(1500, 700))?;
     write(stage, &mut injected, PUBLISHED, 20)?;
     Ok(injected)
 }

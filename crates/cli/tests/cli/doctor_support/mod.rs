@@ -127,7 +127,8 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
     let expected = i32::from(fault.severity == Severity::Lag) * 6;
     if code != expected {
         return Some(format!(
-            "exit code {code} instead of {expected}: {}",
+            "exit code {code} instead of {expected}, not known: {}; {}",
+            json["unknown"],
             brief(json)
         ));
     }
