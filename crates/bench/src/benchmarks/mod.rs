@@ -214,11 +214,12 @@ mod tests {
     fn recorded_results_stay_as_they_are_when_read_and_written() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
         let files = written_again(&folder);
-        // Every file of results is a benchmark's, but the demo's, doctor's, which a test writes, and one
+        // Every file of results is a benchmark's, but the demo's, doctor's two, which a test writes, and one
         // of a run in a cgroup.
         let others = [
             "demo-aa.json",
             "doctor-matrix.json",
+            "doctor-matrix-17.json",
             "priority-in-cgroup.json",
         ];
         let there = std::fs::read_dir(&folder).unwrap();

@@ -109,7 +109,7 @@ impl Matrix<'_> {
         let rows = merged(earlier["rows"].as_array().map_or(&[], Vec::as_slice), ran);
         let file = json!({
             "name": "doctor-matrix",
-            "command": "make test-doctor-matrix",
+            "command": format!("make test-doctor-matrix PG={}", self.lab.package().major()),
             "commit": commit,
             "machine": machine::describe(self.lab.folder(), self.lab.pinning()),
             "date": machine::date(),
