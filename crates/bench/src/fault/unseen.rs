@@ -300,16 +300,23 @@ pub(super) fn archiver(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     for _ in 0..strength.choose(1, 3) {
         stage.primary.execute(SWITCH)?;
     }
+    // It may have archived all of them before it was told of the command.
+    let failed = "SELECT (last_failed_time > coalesce(last_archived_time, '-infinity'))::text \
+                  FROM pg_stat_archiver";
+    stage
+        .primary
+        .await_event("fail to archive", PATIENCE, |primary| {
+            if primary.query_text(failed)?.as_deref() == Some("true") {
+                return Ok(true);
+            }
+            primary.execute(SWITCH)?;
+            std::thread::sleep(Duration::from_secs(1));
+            Ok(false)
+        })?;
     // A new segment wakes the archiver, which otherwise tries again only after a minute.
     for sql in [SWITCH, ARCHIVED] {
         injected.undo.push((Which::Primary, sql.to_owned()));
     }
-    await_true(
-        stage,
-        "fail to archive",
-        "SELECT (last_failed_time > coalesce(last_archived_time, '-infinity'))::text \
-         FROM pg_stat_archiver",
-    )?;
     stage.calm()?;
     Ok(injected)
 }

@@ -225,12 +225,23 @@ fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<
     counted.filter(|(_, number)| *number > 1).collect()
 }
 
-/// The replica has confirmed something in the later half of the window. One that fails at a
+/// Parts of a window that are compared, to see whether a replica gets on.
+const PARTS: usize = 4;
+
+/// The replica gets on from one part of the window to the next, more than once. One that fails at a
 /// transaction comes as far as that, and no farther; while its walsender is away less is known of it.
 pub(super) fn moves(link: &Link<'_>) -> bool {
-    let halves = link.points.split_at(link.points.len() / 2);
-    let farthest = |points: &[Point]| points.iter().map(|point| point.told).max();
-    farthest(halves.0) < farthest(halves.1)
+    let points = &link.points;
+    let size = points.len().div_ceil(PARTS).max(1);
+    let told = |points: &[Point]| points.iter().map(|point| point.told).max();
+    let mut farthest = None;
+    let mut steps = 0;
+    for part in points.chunks(size) {
+        let reached = told(part).max(farthest);
+        steps += usize::from(farthest.is_some() && farthest < reached);
+        farthest = reached;
+    }
+    steps > 1
 }
 
 /// Something ends the server's walsenders again and again.
