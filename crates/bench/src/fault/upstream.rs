@@ -145,7 +145,7 @@ pub(super) fn drop_slot(stage: &mut Stage, injected: &mut Injected) -> Result<()
 /// The primary is started anew, and its standby waits for some seconds before it connects again.
 pub(super) fn restarted(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    let wait = strength.choose("3s", "5s");
+    let wait = strength.choose("5s", "8s");
     injected.set(stage, Which::Standby, "wal_retrieve_retry_interval", wait)?;
     stage.restart(Which::Primary)?;
     write(stage, &mut injected, UNPUBLISHED, 20)?;
