@@ -61,11 +61,12 @@ struct Matrix<'l> {
 
 impl Matrix<'_> {
     /// Adds a row, and writes the results file: a run that is ended early keeps what it has found.
-    fn add(&mut self, name: &str, row: Value) {
+    fn add(&mut self, name: &str, mut row: Value) {
         match row["wrong"].as_str() {
             None => println!("ok    {name}"),
             Some(wrong) => println!("WRONG {name}: {wrong}"),
         }
+        (row["commit"], row["date"]) = (json!(commit()), json!(machine::date()));
         self.rows.push(row);
         self.save();
     }
@@ -87,30 +88,16 @@ impl Matrix<'_> {
         };
         // Tests run in their package's folder.
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
-        let described = Command::new("git")
-            .args([
-                "describe",
-                "--always",
-                "--dirty",
-                "--abbrev=40",
-                "--exclude=*",
-            ])
-            .output();
-        let commit = described.map_or_else(
-            |_| "unknown".to_owned(),
-            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
-        );
-        let mut ran = self.rows.clone();
-        for row in &mut ran {
-            (row["commit"], row["date"]) = (json!(commit), json!(machine::date()));
-        }
         let earlier = std::fs::read_to_string(&path).unwrap_or_default();
         let earlier = serde_json::from_str(&earlier).unwrap_or(Value::Null);
-        let rows = merged(earlier["rows"].as_array().map_or(&[], Vec::as_slice), ran);
+        let rows = merged(
+            earlier["rows"].as_array().map_or(&[], Vec::as_slice),
+            self.rows.clone(),
+        );
         let file = json!({
             "name": "doctor-matrix",
             "command": format!("make test-doctor-matrix PG={}", self.lab.package().major()),
-            "commit": commit,
+            "commit": commit(),
             "machine": machine::describe(self.lab.folder(), self.lab.pinning()),
             "date": machine::date(),
             "headline": {
@@ -122,6 +109,23 @@ impl Matrix<'_> {
         let text = serde_json::to_string_pretty(&file).unwrap() + "\n";
         std::fs::write(path, text).unwrap();
     }
+}
+
+/// The commit that runs, and whether files differ from it.
+fn commit() -> String {
+    let described = Command::new("git")
+        .args([
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ])
+        .output();
+    described.map_or_else(
+        |_| "unknown".to_owned(),
+        |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+    )
 }
 
 /// Causes that were named first at both strengths.
