@@ -1,11 +1,13 @@
 //! What it costs a primary to decode its WAL once: a recorded stretch of WAL, a slot that
 //! starts before it, and a receiver that throws everything away.
 
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::launch::failure_line;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use lockstep_lab::usage::Usage;
@@ -16,6 +18,8 @@ use crate::relay::publisher;
 
 /// The publication that slots decode.
 const PUBLICATION: &str = "everything";
+
+const RECEIVER: &str = "pg_recvlogical";
 
 /// How long one pass may take.
 const LONGEST_PASS: Duration = Duration::from_secs(1_800);
@@ -202,37 +206,43 @@ pub fn pass(
         "SELECT pg_copy_logical_replication_slot('{}', 'pass')",
         plugin.library()
     ))?;
-    let mut receiver = lab
-        .launcher()
-        .command(lab.package().program("pg_recvlogical"));
+    let receiver = receiver(lab, primary, stretch, plugin, work_mem);
+    let before = primary.usage();
+    let started = Instant::now();
+    let child = lab.launcher().spawn(receiver, Side::Standby)?;
+    let seconds = ended(child, started)?.as_secs_f64();
+    let cpu_s = settled_usage(primary).since(before).cpu_s;
+    drop_slot(primary, "pass")?;
+    Ok(Pass { cpu_s, seconds })
+}
+
+/// A program that takes the stretch from slot `pass`.
+fn receiver(
+    lab: &Lab,
+    primary: &Server,
+    stretch: &Stretch,
+    plugin: Plugin,
+    work_mem: Option<&str>,
+) -> Command {
+    let mut receiver = lab.launcher().command(lab.package().program(RECEIVER));
     let options = work_mem.map(|size| format!(" options='-c logical_decoding_work_mem={size}'"));
     let conninfo = primary.conninfo(SUPERUSER) + &options.unwrap_or_default();
-    receiver.arg("--dbname").arg(conninfo);
-    receiver.args([
-        "--slot",
-        "pass",
-        "--start",
-        "--no-loop",
-        "--file",
-        "/dev/null",
-    ]);
-    receiver.args([
-        "--endpos",
-        &stretch.end.to_string(),
-        "--option",
-        "proto_version=1",
-    ]);
+    receiver.args(["--dbname", &conninfo, "--slot", "pass"]);
+    receiver.args(["--start", "--no-loop", "--file", "/dev/null"]);
+    receiver.args(["--endpos", &stretch.end.to_string()]);
+    receiver.args(["--option", "proto_version=1"]);
     receiver.args(["--option", &format!("publication_names={PUBLICATION}")]);
     if let Some(option) = plugin.option() {
         receiver.args(["--option", option]);
     }
-    receiver.stdout(std::process::Stdio::null());
-    receiver.stderr(std::process::Stdio::piped());
-    let before = primary.usage();
-    let started = Instant::now();
-    let mut child = lab.launcher().spawn(receiver, Side::Standby)?;
+    receiver.stdout(Stdio::null()).stderr(Stdio::piped());
+    receiver
+}
+
+/// Waits until the receiver has ended well: the time that it took.
+fn ended(mut child: Child, started: Instant) -> Result<Duration> {
     let failed = |reason: String| LabError::Program {
-        program: "pg_recvlogical".to_owned(),
+        program: RECEIVER.to_owned(),
         reason,
     };
     let status = loop {
@@ -247,20 +257,14 @@ pub fn pass(
             Err(error) => return Err(failed(error.to_string()).into()),
         }
     };
-    let seconds = started.elapsed().as_secs_f64();
-    if !status.success() {
-        let output = child
-            .wait_with_output()
-            .map_err(|e| failed(e.to_string()))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(failed(
-            lockstep_lab::launch::failure_line(&said).unwrap_or_else(|| status.to_string()),
-        )
-        .into());
+    let took = started.elapsed();
+    if status.success() {
+        return Ok(took);
     }
-    let cpu_s = settled_usage(primary).since(before).cpu_s;
-    drop_slot(primary, "pass")?;
-    Ok(Pass { cpu_s, seconds })
+    let output = child.wait_with_output();
+    let said = output.map_err(|error| failed(error.to_string()))?.stderr;
+    let line = failure_line(&String::from_utf8_lossy(&said));
+    Err(failed(line.unwrap_or_else(|| status.to_string())).into())
 }
 
 /// CPU once it no longer changes. A process that is just ending may be counted neither among

@@ -357,7 +357,7 @@ fn under_load(
         readers,
     } = spec.size;
     let watch = LagWatch::start(primary, standby, lab.pinning())?;
-    let mut bloat = primary.connect(SUPERUSER, "lockstep lab")?;
+    let bloat = primary.connect(SUPERUSER, "lockstep lab")?;
     let write = (writers > 0)
         .then(|| lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale))
         .transpose()?;
@@ -378,35 +378,8 @@ fn under_load(
 
     running.go_on(Stage::WarmUp, spec.warmup, audience, |_, _| Ok(()))?;
     running.await_reports()?;
-
-    let idle = || lab.pinning().idle_s(spec.side).unwrap_or_default();
-    let before = (running.primary.usage(), running.standby.usage());
-    let idle_before = idle();
-    let from = Micros::now();
-    let mut points = vec![(from, read_bloat(&mut bloat, running.primary)?)];
-    let mut next = spec.series_every;
-    running.go_on(
-        Stage::Measure,
-        spec.measured,
-        audience,
-        |primary, elapsed| {
-            if elapsed >= next {
-                next += spec.series_every;
-                points.push((Micros::now(), read_bloat(&mut bloat, primary)?));
-            }
-            Ok(())
-        },
-    )?;
-    let to = Micros::now();
-    points.push((to, read_bloat(&mut bloat, running.primary)?));
-    let measured = Measured {
-        from,
-        to,
-        bloat: points,
-        primary_usage: running.primary.usage().since(before.0),
-        standby_usage: running.standby.usage().since(before.1),
-        standby_idle_s: idle() - idle_before,
-    };
+    let measured = running.measure(lab, spec, bloat, audience)?;
+    let (from, to) = (measured.from, measured.to);
     running.watch.await_sample_after(to, SAMPLE_PATIENCE);
     let Running {
         watch,
@@ -442,6 +415,40 @@ impl Running<'_> {
             lookups.check()?;
         }
         Ok(self.read.check()?)
+    }
+
+    /// Lets load run for as long as is measured. `bloat` asks the primary for its dead rows.
+    fn measure(
+        &mut self,
+        lab: &Lab,
+        spec: &TrialSpec,
+        mut bloat: Connection,
+        audience: &mut dyn Audience,
+    ) -> Result<Measured> {
+        let idle = || lab.pinning().idle_s(spec.side).unwrap_or_default();
+        let before = (self.primary.usage(), self.standby.usage());
+        let idle_before = idle();
+        let from = Micros::now();
+        let mut points = vec![(from, read_bloat(&mut bloat, self.primary)?)];
+        let mut next = spec.series_every;
+        let mut also = |primary: &Server, elapsed: Duration| {
+            if elapsed >= next {
+                next += spec.series_every;
+                points.push((Micros::now(), read_bloat(&mut bloat, primary)?));
+            }
+            Ok(())
+        };
+        self.go_on(Stage::Measure, spec.measured, audience, &mut also)?;
+        let to = Micros::now();
+        points.push((to, read_bloat(&mut bloat, self.primary)?));
+        Ok(Measured {
+            from,
+            to,
+            bloat: points,
+            primary_usage: self.primary.usage().since(before.0),
+            standby_usage: self.standby.usage().since(before.1),
+            standby_idle_s: idle() - idle_before,
+        })
     }
 
     /// Lets load run for `length`, and calls `also` at every tick.

@@ -226,13 +226,7 @@ impl<H: Host> Driver<H> {
 
     fn perform(&mut self, action: Action) -> Result<Event, H::Error> {
         match action {
-            Action::Halt => {
-                self.host.rest(Duration::MAX / 4, Rest::Halted);
-                return Ok(match self.host.may_begin() {
-                    true => Event::Done,
-                    false => Event::Nothing,
-                });
-            }
+            Action::Halt => return Ok(self.halt()),
             Action::Connect => return Ok(Event::Connected(self.connect()?)),
             Action::Receive => {
                 self.note_applied();
@@ -244,14 +238,7 @@ impl<H: Host> Driver<H> {
                 return self.written(written);
             }
             Action::Stored { units, bytes } => self.host.hear(News::Stored { units, bytes }),
-            Action::Cover(lsn) => {
-                let covered = self.log()?.cover(lsn);
-                let event = self.written(covered)?;
-                if event == Event::Done {
-                    self.host.hear(News::Covered);
-                }
-                return Ok(event);
-            }
+            Action::Cover(lsn) => return self.cover(lsn),
             Action::Sync => self.host.sync()?,
             Action::Block => {
                 if let Some(full) = self.full.take() {
@@ -277,22 +264,9 @@ impl<H: Host> Driver<H> {
                 reply,
             })?,
             Action::Wait(most) => self.wait(most)?,
-            Action::Leave(patience) => {
-                if let Some(stream) = self.stream.take() {
-                    stream.leave(patience);
-                }
-                self.disconnect();
-            }
-            Action::Cut => {
-                self.disconnect();
-                return Ok(self.cut());
-            }
-            Action::Fail => {
-                self.disconnect();
-                if let Some(error) = self.error.take() {
-                    self.host.hear(News::Failed(error));
-                }
-            }
+            Action::Leave(patience) => self.leave(patience),
+            Action::Cut => return Ok(self.cut()),
+            Action::Fail => self.fail(),
             Action::Rest(most) => {
                 let why = match self.receiver.is_blocked() {
                     true => Rest::Full,
@@ -308,6 +282,15 @@ impl<H: Host> Driver<H> {
             Action::Stop => {}
         }
         Ok(Event::Done)
+    }
+
+    /// Rests until the host may let the stream go on.
+    fn halt(&mut self) -> Event {
+        self.host.rest(Duration::MAX / 4, Rest::Halted);
+        match self.host.may_begin() {
+            true => Event::Done,
+            false => Event::Nothing,
+        }
     }
 
     fn note_applied(&mut self) {
@@ -393,6 +376,16 @@ impl<H: Host> Driver<H> {
         waited.map_err(|error| self.host.error(error.into()))
     }
 
+    /// Tells the log that it has all that ends up to here.
+    fn cover(&mut self, lsn: Lsn) -> Result<Event, H::Error> {
+        let covered = self.log()?.cover(lsn);
+        let event = self.written(covered)?;
+        if event == Event::Done {
+            self.host.hear(News::Covered);
+        }
+        Ok(event)
+    }
+
     /// What became of a write to the log.
     fn written(&mut self, written: Result<(), LogError>) -> Result<Event, H::Error> {
         match written {
@@ -405,6 +398,21 @@ impl<H: Host> Driver<H> {
         }
     }
 
+    /// Ends the stream in order.
+    fn leave(&mut self, patience: Duration) {
+        if let Some(stream) = self.stream.take() {
+            stream.leave(patience);
+        }
+        self.disconnect();
+    }
+
+    fn fail(&mut self) {
+        self.disconnect();
+        if let Some(error) = self.error.take() {
+            self.host.hear(News::Failed(error));
+        }
+    }
+
     fn disconnect(&mut self) {
         self.stream = None;
         self.overlap = None;
@@ -413,6 +421,7 @@ impl<H: Host> Driver<H> {
 
     /// Drops the unit that is open: the source sends the whole transaction again.
     fn cut(&mut self) -> Event {
+        self.disconnect();
         match self.host.log().map_or(Ok(()), |log| log.cut()) {
             Ok(()) => Event::Done,
             Err(error) => {

@@ -447,14 +447,7 @@ impl Receiver {
                 State::Connecting
             }
             (State::Connecting, Event::Connected(from)) => {
-                self.assembler = Assembler::new(log.received, self.terms.batched);
-                let behind = from < log.received && !self.has(IntakeFault::ComparesNothing);
-                self.comparing = behind.then_some((from, log.received));
-                self.writes.clear();
-                self.covering = false;
-                self.told = Lsn::INVALID;
-                self.told_applied = Lsn::INVALID;
-                self.told_at = now;
+                self.begin(from, log, now);
                 State::Receiving
             }
             (State::Receiving, event) => {
@@ -477,30 +470,7 @@ impl Receiver {
                 }
                 State::Storing
             }
-            (State::Blocked(room), event) => State::Blocked(match (room, event) {
-                (Room::Announce, _) => Room::Make,
-                (Room::Make, Event::Freed(false)) if log.cut_makes_room => {
-                    self.refused = false;
-                    self.pause = self.terms.retry[0];
-                    self.state = State::Parting;
-                    return;
-                }
-                (Room::Make, Event::Freed(false)) => Room::Rest,
-                (Room::Make | Room::Rest, _) => Room::Confirm,
-                (Room::Confirm, _) => {
-                    self.confirmed(now);
-                    Room::Write
-                }
-                (Room::Write, Event::Full) => Room::Make,
-                (Room::Write, _) => {
-                    self.writes.pop_front();
-                    Room::Over
-                }
-                (Room::Over, _) => {
-                    self.state = State::Storing;
-                    return;
-                }
-            }),
+            (State::Blocked(room), event) => self.blocked(room, event, log, now),
             (State::Confirming, _) => {
                 self.confirmed(now);
                 self.after_confirming()
@@ -521,6 +491,42 @@ impl Receiver {
             // A cut is looked for again: the log says whether it is done.
             (state, _) => state,
         };
+    }
+
+    /// Begins a stream that comes from `from` on.
+    fn begin(&mut self, from: Lsn, log: Standing, now: Instant) {
+        self.assembler = Assembler::new(log.received, self.terms.batched);
+        let behind = from < log.received && !self.has(IntakeFault::ComparesNothing);
+        self.comparing = behind.then_some((from, log.received));
+        self.writes.clear();
+        self.covering = false;
+        self.told = Lsn::INVALID;
+        self.told_applied = Lsn::INVALID;
+        self.told_at = now;
+    }
+
+    /// What follows while the log has no room for a write.
+    fn blocked(&mut self, room: Room, event: Event, log: Standing, now: Instant) -> State {
+        State::Blocked(match (room, event) {
+            (Room::Announce, _) => Room::Make,
+            (Room::Make, Event::Freed(false)) if log.cut_makes_room => {
+                self.refused = false;
+                self.pause = self.terms.retry[0];
+                return State::Parting;
+            }
+            (Room::Make, Event::Freed(false)) => Room::Rest,
+            (Room::Make | Room::Rest, _) => Room::Confirm,
+            (Room::Confirm, _) => {
+                self.confirmed(now);
+                Room::Write
+            }
+            (Room::Write, Event::Full) => Room::Make,
+            (Room::Write, _) => {
+                self.writes.pop_front();
+                Room::Over
+            }
+            (Room::Over, _) => return State::Storing,
+        })
     }
 
     fn lost(&mut self, refused: bool, now: Instant) {

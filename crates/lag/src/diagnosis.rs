@@ -181,25 +181,22 @@ impl Diagnosis {
     }
 }
 
-/// Applies every rule.
-pub fn diagnose(window: &Window) -> Diagnosis {
-    let view = View::new(window);
-    let mut findings: Vec<Finding> = RULES
-        .iter()
-        .flat_map(|rule| {
-            (rule.signal)(&view).into_iter().map(|evidence| Finding {
-                cause: rule.cause,
-                title: fill(rule.title, &evidence.names).unwrap_or_else(|| rule.title.to_owned()),
-                severity: evidence.severity,
-                at: evidence.at.clone(),
-                explains: evidence.explains,
-                lag_ms: evidence.lag_ms,
-                remedies: rule.remedies(&evidence),
-                evidence: evidence.facts,
-                names: evidence.names,
-            })
+/// Applies every rule: the findings, ranked.
+fn findings(view: &View<'_>) -> Vec<Finding> {
+    let found = RULES.iter().flat_map(|rule| {
+        (rule.signal)(view).into_iter().map(|evidence| Finding {
+            cause: rule.cause,
+            title: fill(rule.title, &evidence.names).unwrap_or_else(|| rule.title.to_owned()),
+            severity: evidence.severity,
+            at: evidence.at.clone(),
+            explains: evidence.explains,
+            lag_ms: evidence.lag_ms,
+            remedies: rule.remedies(&evidence),
+            evidence: evidence.facts,
+            names: evidence.names,
         })
-        .collect();
+    });
+    let mut findings: Vec<Finding> = found.collect();
     rank_looks(&mut findings);
     // The sort is stable: findings that are equal stay in the order of the table.
     findings.sort_by(|a, b| {
@@ -209,6 +206,13 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             .then(b.lag_ms.total_cmp(&a.lag_ms))
     });
     hide_implied(&mut findings);
+    findings
+}
+
+/// What is wrong, and how far each replica is behind.
+pub fn diagnose(window: &Window) -> Diagnosis {
+    let view = View::new(window);
+    let findings = findings(&view);
     let links: Vec<LinkReport> = view
         .links
         .iter()
@@ -286,56 +290,14 @@ fn add_undone(diagnosis: &mut Diagnosis) {
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let membership = view.window.membership.as_ref();
     let mut unknown = membership.map_or_else(Vec::new, |it| it.unknown.clone());
-    let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
         unknown.extend(hidden.map(|what| format!("{} does not show {what}", node.name)));
-        let linked = |subscription: Option<&str>| {
-            view.links.iter().any(|link| {
-                let is_its = link
-                    .replica
-                    .is_some_and(|replica| replica.name == node.name);
-                is_its && link.subscription.as_deref() == subscription
-            })
-        };
-        if node.role == Role::Standby && !linked(None) {
-            unknown.push(missing(&node.name));
+        if node.role == Role::Standby && !is_linked(view, node, None) {
+            unknown.push(no_upstream(&node.name));
         }
-        let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
-        let subscriptions = subscriptions
-            .filter(|_| node.role == Role::Subscriber)
-            .unwrap_or_default();
-        let detached = subscriptions.iter().filter(|it| it.slot_name.is_none());
-        let detached: Vec<&str> = detached.map(|it| it.name.as_str()).collect();
-        if !detached.is_empty() {
-            let number = counted(detached.len() as u64, "subscription");
-            let names = detached.join(", ");
-            unknown.push(format!(
-                "nothing comes to {}: {number} without a slot ({names})",
-                node.name
-            ));
-        }
-        for subscription in subscriptions {
-            let Some(slot) = &subscription.slot_name else {
-                continue;
-            };
-            if linked(Some(&subscription.name)) {
-                continue;
-            }
-            let words = missing(&format!("{} ({})", node.name, subscription.name));
-            // Its name is all that another one may share with it.
-            let has_namesake = |other: &&NodeWindow| {
-                let slot = other.last().and_then(|last| last.slot(slot));
-                other.role != Role::Subscriber && slot.is_some_and(|slot| !slot.synced)
-            };
-            unknown.push(match view.window.usable().find(has_namesake) {
-                Some(other) => format!(
-                    "{words} for certain: {} has a slot {slot}, and so may another server; as a superuser, SELECT \
-                     subname, subconninfo FROM pg_subscription says where it connects to",
-                    other.name
-                ),
-                None => words,
-            });
+        if node.role == Role::Subscriber {
+            unknown.extend(unlinked(view, node));
         }
     }
     unknown.extend(view.replicas().filter_map(|found| {
@@ -343,26 +305,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         let is_early = found.replica.phase == CopyPhase::Preparing;
         // One that is promoted has none any more, and is not to have one.
         let has_slot = !is_early && !found.replica.is_promoted();
-        (found.link.is_none() && has_slot).then(|| missing(&found.name))
+        (found.link.is_none() && has_slot).then(|| no_upstream(&found.name))
     }));
     let blind = view.links.iter().filter(|link| link.points.is_empty());
-    unknown.extend(blind.map(|link| {
-        let upstream = &link.upstream.name;
-        if link.is_archived() {
-            let why = "it has archived nothing since its statistics began";
-            return format!(
-                "how far the archive of {} is: {upstream} does not tell, {why}",
-                link.name
-            );
-        }
-        match link.replies_freely() {
-            true => format!(
-                "{} has not replied in this window: {upstream} does not show how far it is",
-                link.name
-            ),
-            false => format!("{upstream} does not show how far {} is", link.name),
-        }
-    }));
+    unknown.extend(blind.map(unseen));
     let is_open =
         |link: &&LinkReport| link.behind && link.bound.lag_is_least && link.lag_ms < LAG_MS;
     unknown.extend(links.iter().filter(is_open).map(|link| {
@@ -370,6 +316,75 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
         format!("{upstream} does not show for how long {replica} has been behind")
     }));
     unknown
+}
+
+fn no_upstream(replica: &str) -> String {
+    format!("nothing that answers here is the upstream of {replica}")
+}
+
+/// Whether a link goes to this node, or to this subscription of it.
+fn is_linked(view: &View<'_>, node: &NodeWindow, subscription: Option<&str>) -> bool {
+    view.links.iter().any(|link| {
+        let is_its = link.replica.is_some_and(|replica| replica.name == node.name);
+        is_its && link.subscription.as_deref() == subscription
+    })
+}
+
+/// Subscriptions of a node that have no slot, or none on a server that answers here.
+fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
+    let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
+    let subscriptions = subscriptions.unwrap_or_default();
+    let mut unlinked = Vec::new();
+    let detached = subscriptions.iter().filter(|it| it.slot_name.is_none());
+    let detached: Vec<&str> = detached.map(|it| it.name.as_str()).collect();
+    if !detached.is_empty() {
+        let number = counted(detached.len() as u64, "subscription");
+        let names = detached.join(", ");
+        unlinked.push(format!(
+            "nothing comes to {}: {number} without a slot ({names})",
+            node.name
+        ));
+    }
+    for subscription in subscriptions {
+        let Some(slot) = &subscription.slot_name else {
+            continue;
+        };
+        if is_linked(view, node, Some(&subscription.name)) {
+            continue;
+        }
+        let words = no_upstream(&format!("{} ({})", node.name, subscription.name));
+        // Its name is all that another one may share with it.
+        let has_namesake = |other: &&NodeWindow| {
+            let slot = other.last().and_then(|last| last.slot(slot));
+            other.role != Role::Subscriber && slot.is_some_and(|slot| !slot.synced)
+        };
+        unlinked.push(match view.window.usable().find(has_namesake) {
+            Some(other) => format!(
+                "{words} for certain: {} has a slot {slot}, and so may another server; as a superuser, SELECT \
+                 subname, subconninfo FROM pg_subscription says where it connects to",
+                other.name
+            ),
+            None => words,
+        });
+    }
+    unlinked
+}
+
+/// Why nothing is known of how far a replica is.
+fn unseen(link: &Link<'_>) -> String {
+    let (name, upstream) = (&link.name, &link.upstream.name);
+    if link.is_archived() {
+        return format!(
+            "how far the archive of {name} is: {upstream} does not tell, it has archived nothing since its \
+             statistics began"
+        );
+    }
+    match link.replies_freely() {
+        true => format!(
+            "{name} has not replied in this window: {upstream} does not show how far it is"
+        ),
+        false => format!("{upstream} does not show how far {name} is"),
+    }
 }
 
 /// Causes, and what each may look like at the same place: while a large transaction is decoded its

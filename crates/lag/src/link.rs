@@ -126,6 +126,28 @@ impl BehindPrimary {
 }
 
 impl<'a> Link<'a> {
+    /// A link of which no more is known.
+    pub(crate) fn new(
+        kind: LinkKind,
+        upstream: &'a NodeWindow,
+        replica: Option<&'a NodeWindow>,
+        name: String,
+    ) -> Self {
+        Self {
+            kind,
+            upstream,
+            replica,
+            name,
+            application_name: None,
+            slot: None,
+            subscription: None,
+            replica_name: None,
+            group: None,
+            unasked: None,
+            points: Vec::new(),
+        }
+    }
+
     /// The name of what the replica gets its WAL from, as far as it is known.
     pub fn feeder(&self) -> &str {
         let unasked = self.unasked.as_ref().map(Unasked::name);

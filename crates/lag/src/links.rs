@@ -65,17 +65,10 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
             .any(|sender| sender.application_name == *name)
     });
     Some(Link {
-        kind: LinkKind::Physical,
-        upstream,
-        replica: Some(node),
-        name: node.name.clone(),
         application_name: application_name.map(str::to_owned),
         slot: slot.filter(|_| is_its),
-        subscription: None,
-        replica_name: None,
-        group: None,
         unasked,
-        points: Vec::new(),
+        ..Link::new(LinkKind::Physical, upstream, Some(node), node.name.clone())
     })
 }
 
@@ -238,21 +231,15 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             .usable()
             .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
         let upstream = servers.find(has_slot)?;
+        let name = group_name(node, &group.name);
         Some(Link {
-            kind: LinkKind::Logical,
-            upstream,
-            replica: Some(node),
-            name: group_name(node, &group.name),
             application_name: upstream
                 .last()
                 .and_then(|last| last.sender(last.slot(slot)?.active_pid?))
                 .map(|sender| sender.application_name.clone()),
             slot: Some(slot.clone()),
-            subscription: None,
-            replica_name: None,
             group: Some(group.name.clone()),
-            unasked: None,
-            points: Vec::new(),
+            ..Link::new(LinkKind::Logical, upstream, Some(node), name)
         })
     };
     relay.groups.iter().filter_map(link).collect()
@@ -334,18 +321,14 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
                 meant.filter(|_| !is_replica && !is_unclear)
             })?;
         let of_kind = |is: bool| is.then(|| name.to_owned());
+        let full_name = consumer_name(node, last, name);
         Some(Link {
-            kind: LinkKind::Logical,
-            upstream,
-            replica: Some(node),
-            name: consumer_name(node, last, name),
             application_name: Some(name.to_owned()),
             slot: slot.map(str::to_owned),
             subscription: of_kind(!is_replica),
             replica_name: of_kind(is_replica),
             group: slot.and_then(|slot| group_of(upstream, slot)),
-            unasked: None,
-            points: Vec::new(),
+            ..Link::new(LinkKind::Logical, upstream, Some(node), full_name)
         })
     };
     consumers(last).into_iter().filter_map(link).collect()
@@ -412,40 +395,12 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name && link.slot.as_deref() == Some(&slot.slot_name)
         });
-        if known {
-            continue;
+        if !known {
+            links.push(of_slot(window, upstream, last, slot, links));
         }
-        let sender = slot.active_pid.and_then(|pid| last.sender(pid));
-        let replica = replica_of(slot, sender);
-        let is_free = |name: &&str| {
-            let taken = links.iter().any(|link| link.name == *name);
-            !taken && window.nodes.iter().all(|node| node.name != *name)
-        };
-        let name = replica.filter(is_free).unwrap_or(&slot.slot_name);
-        links.push(Link {
-            kind: match slot.slot_type {
-                SlotType::Logical => LinkKind::Logical,
-                _ => LinkKind::Physical,
-            },
-            upstream,
-            replica: None,
-            name: name.to_owned(),
-            application_name: sender
-                .map(|sender| sender.application_name.clone())
-                .filter(|name| !name.is_empty()),
-            slot: Some(slot.slot_name.clone()),
-            subscription: None,
-            replica_name: replica.map(str::to_owned),
-            group: group_of(upstream, &slot.slot_name),
-            unasked: None,
-            points: Vec::new(),
-        });
     }
     for sender in &last.senders {
-        let of_slot = last
-            .slots
-            .iter()
-            .any(|slot| slot.active_pid == Some(sender.pid));
+        let has_slot = |slot: &Slot| slot.active_pid == Some(sender.pid);
         // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
@@ -454,24 +409,45 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
                     || link.replica_name.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        let is_of_backup = sender.state == Some(SenderState::Backup);
-        let is_of_table = is_of_table(&sender.application_name);
-        if of_slot || known || is_of_copy(sender) || is_of_backup || is_of_table {
-            continue;
+        let is_none = sender.state == Some(SenderState::Backup)
+            || is_of_table(&sender.application_name)
+            || is_of_copy(sender);
+        if !known && !is_none && !last.slots.iter().any(has_slot) {
+            let name = sender.application_name.clone();
+            links.push(Link {
+                application_name: Some(name.clone()),
+                ..Link::new(LinkKind::Physical, upstream, None, name)
+            });
         }
-        links.push(Link {
-            kind: LinkKind::Physical,
-            upstream,
-            replica: None,
-            name: sender.application_name.clone(),
-            application_name: Some(sender.application_name.clone()),
-            slot: None,
-            subscription: None,
-            replica_name: None,
-            group: None,
-            unasked: None,
-            points: Vec::new(),
-        });
+    }
+}
+
+/// The link to what uses a slot, by the name of the replica that it was made for, if no other has that name.
+fn of_slot<'a>(
+    window: &Window,
+    upstream: &'a NodeWindow,
+    last: &Sample,
+    slot: &Slot,
+    links: &[Link<'_>],
+) -> Link<'a> {
+    let sender = slot.active_pid.and_then(|pid| last.sender(pid));
+    let replica = replica_of(slot, sender);
+    let is_free = |name: &&str| {
+        let taken = links.iter().any(|link| link.name == *name);
+        !taken && window.nodes.iter().all(|node| node.name != *name)
+    };
+    let name = replica.filter(is_free).unwrap_or(&slot.slot_name);
+    let kind = match slot.slot_type {
+        SlotType::Logical => LinkKind::Logical,
+        _ => LinkKind::Physical,
+    };
+    let application_name = sender.map(|sender| sender.application_name.clone());
+    Link {
+        application_name: application_name.filter(|name| !name.is_empty()),
+        slot: Some(slot.slot_name.clone()),
+        replica_name: replica.map(str::to_owned),
+        group: group_of(upstream, &slot.slot_name),
+        ..Link::new(kind, upstream, None, name.to_owned())
     }
 }
 

@@ -134,45 +134,44 @@ impl NodeSampler {
         if !is_pooled {
             server.query(&questions::prepare(Scope::Session))?;
         }
-        let mut gaps = Vec::new();
+        let mut hidden = None;
         match server.query(&in_one_message(questions::SYSTEM)) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
-                gaps.push(gap("the system identifier", error.words(), false));
+                hidden = Some(gap("the system identifier", error.words(), false));
             }
             Err(error) => return Err(error.into()),
         }
-        if !facts.monitor {
-            gaps.push(Trouble::Gap {
-                what: "other roles' sessions and replication positions".to_owned(),
-                reason: format!(
-                    "the role is no member of pg_monitor; GRANT pg_monitor TO {}",
-                    facts.role
-                ),
-                decides: true,
-            });
-        }
-        if node.role == Role::Subscriber {
-            gaps.extend(unread(facts.replicas));
-        }
-        let parts = parts(node.role, &facts);
         if let Ok(server) = server.server() {
-            facts.hosts = [Some(server.host), server.hostaddr]
-                .into_iter()
-                .flatten()
-                .collect();
+            let hosts = [Some(server.host), server.hostaddr];
+            facts.hosts = hosts.into_iter().flatten().collect();
         }
-        let local = !is_pooled && facts.hosts.iter().any(|host| host.starts_with('/'));
         if !is_pooled {
             server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
         }
         let mut sampler = Self {
+            is_pooled,
+            asked: Asked::Parts(parts(node.role, &facts)),
+            gaps: hidden
+                .into_iter()
+                .chain(gaps_of(node.role, &facts))
+                .collect(),
+            local: !is_pooled && facts.hosts.iter().any(|host| host.starts_with('/')),
+            ..Self::new(node, server, facts)
+        };
+        sampler.prepare()?;
+        Ok(sampler)
+    }
+
+    /// A sampler that has asked for nothing yet.
+    fn new(node: &Node, server: Connection, facts: Facts) -> Self {
+        Self {
             node: node.clone(),
             server,
-            is_pooled,
+            is_pooled: false,
             facts,
-            asked: Asked::Parts(parts),
-            gaps,
+            asked: Asked::Nothing,
+            gaps: Vec::new(),
             tables: Arc::default(),
             wal_folder: None,
             archive: None,
@@ -182,10 +181,8 @@ impl NodeSampler {
             folder_at: None,
             tables_at: None,
             replicas_at: Instant::now(),
-            local,
-        };
-        sampler.prepare()?;
-        Ok(sampler)
+            local: false,
+        }
     }
 
     /// Asks a server something.
@@ -237,27 +234,14 @@ impl NodeSampler {
         let Some(version) = relay_version(&mut server)? else {
             return Err(no_relay());
         };
+        let facts = Facts {
+            relay: Some(version),
+            monitor: true,
+            ..Facts::default()
+        };
         Ok(Self {
-            node: node.clone(),
-            server,
-            is_pooled: false,
-            facts: Facts {
-                relay: Some(version),
-                monitor: true,
-                ..Facts::default()
-            },
             asked: Asked::Relay,
-            gaps: Vec::new(),
-            tables: Arc::default(),
-            wal_folder: None,
-            archive: None,
-            source: None,
-            background: Arc::default(),
-            dead_rows: None,
-            folder_at: None,
-            tables_at: None,
-            replicas_at: Instant::now(),
-            local: false,
+            ..Self::new(node, server, facts)
         })
     }
 
@@ -601,6 +585,20 @@ fn gap(what: &str, reason: String, decides: bool) -> Trouble {
         reason: sanitize(&reason),
         decides,
     }
+}
+
+/// What a server of this role hides, by its facts.
+fn gaps_of(role: Role, facts: &Facts) -> impl Iterator<Item = Trouble> {
+    let monitor = (!facts.monitor).then(|| Trouble::Gap {
+        what: "other roles' sessions and replication positions".to_owned(),
+        reason: format!(
+            "the role is no member of pg_monitor; GRANT pg_monitor TO {}",
+            facts.role
+        ),
+        decides: true,
+    });
+    let replicas = unread(facts.replicas).filter(|_| role == Role::Subscriber);
+    monitor.into_iter().chain(replicas)
 }
 
 /// A state of replicas that is there and is not read.

@@ -317,90 +317,99 @@ fn row(slot: &Listed) -> serde_json::Value {
     })
 }
 
+/// A SELECT that calls [`DROP`] or [`ADVANCE`] once.
+struct SingleCall<'t> {
+    function: &'t str,
+    arguments: Vec<&'t Token>,
+    /// What is selected FROM the function; None if the call is what is selected.
+    selected: Option<&'t [Spanned]>,
+    /// What stands behind the call.
+    after: &'t [Spanned],
+}
+
+impl<'t> SingleCall<'t> {
+    fn read(tokens: &'t [Spanned]) -> Option<Self> {
+        let tokens = match tokens.split_last() {
+            Some(((Token::Symbol(';'), _), rest)) => rest,
+            _ => tokens,
+        };
+        let [(Token::Word(select), _), rest @ ..] = tokens else {
+            return None;
+        };
+        if select != "select" || rest.iter().any(|(token, _)| *token == Token::Symbol(';')) {
+            return None;
+        }
+        let is_function = |(token, _): &Spanned| {
+            matches!(token, Token::Word(word) if [DROP, ADVANCE].contains(&word.as_str()))
+        };
+        let (before, call) = rest.split_at_checked(rest.iter().position(is_function)?)?;
+        let [
+            (Token::Word(function), _),
+            (Token::Symbol('('), _),
+            inside @ ..,
+        ] = call
+        else {
+            return None;
+        };
+        let before = match before {
+            [front @ .., schema, dot]
+                if is_word(Some(schema), CATALOG) && is_symbol(Some(dot), '.') =>
+            {
+                front
+            }
+            all => all,
+        };
+        let selected = match before {
+            [] => None,
+            [selected @ .., from] if is_word(Some(from), "from") && !selected.is_empty() => {
+                Some(selected)
+            }
+            _ => return None,
+        };
+        let mut tokens = inside.iter();
+        let end = tokens.position(|(token, _)| *token == Token::Symbol(')'))?;
+        Some(Self {
+            function,
+            arguments: inside.get(..end)?.iter().map(|(token, _)| token).collect(),
+            selected,
+            after: inside.get(end + 1..)?,
+        })
+    }
+}
+
 /// What a statement does that is one call for this slot, and what it answers then.
 ///
 /// The forms are those that clients send: `SELECT f(…)`, `SELECT … FROM f(…)`, and
 /// `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '…'`.
 fn single_call(query: &str, tokens: &[Spanned], slot: &str) -> Option<(Act, String)> {
-    let tokens = match tokens.split_last() {
-        Some(((Token::Symbol(';'), _), rest)) => rest,
-        _ => tokens,
-    };
-    let [(Token::Word(select), _), rest @ ..] = tokens else {
-        return None;
-    };
-    if select != "select" || rest.iter().any(|(token, _)| *token == Token::Symbol(';')) {
-        return None;
-    }
-    let at = rest.iter().position(
-        |(token, _)| matches!(token, Token::Word(word) if [DROP, ADVANCE].contains(&word.as_str())),
-    )?;
-    let (before, call) = rest.split_at_checked(at)?;
-    let [
-        (Token::Word(function), _),
-        (Token::Symbol('('), _),
-        inside @ ..,
-    ] = call
-    else {
-        return None;
-    };
-    let before = match before {
-        [front @ .., schema, dot]
-            if is_word(Some(schema), CATALOG) && is_symbol(Some(dot), '.') =>
-        {
-            front
-        }
-        all => all,
-    };
-    let selected = match before {
-        [] => None,
-        [selected @ .., from] if is_word(Some(from), "from") && !selected.is_empty() => {
-            Some(selected)
-        }
-        _ => return None,
-    };
-    let end = inside
-        .iter()
-        .position(|(token, _)| *token == Token::Symbol(')'))?;
-    let arguments: Vec<&Token> = inside.get(..end)?.iter().map(|(token, _)| token).collect();
-    let after = inside.get(end + 1..)?;
+    let call = SingleCall::read(tokens)?;
     let as_word = |token: &Token| match token {
         Token::Text(name) if cut_name(name) == slot => format!("{slot} "),
         token => word(token),
     };
-    let shape: String = after.iter().map(|(token, _)| as_word(token)).collect();
-    match (function.as_str(), arguments.as_slice()) {
+    let shape: String = call.after.iter().map(|(token, _)| as_word(token)).collect();
+    let owned = slot.to_owned();
+    match (call.function, call.arguments.as_slice()) {
         (DROP, [Token::Text(name)]) if cut_name(name) == slot && shape.is_empty() => {}
         (DROP, [Token::Word(name)])
             if name == "slot_name"
-                && selected.is_none()
+                && call.selected.is_none()
                 && shape == format!("from {VIEW} where slot_name = {slot} ") => {}
         (ADVANCE, [Token::Text(name), Token::Symbol(','), Token::Text(to)])
             if cut_name(name) == slot =>
         {
             let to: Lsn = to.parse().ok()?;
-            let columns = match selected {
+            let columns = match call.selected {
                 Some(selected) => between(query, selected)?,
                 None => "",
             };
             let instead = advanced(slot, to, columns, &shape)?;
-            return Some((
-                Act::Advance {
-                    slot: slot.to_owned(),
-                    to,
-                },
-                instead,
-            ));
+            return Some((Act::Advance { slot: owned, to }, instead));
         }
         _ => return None,
     }
     let instead = format!("SELECT ''::{CATALOG}.void AS {DROP}");
-    Some((
-        Act::Drop {
-            slot: slot.to_owned(),
-        },
-        instead,
-    ))
+    Some((Act::Drop { slot: owned }, instead))
 }
 
 /// What a statement answers that has advanced a slot.

@@ -145,3 +145,51 @@ impl Finding {
         self.severity == Severity::Error
     }
 }
+
+/// What is found, in order.
+#[derive(Default)]
+pub(crate) struct Findings(pub(crate) Vec<Finding>);
+
+impl Findings {
+    pub(crate) fn add(
+        &mut self,
+        severity: Severity,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.0.push(Finding {
+            severity,
+            subject: subject.into(),
+            says: says.into(),
+            todo: todo.into(),
+        });
+    }
+
+    pub(crate) fn error(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Error, subject, says, todo);
+    }
+
+    pub(crate) fn warning(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Warning, subject, says, todo);
+    }
+
+    pub(crate) fn info(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Info, subject, says, todo);
+    }
+}

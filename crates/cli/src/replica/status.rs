@@ -271,14 +271,6 @@ impl Known {
         errors.into_iter().flatten().collect()
     }
 
-    /// What is in its spool.
-    fn spool_notes(&self) -> Vec<String> {
-        let Some(spool) = self.spool() else {
-            return Vec::new();
-        };
-        spool_words(spool)
-    }
-
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
         if let Some(promotion) = &self.promotion {
@@ -288,24 +280,14 @@ impl Known {
         let last = self.last_cycle.as_ref();
         let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
         notes.extend(self.switchover_note());
-        notes.extend(self.spool_notes());
+        notes.extend(self.spool().into_iter().flat_map(spool_words));
         notes.extend((self.writers()).map(|(used, why)| format!("writers: {used}, {why}")));
         let of_source = self.errors_of_source();
         if let Some(error) = (self.applied.error.as_ref()).filter(|it| !of_source.contains(it)) {
             notes.push(format!("it does not apply: {error}"));
         }
         notes.extend(of_source);
-        if let Some(hold) = &self.hold {
-            let does = match self.is_held() {
-                true => "holds it still",
-                false => "asks it to stand still",
-            };
-            notes.push(format!(
-                "lockstep replica verify {does}: {}; changes flow again once it has its snapshots, or \
-                 ends",
-                holder_words(hold)
-            ));
-        }
+        notes.extend(self.hold_note());
         if self.apply() == Some("silent") {
             notes.push(
                 "its process is connected and writes nothing: is its machine alive?".to_owned(),
@@ -323,35 +305,52 @@ impl Known {
         if self.replica.ddl {
             notes.push("it follows changes of the source's schema".to_owned());
         }
-        if let Some(source) = self.source() {
-            if source.slot.is_none() {
-                let slot = &self.replica.slot;
-                notes.push(format!("the source lists no slot {slot}: is it gone?"));
-            }
-            notes.extend(source.not_replicated(&self.replica));
-            notes.extend(source.lost_words());
-            if source.sequences > 0 {
-                let when = match self.replica.frequency.is_zero() {
-                    true => "some seconds after changes",
-                    false => "after each cycle",
-                };
-                notes.push(format!(
-                    "sequences ({}) are set to the source's values {when}, while a process applies, and \
-                        are not \
-                     compared",
-                    source.sequences
-                ));
-            }
-            if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
-                let end = source.end;
-                notes.push(format!(
-                    "the source's WAL ends at {end}, before {applied}, which is applied: it was set \
-                     back to an earlier state; drop the replica and create it again"
-                ));
-            }
-        }
+        notes.extend(self.source().into_iter().flat_map(|it| self.source_notes(it)));
         notes.extend(unmade_words(&self.unmade, &self.replica.name));
         notes.extend(missing_words(self.missing()));
+        notes
+    }
+
+    fn hold_note(&self) -> Option<String> {
+        let does = match self.is_held() {
+            true => "holds it still",
+            false => "asks it to stand still",
+        };
+        self.hold.as_ref().map(|hold| {
+            format!(
+                "lockstep replica verify {does}: {}; changes flow again once it has its snapshots, or ends",
+                holder_words(hold)
+            )
+        })
+    }
+
+    /// What the source says beside errors.
+    fn source_notes(&self, source: &Source) -> Vec<String> {
+        let mut notes = Vec::new();
+        if source.slot.is_none() {
+            let slot = &self.replica.slot;
+            notes.push(format!("the source lists no slot {slot}: is it gone?"));
+        }
+        notes.extend(source.not_replicated(&self.replica));
+        notes.extend(source.lost_words());
+        if source.sequences > 0 {
+            let when = match self.replica.frequency.is_zero() {
+                true => "some seconds after changes",
+                false => "after each cycle",
+            };
+            notes.push(format!(
+                "sequences ({}) are set to the source's values {when}, while a process applies, and are not \
+                 compared",
+                source.sequences
+            ));
+        }
+        if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
+            let end = source.end;
+            notes.push(format!(
+                "the source's WAL ends at {end}, before {applied}, which is applied: it was set back to an \
+                 earlier state; drop the replica and create it again"
+            ));
+        }
         notes
     }
 

@@ -250,27 +250,28 @@ fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
+/// What keeps records from running ahead.
+fn causes(outcomes: &Outcomes) -> Vec<Value> {
+    let causes = outcomes.report.held.iter().map(|(cause, held)| {
+        let kinds = held.commonest(outcomes.major, usize::MAX);
+        let kinds: Vec<_> = kinds
+            .into_iter()
+            .map(|(name, records)| json!({ "name": name, "records": records }))
+            .collect();
+        json!({
+            "cause": cause.name(),
+            "barrier": cause.is_barrier(),
+            "records": held.share.records,
+            "bytes": held.share.bytes,
+            "cost_s": held.share.cost_ns / 1e9,
+            "kinds": kinds,
+        })
+    });
+    causes.collect()
+}
+
 fn as_json(outcomes: &Outcomes) -> Value {
     let report = &outcomes.report;
-    let causes: Vec<Value> = report
-        .held
-        .iter()
-        .map(|(cause, held)| {
-            let kinds = held.commonest(outcomes.major, usize::MAX);
-            let kinds: Vec<_> = kinds
-                .into_iter()
-                .map(|(name, records)| json!({ "name": name, "records": records }))
-                .collect();
-            json!({
-                "cause": cause.name(),
-                "barrier": cause.is_barrier(),
-                "records": held.share.records,
-                "bytes": held.share.bytes,
-                "cost_s": held.share.cost_ns / 1e9,
-                "kinds": kinds,
-            })
-        })
-        .collect();
     let kinds = report.largest_kinds().into_iter().map(|(name, kind)| {
         json!({
             "name": name,
@@ -304,7 +305,7 @@ fn as_json(outcomes: &Outcomes) -> Value {
         "kinds": kinds.collect::<Vec<_>>(),
         "parallel": share(&report.ahead, &report.all),
         "barriers": report.barriers,
-        "causes": causes,
+        "causes": causes(outcomes),
         "critical_path": {
             "records": report.critical.records,
             "seconds": report.critical.ns / 1e9,

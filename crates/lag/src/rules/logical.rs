@@ -328,78 +328,69 @@ pub(super) fn sender_shares(link: &Link<'_>) -> (f64, f64) {
 }
 
 pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
-    let mut found: Vec<Evidence> = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
+    let mut found = Vec::new();
     for link in behind(view) {
-        let upstream = &link.upstream.name;
-        if seen.contains(&upstream.as_str()) {
-            continue;
+        let upstream = link.upstream.name.as_str();
+        if !seen.contains(&upstream) {
+            seen.push(upstream);
+            found.extend(decoded(view, link));
         }
-        seen.push(upstream);
-        let here = |other: &&Link<'_>| {
-            other.upstream.name == *upstream && other.walsender_share(|_| true) > 0.5
-        };
-        let all: Vec<_> = logical(view).filter(here).collect();
-        let late: Vec<_> = behind(view).filter(here).collect();
-        let busy: Vec<_> = late
-            .iter()
-            .map(|link| sender_shares(link))
-            .filter(|(runs, pushed)| *runs >= DECODING_SHARE && runs > pushed)
-            .collect();
-        // A slot that is late alone may have a reason of its own, but a walsender that decodes
-        // is none. A giant transaction is one for its slot.
-        let has_giant = |link: &&Link<'_>| giant_of(link).is_some();
-        let is_giant = late.len() == 1 && late.iter().any(has_giant);
-        if late.len() < all.len() || busy.len() * 2 <= late.len() || is_giant {
-            continue;
-        }
-        let runs = ratio(busy.iter().map(|(runs, _)| runs).sum(), busy.len() as f64);
-        let undecoded = late
-            .iter()
-            .map(|link| link.stage_share(Stage::Send))
-            .fold(0.0, f64::max);
-        let cpu = link
-            .upstream
-            .cpu(|process| process.backend_type == BackendType::Walsender);
-        let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
-            .fact(
-                "slots_behind",
-                late.len() as f64,
-                format!(
-                    "{} of {} slots on {upstream} are behind",
-                    late.len(),
-                    all.len()
-                ),
-            )
-            .fact(
-                "decoding_share",
-                runs,
-                format!(
-                    "their walsenders decoded in {} of the samples",
-                    percent(runs)
-                ),
-            );
-        if let Some(cpu) = cpu {
-            evidence = evidence.fact(
-                "walsender_cpu_share",
-                cpu.ran,
-                format!(
-                    "one of them used {} of a core and waited for one {} of the time",
-                    percent(cpu.ran),
-                    percent(cpu.queued)
-                ),
-            );
-        }
-        let mut scope = "its slot".to_owned();
-        if late.len() > 1 {
-            evidence.at = all_slots(upstream);
-            scope = "every slot".to_owned();
-        }
-        evidence = evidence.name("scope", scope);
-        evidence = evidence.name("setting", "logical_decoding_work_mem");
-        found.push(evidence);
     }
     found
+}
+
+/// Evidence that the upstream of a link, which lags, decodes for longer than it may.
+fn decoded(view: &View<'_>, link: &Link<'_>) -> Option<Evidence> {
+    let upstream = &link.upstream.name;
+    let here = |other: &&Link<'_>| {
+        other.upstream.name == *upstream && other.walsender_share(|_| true) > 0.5
+    };
+    let all: Vec<_> = logical(view).filter(here).collect();
+    let late: Vec<_> = behind(view).filter(here).collect();
+    let busy: Vec<_> = late
+        .iter()
+        .map(|link| sender_shares(link))
+        .filter(|(runs, pushed)| *runs >= DECODING_SHARE && runs > pushed)
+        .collect();
+    // A slot that is late alone may have a reason of its own, but a walsender that decodes
+    // is none. A giant transaction is one for its slot.
+    let has_giant = |link: &&Link<'_>| giant_of(link).is_some();
+    let is_giant = late.len() == 1 && late.iter().any(has_giant);
+    if late.len() < all.len() || busy.len() * 2 <= late.len() || is_giant {
+        return None;
+    }
+    let runs = ratio(busy.iter().map(|(runs, _)| runs).sum(), busy.len() as f64);
+    let undecoded = late
+        .iter()
+        .map(|link| link.stage_share(Stage::Send))
+        .fold(0.0, f64::max);
+    let (behind, number) = (late.len(), all.len());
+    let words = format!("{behind} of {number} slots on {upstream} are behind");
+    let share = percent(runs);
+    let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
+        .fact("slots_behind", behind as f64, words)
+        .fact(
+            "decoding_share",
+            runs,
+            format!("their walsenders decoded in {share} of the samples"),
+        );
+    let is_sender = |process: &Process| process.backend_type == BackendType::Walsender;
+    if let Some(cpu) = link.upstream.cpu(is_sender) {
+        let (ran, queued) = (percent(cpu.ran), percent(cpu.queued));
+        let words =
+            format!("one of them used {ran} of a core and waited for one {queued} of the time");
+        evidence = evidence.fact("walsender_cpu_share", cpu.ran, words);
+    }
+    let scope = match behind > 1 {
+        true => "every slot",
+        false => "its slot",
+    };
+    if behind > 1 {
+        evidence.at = all_slots(upstream);
+    }
+    let evidence = evidence.name("scope", scope);
+    Some(evidence.name("setting", "logical_decoding_work_mem"))
 }
 
 /// Bytes and transactions that were written to disk, or sent before their end.

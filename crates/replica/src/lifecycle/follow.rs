@@ -88,10 +88,8 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         // A promotion may have begun before the lock was ours.
         let replica = state.replica(&what.name)?.unwrap_or(replica);
         let source = source_of(what.source.as_ref(), &replica.source)?;
-        let published = match altered_ends {
-            true => Some(Arc::new(state.expected(&replica)?)),
-            false => None,
-        };
+        let expected = altered_ends.then(|| state.expected(&replica));
+        let published = expected.transpose()?.map(Arc::new);
         let settings = Settings {
             memory: what.memory,
             writers: what.writers,
@@ -114,21 +112,13 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
                 control: control.clone(),
                 alive: Arc::downgrade(&alive),
             };
-            let sequences = look.clone();
-            thread::spawn(move || {
-                sequences.let_begin();
-                sequences::follow(&sequences);
-            });
-            thread::spawn(move || {
-                look.let_begin();
-                look.again_and_again(&expected);
-            });
-        }
-        if let (Some(spool), false) = (&spool, away) {
-            let settings = settings.clone();
-            scope.spawn(move || spool::take_in(spool, &settings, control));
+            look.begin(expected);
         }
         if let Some(spool) = &spool {
+            if !away {
+                let settings = settings.clone();
+                scope.spawn(move || spool::take_in(spool, &settings, control));
+            }
             spool.show_first(control);
         }
         scope.spawn(move || watch(state, &replica, &what.target, control));
@@ -246,6 +236,19 @@ pub(super) struct Look {
 }
 
 impl Look {
+    /// Looks on threads of their own, at sequences and at all else.
+    fn begin(self, expected: Arc<Expected>) {
+        let sequences = self.clone();
+        thread::spawn(move || {
+            sequences.let_begin();
+            sequences::follow(&sequences);
+        });
+        thread::spawn(move || {
+            self.let_begin();
+            self.again_and_again(&expected);
+        });
+    }
+
     /// Lets apply have its sessions first: each more at that time makes both servers, and so it, later.
     fn let_begin(&self) {
         let is_begun = |stats: &Stats| stats.phase != lockstep_apply::Phase::Connecting;

@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::subset_rules;
-use crate::error::{Finding, Severity};
+use crate::error::{Finding, Findings, Severity};
 use crate::names::quoted;
 use crate::schema;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ const OLDEST: u32 = 150_000;
 
 /// What follows from the facts, the worst first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let mut found = Findings(Vec::new());
+    let mut found = Findings::default();
     versions(facts, &mut found);
     source_limits(&facts.source, &mut found);
     source_rights(facts, &mut found);
@@ -63,51 +63,7 @@ fn fences(facts: &Facts, found: &mut Findings) {
     }
 }
 
-pub(super) struct Findings(Vec<Finding>);
-
 impl Findings {
-    fn add(
-        &mut self,
-        severity: Severity,
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        todo: impl Into<String>,
-    ) {
-        self.0.push(Finding {
-            severity,
-            subject: subject.into(),
-            says: says.into(),
-            todo: todo.into(),
-        });
-    }
-
-    pub(super) fn error(
-        &mut self,
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        todo: impl Into<String>,
-    ) {
-        self.add(Severity::Error, subject, says, todo);
-    }
-
-    pub(super) fn warning(
-        &mut self,
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        todo: impl Into<String>,
-    ) {
-        self.add(Severity::Warning, subject, says, todo);
-    }
-
-    fn info(
-        &mut self,
-        subject: impl Into<String>,
-        says: impl Into<String>,
-        todo: impl Into<String>,
-    ) {
-        self.add(Severity::Info, subject, says, todo);
-    }
-
     /// One finding about all tables for which `is` holds.
     pub(super) fn tables<'a>(
         &mut self,

@@ -10,8 +10,8 @@ use super::facts::{
     Facts, Filled, ForeignKey, LeftOut, Reference, ReplicaIdentity, SubsetFacts, Table, TableKind,
     UniqueFacts,
 };
-use super::rules::{Findings, listed};
-use crate::error::Severity;
+use super::rules::listed;
+use crate::error::{Findings, Severity};
 use crate::names::TableName;
 use crate::publication::subset::Subset;
 

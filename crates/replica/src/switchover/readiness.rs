@@ -3,7 +3,7 @@
 use lockstep_client::{ClientError, Connection, field};
 use lockstep_service::words::span;
 
-use crate::error::{Finding, Severity};
+use crate::error::{Finding, Findings};
 use crate::lifecycle::fence::{self, FenceFacts};
 use crate::names::{named, with_namespaces};
 use crate::state::Replica;
@@ -172,56 +172,33 @@ pub(super) fn long_transactions(
 
 /// What is found. No I/O.
 pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut add = |is_wrong: bool, severity, subject: &str, says: String, todo: &str| {
-        if is_wrong {
-            found.push(Finding {
-                severity,
-                subject: subject.to_owned(),
-                says,
-                todo: todo.to_owned(),
-            });
-        }
-    };
-    let error = Severity::Error;
-    let name = &replica.name;
-    let of_replica = format!("replica \"{name}\"");
-    add(
-        replica.paused,
-        error,
-        &of_replica,
-        "it is paused".to_owned(),
-        "end the pause with lockstep replica resume",
-    );
-    add(
-        !replica.frequency.is_zero(),
-        error,
-        &of_replica,
-        format!("it has a cycle every {}", span::show(replica.frequency)),
-        "let it apply changes as they come: lockstep replica alter --frequency 0",
-    );
+    let mut found = Findings::default();
+    let of_replica = format!("replica \"{}\"", replica.name);
+    if replica.paused {
+        let todo = "end the pause with lockstep replica resume";
+        found.error(&of_replica, "it is paused", todo);
+    }
+    if !replica.frequency.is_zero() {
+        let says = format!("it has a cycle every {}", span::show(replica.frequency));
+        let todo = "let it apply changes as they come: lockstep replica alter --frequency 0";
+        found.error(&of_replica, says, todo);
+    }
     let is_part = !replica.subsets.is_empty()
         || !replica.exclude_schemas.is_empty()
         || !replica.exclude_tables.is_empty();
-    add(
-        is_part,
-        error,
-        &of_replica,
-        "it leaves out a part of the database, which would be missing after a switchover"
-            .to_owned(),
-        "end all writing yourself, and use lockstep replica promote",
-    );
-    for words in &facts.lacks {
-        add(
-            true,
-            error,
-            "target",
-            words.clone(),
-            "see lockstep replica status",
+    if is_part {
+        found.error(
+            &of_replica,
+            "it leaves out a part of the database, which would be missing after a switchover",
+            "end all writing yourself, and use lockstep replica promote",
         );
     }
-    source(facts, &mut add);
-    fence_rules("source", &facts.fence, &mut add);
+    for words in &facts.lacks {
+        found.error("target", words, "see lockstep replica status");
+    }
+    source(facts, &mut found);
+    rights("source", &facts.fence, &mut found);
+    in_the_way("source", &facts.fence, &mut found);
     let closing = facts.closing.clone().map(|fence| FenceFacts {
         // No session is ended there, and the setting may be anything.
         unended: Vec::new(),
@@ -230,197 +207,183 @@ pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
         ..fence
     });
     if let Some(fence) = closing {
-        fence_rules("target", &fence, &mut add);
+        rights("target", &fence, &mut found);
+        in_the_way("target", &fence, &mut found);
     }
     if let Some(back) = &facts.back {
-        way_back(back, &mut add);
+        way_back(back, &mut found);
     }
-    found
+    found.0
 }
 
-type Add<'a> = &'a mut dyn FnMut(bool, Severity, &str, String, &str);
-
-fn source(facts: &SwitchFacts, add: Add<'_>) {
-    let error = Severity::Error;
-    add(
-        facts.source_in_recovery,
-        error,
+fn source(facts: &SwitchFacts, found: &mut Findings) {
+    if facts.source_in_recovery {
+        let says = "it is a standby, on which nobody can be kept from writing to its primary";
+        found.error("source", says, "name the primary with --source");
+    }
+    named_error(
+        found,
         "source",
-        "it is a standby, on which nobody can be kept from writing to its primary".to_owned(),
-        "name the primary with --source",
-    );
-    add(
-        !facts.fed.is_empty(),
-        error,
-        "source",
-        format!("replicas apply to it: {}", named(&facts.fed)),
+        ("replicas apply to it", &facts.fed),
         "end their lockstep replica run and drop them there, or promote them",
     );
-    add(
-        !facts.subscriptions.is_empty(),
-        error,
+    named_error(
+        found,
         "source",
-        format!(
-            "subscriptions write into it: {}",
-            named(&facts.subscriptions)
-        ),
+        ("subscriptions write into it", &facts.subscriptions),
         "disable them, and create them on the target",
     );
-    add(
-        !facts.unlogged.is_empty(),
-        error,
+    named_error(
+        found,
         "source",
-        format!(
-            "unlogged tables have rows, which are not replicated: {}",
-            named(&facts.unlogged)
+        (
+            "unlogged tables have rows, which are not replicated",
+            &facts.unlogged,
         ),
         "copy or truncate them, or make them logged (ALTER TABLE ... SET LOGGED) and create the replica anew",
     );
-    add(
-        facts.large_objects > 0,
-        Severity::Warning,
-        "source",
-        "it has large objects, which are not replicated".to_owned(),
-        "copy them yourself",
-    );
+    if facts.large_objects > 0 {
+        let says = "it has large objects, which are not replicated";
+        found.warning("source", says, "copy them yourself");
+    }
 }
 
-fn fence_rules(subject: &str, fence: &FenceFacts, add: Add<'_>) {
-    let error = Severity::Error;
-    add(
-        !fence.owns_database,
-        error,
+/// Adds an error if there are such objects.
+fn named_error(
+    found: &mut Findings,
+    subject: &str,
+    (says, objects): (&str, &[String]),
+    todo: &str,
+) {
+    if !objects.is_empty() {
+        found.error(subject, format!("{says}: {}", named(objects)), todo);
+    }
+}
+
+/// What the role may not do that a fence needs.
+fn rights(subject: &str, fence: &FenceFacts, found: &mut Findings) {
+    if !fence.owns_database {
+        found.error(
+            subject,
+            "this role may not set default_transaction_read_only for the database",
+            "connect as its owner or as a superuser",
+        );
+    }
+    if !fence.makes_schemas {
+        let says = "this role may not create a schema in the database";
+        found.error(subject, says, "GRANT CREATE ON DATABASE");
+    }
+    named_error(
+        found,
         subject,
-        "this role may not set default_transaction_read_only for the database".to_owned(),
-        "connect as its owner or as a superuser",
-    );
-    add(
-        !fence.makes_schemas,
-        error,
-        subject,
-        "this role may not create a schema in the database".to_owned(),
-        "GRANT CREATE ON DATABASE",
-    );
-    add(
-        !fence.untriggered.is_empty(),
-        error,
-        subject,
-        format!(
-            "this role may not fence tables: {}",
-            named(&fence.untriggered)
-        ),
+        ("this role may not fence tables", &fence.untriggered),
         "GRANT TRIGGER on them, or connect as their owner or as a superuser",
     );
-    add(
-        !fence.unended.is_empty(),
-        error,
+    named_error(
+        found,
         subject,
-        format!(
-            "this role may not see and end sessions of others: {}",
-            named(&fence.unended)
+        (
+            "this role may not see and end sessions of others",
+            &fence.unended,
         ),
         "GRANT pg_signal_backend, pg_read_all_stats; a superuser's sessions can only be ended by a superuser",
     );
-    add(
-        !fence.event_triggers.is_empty(),
-        error,
+}
+
+/// What a database has that a fence cannot be made with, or does not hold.
+fn in_the_way(subject: &str, fence: &FenceFacts, found: &mut Findings) {
+    named_error(
+        found,
         subject,
-        format!(
+        (
             "event triggers would fire for the statements that make its fence, and what they write would be on \
-             one side only: {}",
-            named(&fence.event_triggers)
+             one side only",
+            &fence.event_triggers,
         ),
         "until it is over, ALTER EVENT TRIGGER ... DISABLE, or ENABLE if it is ENABLE ALWAYS or REPLICA and this role \
          may set session_replication_role",
     );
-    add(
-        !fence.workers.is_empty(),
-        Severity::Warning,
-        subject,
-        format!(
+    if !fence.workers.is_empty() {
+        let says = format!(
             "background workers are connected to it, which are not ended: {}",
             named(&fence.workers)
-        ),
-        "the fence holds what they write into tables, but not their DDL and their nextval: stop them if they do that",
-    );
-    add(
-        fence.foreign_schema.is_some(),
-        error,
-        subject,
-        format!(
-            "schema lockstep belongs to role \"{}\"",
-            fence.foreign_schema.clone().unwrap_or_default()
-        ),
-        "connect as that role, or have the schema dropped if it is of no use",
-    );
-    add(
-        !fence.has_plpgsql,
-        error,
-        subject,
-        "it lacks PL/pgSQL, in which the fence is written".to_owned(),
-        "CREATE EXTENSION plpgsql",
-    );
-    add(
-        fence.is_read_only,
-        error,
-        subject,
-        "its database is read-only by default: somebody may be moving away from it".to_owned(),
-        "ALTER DATABASE ... RESET default_transaction_read_only, or use lockstep replica promote",
-    );
+        );
+        let todo = "the fence holds what they write into tables, but not their DDL and their nextval: stop them if \
+                    they do that";
+        found.warning(subject, says, todo);
+    }
+    if let Some(owner) = &fence.foreign_schema {
+        let says = format!("schema lockstep belongs to role \"{owner}\"");
+        let todo = "connect as that role, or have the schema dropped if it is of no use";
+        found.error(subject, says, todo);
+    }
+    if !fence.has_plpgsql {
+        let says = "it lacks PL/pgSQL, in which the fence is written";
+        found.error(subject, says, "CREATE EXTENSION plpgsql");
+    }
+    if fence.is_read_only {
+        found.error(
+            subject,
+            "its database is read-only by default: somebody may be moving away from it",
+            "ALTER DATABASE ... RESET default_transaction_read_only, or use lockstep replica promote",
+        );
+    }
 }
 
 /// What would let the way back end some of these errors.
-fn way_back(back: &BackFacts, add: Add<'_>) {
-    let mut missing = |is_wrong: bool, subject: &str, says: String, todo: &str| {
-        let todo = format!("{todo}; or go without a way back (--no-reverse)");
-        add(is_wrong, Severity::Error, subject, says, &todo);
+fn way_back(back: &BackFacts, found: &mut Findings) {
+    let mut missing = |is_wrong: bool, subject: &str, says: &str, todo: &str| {
+        if is_wrong {
+            let todo = format!("{todo}; or go without a way back (--no-reverse)");
+            found.error(subject, says, todo);
+        }
     };
     missing(
         back.wal_level != "logical",
         "target",
-        format!("its wal_level is {}", back.wal_level),
+        &format!("its wal_level is {}", back.wal_level),
         "set wal_level = logical there and restart it",
     );
     missing(
         back.slots_free < 1,
         "target",
-        "it has no free replication slot".to_owned(),
+        "it has no free replication slot",
         "raise max_replication_slots there",
     );
     missing(
         back.walsenders_free < 1,
         "target",
-        "it has no free WAL sender".to_owned(),
+        "it has no free WAL sender",
         "raise max_wal_senders there",
     );
     missing(
         !back.replicates,
         "target",
-        "this role may not make slots".to_owned(),
+        "this role may not make slots",
         "ALTER ROLE ... REPLICATION",
     );
     missing(
         !back.sets_replication_role,
         "source",
-        "this role may not set session_replication_role".to_owned(),
+        "this role may not set session_replication_role",
         "GRANT SET ON PARAMETER session_replication_role",
     );
     missing(
         !back.makes_origins,
         "source",
-        "this role may not call the functions of replication origins".to_owned(),
+        "this role may not call the functions of replication origins",
         "GRANT EXECUTE on pg_replication_origin_create, _drop, _session_setup, _xact_setup and the others",
     );
     missing(
         back.origins_free < 1,
         "source",
-        "it has no free replication origin".to_owned(),
+        "it has no free replication origin",
         "raise max_replication_slots there (max_active_replication_origins from 18 on)",
     );
     missing(
         !back.foreign_tables.is_empty(),
         "source",
-        format!(
+        &format!(
             "tables belong to other roles: {}",
             named(&back.foreign_tables)
         ),
