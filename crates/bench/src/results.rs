@@ -84,6 +84,11 @@ pub fn ratio(better: f64, worse: f64, digits: i32) -> Option<f64> {
     (worse > 0.0).then(|| (better / worse * scale).round() / scale)
 }
 
+/// Whether an aim is met, in words.
+pub fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "not met" }
+}
+
 /// Megabytes (10^6 bytes).
 pub fn megabytes(bytes: f64) -> f64 {
     rounded(bytes / 1e6)
@@ -92,6 +97,37 @@ pub fn megabytes(bytes: f64) -> f64 {
 /// Three digits after the point are precise enough for anything here.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+impl<F> ResultRow<F> {
+    /// A row of a first round.
+    pub fn for_tests(case: &str, variant: &str, figures: F) -> Self {
+        Self {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            round: 1,
+            figures,
+            date: "d".to_owned(),
+            commit: "c".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<F> Results<F> {
+    pub fn for_tests(name: &str, rows: Vec<ResultRow<F>>) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: "c".to_owned(),
+            commit: "c".to_owned(),
+            machine: "m".to_owned(),
+            date: "d".to_owned(),
+            rows,
+            series: vec![],
+            headline: None,
+        }
+    }
 }
 
 impl<F: Figures> Results<F> {
@@ -262,16 +298,7 @@ mod tests {
     }
 
     fn results(rows: Vec<ResultRow<PriorityFigures>>) -> Results {
-        Results {
-            name: "priority".to_owned(),
-            command: "c".to_owned(),
-            commit: "c".to_owned(),
-            machine: "m".to_owned(),
-            date: "d".to_owned(),
-            rows,
-            series: vec![],
-            headline: None,
-        }
+        Results::for_tests("priority", rows)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::relay::applying::{self, Applier, ApplySpec, Writes};
 use crate::relay::process::RelayOptions;
 use crate::relay::scene::Way;
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::slow_calls::SlowCalls;
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
@@ -73,12 +73,6 @@ pub struct ApplyArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-}
-
-impl std::fmt::Display for Writes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// Who applies.
@@ -144,12 +138,6 @@ impl Named for ApplyVariant {
     }
 }
 
-impl std::fmt::Display for ApplyVariant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// One round.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ApplyFigures {
@@ -182,13 +170,13 @@ impl Benchmark for ApplyArgs {
     fn options(&self) -> String {
         let variants = match &self.variants[..] {
             [] => String::new(),
-            named => format!(" --variants {}", joined(named)),
+            named => format!(" --variants {}", joined(named.iter().map(Named::name))),
         };
         format!(
             "{} --rows {} --cases {}{variants} --clients {} --scale {}",
             self.run,
             self.rows,
-            joined(self.cases()),
+            joined(self.cases().iter().map(|case| case.name())),
             self.clients,
             self.scale
         )
@@ -298,7 +286,6 @@ impl Benchmark for ApplyArgs {
 
     /// How this compares with what is expected.
     fn remarks(&self, results: &Results<ApplyFigures>) -> Vec<String> {
-        let met = |met: bool| if met { "met" } else { "not met" };
         let mut lines = Vec::new();
         for writes in Writes::ALL {
             let case = writes.name();
@@ -369,11 +356,7 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(variant: &str, rows_per_s: f64, cpu_s: f64) -> ResultRow<ApplyFigures> {
-        ResultRow {
-            case: "tpcb".to_owned(),
-            variant: variant.to_owned(),
-            round: 1,
-            figures: ApplyFigures {
+        ResultRow::for_tests("tpcb", variant, ApplyFigures {
                 rows: 1,
                 seconds: 1.0,
                 rows_per_s,
@@ -381,10 +364,7 @@ mod tests {
                 applier_cpu_s: None,
                 relay_cpu_s: None,
                 idle_s: None,
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        }
+            })
     }
 
     #[test]
@@ -393,23 +373,14 @@ mod tests {
         // Twice the rows, for as much CPU as stock needs for half of them.
         let mut ours = row("lockstep", 390.0, 2.0);
         ours.figures.rows = 2;
-        let results = Results {
-            name: ApplyArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![
+        let results = Results::for_tests(ApplyArgs::NAME, vec![
                 row("stock", 100.0, 2.0),
                 row("stock-again", 98.0, 2.0),
                 ours,
                 row("lockstep-1", 375.0, 1.0),
                 row("lockstep-4", 450.0, 1.0),
                 row("limit", 500.0, 1.0),
-            ],
-            series: vec![],
-            headline: None,
-        };
+            ]);
         assert_eq!(
             args.remarks(&results),
             [

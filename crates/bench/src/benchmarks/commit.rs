@@ -12,7 +12,7 @@ use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::Awaited;
 use crate::committing::{Pair, ReplicaKind};
 use crate::relay::delays::Delays;
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
@@ -249,7 +249,6 @@ impl Benchmark for CommitArgs {
 
     /// How this compares with what is expected.
     fn remarks(&self, results: &Results<CommitFigures>) -> Vec<String> {
-        let met = |met: bool| if met { "met" } else { "not met" };
         let case = |level, committers| name(Awaited::Subscriber, level, committers);
         let by = |case: &str, kind: ReplicaKind, key: fn(&CommitFigures) -> f64| {
             results.median(case, kind.name(), key)
@@ -309,40 +308,24 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(case: &str, variant: &str, p50: f64, p99: f64) -> ResultRow<CommitFigures> {
-        ResultRow {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            round: 1,
-            figures: CommitFigures {
+        ResultRow::for_tests(case, variant, CommitFigures {
                 seconds: 1.0,
                 commits: 1,
                 commit_p50_ms: p50,
                 commit_p99_ms: p99,
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        }
+            })
     }
 
     #[test]
     fn times_are_held_against_what_is_expected() {
-        let results = Results {
-            name: CommitArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![
+        let results = Results::for_tests(CommitArgs::NAME, vec![
                 row("logical-on", "stock", 400.0, 600.0),
                 row("logical-on", "stock-tuned", 2.0, 4.0),
                 row("logical-on", "lockstep", 2.5, 6.5),
                 row("logical-remote_apply", "lockstep", 2.0, 3.0),
                 row("logical-on-16", "stock-tuned", 20.0, 40.0),
                 row("logical-on-16", "lockstep", 10.0, 39.0),
-            ],
-            series: vec![],
-            headline: None,
-        };
+            ]);
         let args: CommitArgs = parsed("");
         assert_eq!(
             args.remarks(&results),

@@ -12,7 +12,7 @@ use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::{Awaited, Bed, Flushing};
 use crate::fleet::node;
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
@@ -222,7 +222,6 @@ impl Benchmark for CommitLevelsArgs {
             let case = self.case_name(&(Awaited::Subscriber, pace));
             // Within a round, since what else the machine does differs between rounds.
             let times = |row: &CommitFigures| row.on_ms / row.remote_apply_ms;
-            let met = |met: bool| if met { "met" } else { "not met" };
             if let Some((remedied, hidden)) = results.ours_and_stock(&case, times) {
                 lines.push(format!(
                     "{case}: on is {hidden:.1} times remote_apply by default (20 or more: {}), {remedied:.2} times with the remedy (within 20 %: {})",
@@ -282,20 +281,13 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(pg: u32, variant: &str, on_ms: f64, remote_apply_ms: f64) -> ResultRow<CommitFigures> {
-        ResultRow {
-            case: format!("pg{pg} logical, in a row"),
-            variant: variant.to_owned(),
-            round: 1,
-            figures: CommitFigures {
+        ResultRow::for_tests(&format!("pg{pg} logical, in a row"), variant, CommitFigures {
                 pg,
                 commits: 1,
                 remote_write_ms: 1.0,
                 on_ms,
                 remote_apply_ms,
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        }
+            })
     }
 
     fn args() -> CommitLevelsArgs {
@@ -304,16 +296,7 @@ mod tests {
 
     #[test]
     fn majors_are_kept_apart_and_held_against_what_is_expected() {
-        let mut results: Results<CommitFigures> = Results {
-            name: CommitLevelsArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![row(17, "stock", 400.0, 5.0)],
-            series: vec![],
-            headline: None,
-        };
+        let mut results = Results::for_tests(CommitLevelsArgs::NAME, vec![row(17, "stock", 400.0, 5.0)]);
         let rows = vec![row(15, "stock", 90.0, 5.0), row(15, "lockstep", 6.0, 5.5)];
         results.replace("pg15 logical, in a row", rows, vec![]);
         assert_eq!(results.rows.len(), 3);

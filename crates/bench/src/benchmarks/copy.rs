@@ -14,7 +14,7 @@ use crate::copying::Took;
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::Servers;
 use crate::copying::streams::{self, Format, ROW_BYTES};
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, column, median};
 
 /// Tables of case `mixed`.
@@ -119,12 +119,6 @@ impl CopyCase {
     }
 }
 
-impl std::fmt::Display for CopyCase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -193,7 +187,7 @@ impl Benchmark for CopyArgs {
             "{} --megabytes {} --cases {}",
             self.run,
             self.megabytes,
-            joined(&self.cases)
+            joined(self.cases.iter().map(|case| case.name()))
         )
     }
 
@@ -245,7 +239,7 @@ impl Benchmark for CopyArgs {
         case: &CopyCase,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        audience.begin(&format!("{case}: filling the source"));
+        audience.begin(&format!("{}: filling the source", case.name()));
         scene.fill(&case.tables(self.megabytes))?;
         audience.end(&format!("{} rows", scene.rows()));
         Ok(())
@@ -324,7 +318,6 @@ impl Benchmark for CopyArgs {
 
     /// How this compares with what is expected.
     fn remarks(&self, results: &Results<CopyFigures>) -> Vec<String> {
-        let met = |met: bool| if met { "met" } else { "not met" };
         let mut lines = Vec::new();
         for case in [CopyCase::One, CopyCase::Two].map(CopyCase::name) {
             let ours = results.median(case, "lockstep", |row| row.mb_per_s);
@@ -384,11 +377,7 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(case: &str, variant: &str, mb_per_s: f64, seconds: f64) -> ResultRow<CopyFigures> {
-        ResultRow {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            round: 1,
-            figures: CopyFigures {
+        ResultRow::for_tests(case, variant, CopyFigures {
                 rows: 1,
                 data_mb: 1.0,
                 mb_per_s,
@@ -396,31 +385,19 @@ mod tests {
                 source_cpu_s: 1.0,
                 target_cpu_s: 1.0,
                 idle_s: None,
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        }
+            })
     }
 
     #[test]
     fn a_copy_is_held_against_the_slower_server_and_other_programs() {
         let args: CopyArgs = parsed("");
-        let results = Results {
-            name: CopyArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![
+        let results = Results::for_tests(CopyArgs::NAME, vec![
                 row("streams-1", "source-alone", 200.0, 1.0),
                 row("streams-1", "target-alone", 100.0, 1.0),
                 row("streams-1", "lockstep", 94.0, 1.0),
                 row("mixed", "lockstep", 1.0, 2.0),
                 row("mixed", "dump-restore", 1.0, 3.0),
-            ],
-            series: vec![],
-            headline: None,
-        };
+            ]);
         let remarks = args.remarks(&results);
         assert_eq!(
             remarks,

@@ -13,7 +13,7 @@ use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::copying::cycling::{Replica, Subscription};
 use crate::copying::servers::{Servers, execute};
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
 /// Megabytes that a run may need beside those for the rows.
@@ -80,12 +80,6 @@ impl DeleteCase {
             Self::Dense | Self::Random => "DELETE FROM removed",
             Self::Third => "DELETE FROM removed WHERE id % 3 = 0",
         }
-    }
-}
-
-impl std::fmt::Display for DeleteCase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -262,7 +256,7 @@ impl Benchmark for DeleteArgs {
     type Scene = Servers;
 
     fn options(&self) -> String {
-        let cases = joined(&self.cases);
+        let cases = joined(self.cases.iter().map(|case| case.name()));
         format!("{} --rows {} --cases {cases}", self.run, self.rows)
     }
 
@@ -361,7 +355,6 @@ impl Benchmark for DeleteArgs {
     }
 
     fn remarks(&self, results: &Results<DeleteFigures>) -> Vec<String> {
-        let met = |met: bool| if met { "met" } else { "not met" };
         let mut lines = Vec::new();
         for case in DeleteCase::ALL {
             let name = case.name();
@@ -404,31 +397,15 @@ mod tests {
     #[test]
     fn speed_and_bytes_are_held_against_what_is_expected() {
         let args: DeleteArgs = parsed("");
-        let row = |variant: DeleteVariant, seconds, bytes_per_row| ResultRow {
-            case: "random".to_owned(),
-            variant: variant.name().to_owned(),
-            round: 1,
-            figures: DeleteFigures {
+        let row = |variant: DeleteVariant, seconds, bytes_per_row| ResultRow::for_tests("random", variant.name(), DeleteFigures {
                 bytes_per_row,
                 ..args.figures(seconds, 1.0)
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        };
-        let results = Results {
-            name: DeleteArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![
+            });
+        let results = Results::for_tests(DeleteArgs::NAME, vec![
                 row(DeleteVariant::Stock, 5.0, None),
                 row(DeleteVariant::Lockstep, 1.0, Some(9.25)),
                 row(DeleteVariant::Streamed, 2.0, None),
-            ],
-            series: vec![],
-            headline: None,
-        };
+            ]);
         assert_eq!(
             args.remarks(&results),
             [

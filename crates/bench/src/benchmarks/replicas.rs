@@ -12,7 +12,7 @@ use crate::copying::link::{Link, MBIT};
 use crate::copying::servers::Servers;
 use crate::copying::side_by_side;
 use crate::copying::streams::{self, ROW_BYTES};
-use crate::results::{Headline, Results, ratio, rounded};
+use crate::results::{Headline, Results, met, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 
 /// Megabytes that a run may need for each megabyte of rows, for the source and for each replica.
@@ -127,7 +127,7 @@ impl Benchmark for ReplicasArgs {
     type Scene = Servers;
 
     fn options(&self) -> String {
-        let links = joined(&self.links);
+        let links = joined(self.links.iter().map(|link| link.name()));
         format!(
             "{} --megabytes {} --links {links}",
             self.run, self.megabytes
@@ -272,7 +272,6 @@ impl Benchmark for ReplicasArgs {
     }
 
     fn remarks(&self, results: &Results<ReplicasFigures>) -> Vec<String> {
-        let met = |met: bool| if met { "met" } else { "not met" };
         let by = |case: Case, variant: ReplicasVariant| {
             results.median(&case.name(), variant.name(), |row| row.mb_per_s)
         };
@@ -327,11 +326,7 @@ mod tests {
     #[test]
     fn replicas_are_held_against_the_link_and_against_one() {
         let args: ReplicasArgs = parsed("");
-        let row = |case: &str, variant: ReplicasVariant, mb_per_s| ResultRow {
-            case: case.to_owned(),
-            variant: variant.name().to_owned(),
-            round: 1,
-            figures: ReplicasFigures {
+        let row = |case: &str, variant: ReplicasVariant, mb_per_s| ResultRow::for_tests(case, variant.name(), ReplicasFigures {
                 replicas: 1,
                 data_mb: 1.0,
                 mb_per_s,
@@ -339,24 +334,12 @@ mod tests {
                 seconds: 1.0,
                 source_cpu_s: 1.0,
                 target_cpu_s: 1.0,
-            },
-            date: "d".to_owned(),
-            commit: "c".to_owned(),
-        };
-        let results = Results {
-            name: ReplicasArgs::NAME.to_owned(),
-            command: String::new(),
-            commit: String::new(),
-            machine: String::new(),
-            date: String::new(),
-            rows: vec![
+            });
+        let results = Results::for_tests(ReplicasArgs::NAME, vec![
                 row("link-1", ReplicasVariant::Raw, 50.0),
                 row("link-1", ReplicasVariant::Lockstep, 42.0),
                 row("link-2", ReplicasVariant::Lockstep, 45.0),
-            ],
-            series: vec![],
-            headline: None,
-        };
+            ]);
         assert_eq!(
             args.remarks(&results),
             [

@@ -23,12 +23,6 @@ pub enum Link {
     Link,
 }
 
-impl std::fmt::Display for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl Link {
     pub const ALL: [Self; 2] = [Self::Loopback, Self::Link];
 

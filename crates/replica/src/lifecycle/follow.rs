@@ -122,8 +122,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             spool.show_first(control);
         }
         scope.spawn(move || watch(state, &replica, &what.target, control));
-        let ended = run(&settings, spool.as_ref(), &what.name, control);
-        match ended {
+        match run(&settings, spool.as_ref(), &what.name, control) {
             // A session that began meanwhile has seen it first.
             Err(ApplyError::System(_)) if is_promoted(what) => {
                 end_promoted(&what.name, control);

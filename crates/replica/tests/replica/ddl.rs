@@ -70,26 +70,31 @@ impl Scene {
     }
 
     fn with(schema: &str, wants: impl FnOnce(&mut CreateOptions)) -> Self {
-        let (lab, source, target) = pair(schema);
+        Self::created(pair(schema), wants, &mut Told::default())
+    }
+
+    /// A scene whose copy is watched by `told`.
+    fn created(
+        (lab, source, target): (Lab, Server, Server),
+        wants: impl FnOnce(&mut CreateOptions),
+        told: &mut Told,
+    ) -> Self {
         let mut options = CreateOptions {
             ddl: true,
             ..options(&source, &target)
         };
         wants(&mut options);
-        let created = create(&options, &mut Told::default()).unwrap();
-        assert_eq!(created.unmade, []);
+        assert_eq!(create(&options, told).unwrap().unmade, []);
+        let spool = (!options.frequency.is_zero()).then(|| lab.folder().join("spool"));
         let mut scene = Self {
             source,
             target,
             control: Control::default(),
             thread: None,
-            spool: None,
+            spool,
             writers: 1.into(),
             lab,
         };
-        if !options.frequency.is_zero() {
-            scene.spool = Some(scene.lab.folder().join("spool"));
-        }
         scene.start();
         scene
     }
@@ -657,39 +662,24 @@ fn a_replica_of_a_source_that_has_one_copies_no_event_trigger() {
 fn what_changes_while_the_copy_is_made_comes_after_it() {
     let schema = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, g FROM generate_series(1, 99) g; \
         CREATE INDEX old ON t (v)";
-    let (lab, source, target) = pair(schema);
-    let options = CreateOptions {
-        ddl: true,
-        ..options(&source, &target)
-    };
-    let mut session = sql(&source);
+    let servers = pair(schema);
+    let mut session = sql(&servers.1);
     let at_phase = move |phase| {
-        match phase {
-        Phase::Copying => session
-            .execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1); CREATE INDEX new ON t (v)")
-            .unwrap(),
-        Phase::Indexing => session.execute("DROP INDEX old; ALTER TABLE t ADD w int DEFAULT 3").unwrap(),
-        Phase::Finishing => session.execute("INSERT INTO t VALUES (100, 'x', 4); CREATE VIEW v AS TABLE t").unwrap(),
-        _ => {}
-    }
+        let changes = match phase {
+            Phase::Copying => {
+                "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1); CREATE INDEX new ON t (v)"
+            }
+            Phase::Indexing => "DROP INDEX old; ALTER TABLE t ADD w int DEFAULT 3",
+            Phase::Finishing => "INSERT INTO t VALUES (100, 'x', 4); CREATE VIEW v AS TABLE t",
+            _ => return,
+        };
+        session.execute(changes).unwrap();
     };
     let mut told = Told {
         at_phase: Some(Box::new(at_phase)),
         ..Told::default()
     };
-    let created = create(&options, &mut told).unwrap();
-    assert_eq!(created.unmade, []);
-    let mut scene = Scene {
-        source,
-        target,
-        control: Control::default(),
-        thread: None,
-        spool: None,
-        writers: 1.into(),
-        lab,
-    };
-    scene.start();
-    scene.assert_same();
+    Scene::created(servers, |_| {}, &mut told).assert_same();
 }
 
 #[test]

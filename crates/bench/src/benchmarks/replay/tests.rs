@@ -27,16 +27,7 @@ fn results(rows: &[(&str, &str, &[f64])]) -> Results<ReplayFigures> {
         let rounds = seconds.iter().enumerate();
         rounds.map(move |(round, &seconds)| row(case, variant, round, seconds))
     });
-    Results {
-        name: "replay".to_owned(),
-        command: "c".to_owned(),
-        commit: "c".to_owned(),
-        machine: "m".to_owned(),
-        date: "d".to_owned(),
-        rows: rows.collect(),
-        series: vec![],
-        headline: None,
-    }
+    Results::for_tests("replay", rows.collect())
 }
 
 #[test]
