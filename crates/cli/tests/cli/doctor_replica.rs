@@ -55,7 +55,7 @@ fn words(finding: &Value) -> String {
 
 fn insert(followed: &Followed, id: i32) {
     let insert = format!("INSERT INTO b VALUES ({id})");
-    sql(&followed.source).execute(&insert).unwrap();
+    on(&followed.source, &insert);
 }
 
 fn status_is(followed: &Followed, key: &str, wanted: impl Into<Value>) -> Value {
@@ -115,7 +115,7 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
     // A superuser does not read what others own, whose code could run.
     let own = |role: &str| {
         let owner = format!("ALTER SCHEMA lockstep OWNER TO {role}");
-        sql(&followed.target).execute(&owner).unwrap();
+        on(&followed.target, &owner);
     };
     own("watcher");
     let (code, json) = ask(&source, Some(&followed.to));
@@ -201,9 +201,7 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
     );
     status_is(&followed, "lag_bytes", 0);
 
-    sql(&followed.target)
-        .execute("INSERT INTO b VALUES (2)")
-        .unwrap();
+    on(&followed.target, "INSERT INTO b VALUES (2)");
     insert(&followed, 2);
     let status = status_is(&followed, "apply", "blocked");
     let found = expect(&followed, 6, "replica_stopped", "stopped");
@@ -223,9 +221,7 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
             .unwrap()
             .contains("repair what the error names")
     );
-    sql(&followed.target)
-        .execute("DELETE FROM b WHERE id = 2")
-        .unwrap();
+    on(&followed.target, "DELETE FROM b WHERE id = 2");
     status_is(&followed, "lag_bytes", 0);
 
     held_by_verify(&followed);
@@ -247,7 +243,7 @@ fn silent_and_then_gone(followed: &mut Followed) {
     kill(process, Signal::SIGSTOP).unwrap();
     insert(followed, 4);
     let long_ago = "UPDATE lockstep.replica SET applied_at = applied_at - interval '1 minute'";
-    sql(&followed.target).execute(long_ago).unwrap();
+    on(&followed.target, long_ago);
     let found = expect(followed, 6, "replica_silent", "silent");
     assert!(
         found["remedies"][0]
@@ -280,9 +276,9 @@ fn held(followed: &Followed) -> (lockstep_client::Connection, Running) {
 #[test]
 fn rows_that_were_missing_are_a_risk() {
     let followed = Followed::with("");
-    sql(&followed.target).execute("DELETE FROM a").unwrap();
+    on(&followed.target, "DELETE FROM a");
     let changed = "UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2";
-    sql(&followed.source).execute(changed).unwrap();
+    on(&followed.source, changed);
     status_is(&followed, "missing_rows", 2);
     status_is(&followed, "lag_bytes", 0);
     let found = expect(&followed, 0, "replica_rows_missing", "running");

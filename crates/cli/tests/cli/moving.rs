@@ -7,7 +7,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
 use super::house::root;
-use crate::replica::{conninfo, server, sql, text, value};
+use crate::replica::{on, conninfo, server, sql, text, value};
 
 /// What an application has, with what a move may forget: a role, settings, a sequence that has moved on, a
 /// view of a view.
@@ -38,7 +38,7 @@ fn commands(page: &str, source: &Server, target: &Server) -> String {
 fn a_newcomer_who_follows_the_chapter_arrives() {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-    sql(&source).execute(APPLICATION).unwrap();
+    on(&source, APPLICATION);
     target.run("DROP DATABASE app");
     let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
     let script = commands(&page, &source, &target);

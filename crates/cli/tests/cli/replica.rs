@@ -457,7 +457,7 @@ fn status_gives_no_all_clear_for_a_process_that_is_killed() {
 
     followed.kill();
     let insert = "INSERT INTO b SELECT generate_series(1, 1000)";
-    sql(&followed.source).execute(insert).unwrap();
+    on(&followed.source, insert);
     let ended = |status: &Value| status["apply"] == "not running";
     let shown = followed.status_until(&[], ended);
     assert_eq!(shown["running"], false, "{shown}");
@@ -510,9 +510,7 @@ fn killed_again_and_again(writers: &'static str, kills: u32) {
     let tables = "CREATE TABLE log (id bigserial PRIMARY KEY, n int); \
                   CREATE TABLE keyless (n int); ALTER TABLE keyless REPLICA IDENTITY FULL";
     let mut followed = Followed::with_writers(tables, writers);
-    sql(&followed.source)
-        .execute("INSERT INTO b VALUES (0)")
-        .unwrap();
+    on(&followed.source, "INSERT INTO b VALUES (0)");
     let (mut writer, mut reader) = (sql(&followed.source), sql(&followed.target));
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -603,7 +601,7 @@ fn status_knows_of_what_the_stream_has_not_told() {
     let halted = Halted(Pid::from_raw(walsender));
     kill(halted.0, Signal::SIGSTOP).unwrap();
     let insert = "INSERT INTO b SELECT generate_series(1, 10000)";
-    sql(&followed.source).execute(insert).unwrap();
+    on(&followed.source, insert);
     let shown = followed.status(&[]);
     assert!(shown["lag_bytes"].as_u64().unwrap() > 500_000, "{shown}");
     drop(halted);
@@ -614,10 +612,8 @@ fn status_knows_of_what_the_stream_has_not_told() {
 #[test]
 fn rows_that_are_missing_are_counted_and_logged() {
     let mut followed = Followed::new();
-    sql(&followed.target).execute("DELETE FROM a").unwrap();
-    sql(&followed.source)
-        .execute("UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2")
-        .unwrap();
+    on(&followed.target, "DELETE FROM a");
+    on(&followed.source, "UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2");
     let missing = |status: &Value| status["missing_rows"] == 2;
     let shown = followed.status_until(&[], missing);
     assert_eq!(shown["tables"][0]["missing_rows"], 2, "{shown}");

@@ -8,7 +8,7 @@ use lockstep_lab::server::Server;
 use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor};
-use crate::replica::{
+use crate::replica::{on, 
     Running, conninfo, create_args, lockstep, output, server, sql, status, text, until, value,
 };
 use crate::replica_daemon::page;
@@ -25,9 +25,7 @@ impl Cycling {
     fn new(frequency: &str) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source)
-            .execute("CREATE TABLE t (id int PRIMARY KEY)")
-            .unwrap();
+        on(&source, "CREATE TABLE t (id int PRIMARY KEY)");
         let from = format!("{} dbname=app", conninfo(&source));
         let to = format!("{} dbname=app", conninfo(&target));
         let mut args = create_args(&from, &to);
@@ -90,9 +88,7 @@ impl Cycling {
         blocker
             .execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
             .unwrap();
-        sql(&self.source)
-            .execute("INSERT INTO t VALUES (1)")
-            .unwrap();
+        on(&self.source, "INSERT INTO t VALUES (1)");
         blocker
     }
 
@@ -140,9 +136,7 @@ fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_
         "t",
         &mut process,
     );
-    sql(&cycling.source)
-        .execute("INSERT INTO t SELECT generate_series(1, 7)")
-        .unwrap();
+    on(&cycling.source, "INSERT INTO t SELECT generate_series(1, 7)");
     let (code, json) = cycling.doctor();
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(
@@ -189,7 +183,7 @@ fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_
     assert!(text(&early.stderr).contains("fewer than 3"), "{early:?}");
     for first in [100, 200] {
         let insert = format!("INSERT INTO t SELECT generate_series({first}, {first} + 50)");
-        sql(&cycling.source).execute(&insert).unwrap();
+        on(&cycling.source, &insert);
         cycling.json("force");
     }
     let mut asked = vec!["--tables", "1", "--data", "1MB", "--output", "json"];
@@ -332,9 +326,7 @@ fn what_a_frequency_needs_is_said() {
 fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
     let cycling = Cycling::new("1s");
     let mut process = cycling.begun("1MB");
-    sql(&cycling.source)
-        .execute("INSERT INTO t SELECT generate_series(1, 100000)")
-        .unwrap();
+    on(&cycling.source, "INSERT INTO t SELECT generate_series(1, 100000)");
     cycling.until(
         "SELECT coalesce(spool_full_by = 'transaction', false) FROM lockstep.replica",
         "t",
@@ -456,9 +448,7 @@ fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_hea
     let walsender = nix::unistd::Pid::from_raw(walsender.parse().unwrap());
     nix::sys::signal::kill(walsender, nix::sys::signal::Signal::SIGSTOP).unwrap();
     let _goes_on = GoesOn(walsender);
-    sql(&cycling.source)
-        .execute("INSERT INTO t VALUES (1)")
-        .unwrap();
+    on(&cycling.source, "INSERT INTO t VALUES (1)");
     let late = "SELECT coalesce(cycle_late_ms > 12000, false) FROM lockstep.replica";
     cycling.until(late, "t", &mut process);
     let health = healthz();

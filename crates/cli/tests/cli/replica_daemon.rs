@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::doctor_support::doctor;
-use crate::replica::{Running, conninfo, lockstep, output, server, sql, text};
+use crate::replica::{on, Running, conninfo, lockstep, output, server, sql, text};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(90);
@@ -42,9 +42,7 @@ impl Several {
     fn new(created: &[&str]) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source)
-            .execute("CREATE TABLE t (id int PRIMARY KEY)")
-            .unwrap();
+        on(&source, "CREATE TABLE t (id int PRIMARY KEY)");
         let (file, log) = (lab.folder().join("replicas.toml"), lab.folder().join("log"));
         let several = Self {
             source,
@@ -112,9 +110,7 @@ impl Several {
     }
 
     fn insert(&self, id: u32) {
-        sql(&self.source)
-            .execute(&format!("INSERT INTO t VALUES ({id})"))
-            .unwrap();
+        on(&self.source, &format!("INSERT INTO t VALUES ({id})"));
     }
 
     fn session(&self, name: &str) -> Connection {
@@ -332,7 +328,7 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
     assert_eq!(start().status.code(), Some(0));
 
     let renamed = "ALTER TABLE t RENAME TO tt; CREATE TABLE fresh (id int)";
-    sql(&several.source).execute(renamed).unwrap();
+    on(&several.source, renamed);
     metric("2");
     let (head, body) = health(&several);
     assert!(head.starts_with("HTTP/1.1 503"), "{head}");
@@ -363,9 +359,7 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
         .session("one")
         .execute("ALTER TABLE t RENAME TO tt")
         .unwrap();
-    sql(&several.source)
-        .execute("INSERT INTO tt VALUES (2)")
-        .unwrap();
+    on(&several.source, "INSERT INTO tt VALUES (2)");
     let mut session = several.session("one");
     several.until("the row", || {
         session

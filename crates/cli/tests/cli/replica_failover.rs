@@ -95,9 +95,7 @@ fn failed_over(with_slot: bool) -> FailedOver {
 #[test]
 fn a_promoted_standby_with_the_slot_is_followed_and_nothing_comes_twice() {
     let mut after = failed_over(true);
-    sql(&after.source)
-        .execute("INSERT INTO t SELECT generate_series(1, 5)")
-        .unwrap();
+    on(&after.source, "INSERT INTO t SELECT generate_series(1, 5)");
     until(&after.target, ROWS, "1025", &mut after.running.0);
     let verified = output(&["verify", "r", "--target", &after.to]);
     assert!(verified.status.success(), "{verified:?}");
@@ -106,9 +104,7 @@ fn a_promoted_standby_with_the_slot_is_followed_and_nothing_comes_twice() {
 #[test]
 fn a_promoted_standby_without_the_slot_is_refused_in_words_and_nothing_is_lost() {
     let after = failed_over(false);
-    sql(&after.source)
-        .execute("INSERT INTO t SELECT generate_series(1, 5)")
-        .unwrap();
+    on(&after.source, "INSERT INTO t SELECT generate_series(1, 5)");
     wait_until("the log says why", || {
         let log = std::fs::read_to_string(&after.log).unwrap();
         (log.contains("slot") && log.contains("does not exist")).then_some(())

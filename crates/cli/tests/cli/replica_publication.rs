@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::replica::{Followed, output, sql, text, value};
+use crate::replica::{on, Followed, output, sql, text, value};
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
         "BEGIN; ALTER PUBLICATION {publication} DROP TABLE t; ALTER PUBLICATION {publication} ADD TABLE t \
          (id, n); COMMIT; UPDATE t SET v = 'b', n = 2"
     );
-    sql(&followed.source).execute(&alter).unwrap();
+    on(&followed.source, &alter);
     let difference = "table \"public.t\": it sends columns id, n, not all columns";
     for words in [
         altered(&followed),
@@ -114,7 +114,7 @@ fn altered_back(followed: &mut Followed, publication: &str) {
         "BEGIN; ALTER PUBLICATION {publication} DROP TABLE t; ALTER PUBLICATION {publication} ADD TABLE \
          ONLY t; COMMIT"
     );
-    sql(&followed.source).execute(&back).unwrap();
+    on(&followed.source, &back);
     assert_eq!(altered(followed), None);
     followed.running = Followed::run(&followed.to, &followed.log, "1");
     followed.status_until(&[], |status| status["lag_bytes"] == 0);
@@ -126,7 +126,7 @@ fn altered_back(followed: &mut Followed, publication: &str) {
         "{printed}"
     );
     let mend = "SET session_replication_role = replica; UPDATE t SET v = 'b'";
-    sql(&followed.target).execute(mend).unwrap();
+    on(&followed.target, mend);
     let compared = verify(followed);
     assert_eq!(compared.status.code(), Some(0), "{compared:?}");
 }
@@ -231,7 +231,7 @@ fn with_parts() -> Followed {
     // Partitions that are made later.
     let later = "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
                  CREATE TABLE w2 PARTITION OF w FOR VALUES FROM (10) TO (20)";
-    sql(&followed.source).execute(later).unwrap();
+    on(&followed.source, later);
     followed
 }
 
@@ -307,11 +307,11 @@ fn what_changes_by_itself_is_no_alteration() {
 fn of_an_older_replica_only_what_cannot_be_right_is_said() {
     let followed = with_parts();
     let forget = "DELETE FROM lockstep.publication";
-    sql(&followed.target).execute(forget).unwrap();
+    on(&followed.target, forget);
     assert_eq!(altered(&followed), None);
     let rename = "ALTER TABLE part RENAME v TO renamed; ALTER TABLE part RENAME id TO number; \
                   ALTER TABLE p DETACH PARTITION p1; DROP TABLE a";
-    sql(&followed.source).execute(rename).unwrap();
+    on(&followed.source, rename);
     assert_eq!(altered(&followed), None);
     for (what, expected, undo) in [
         (
@@ -349,10 +349,8 @@ fn a_slot_that_the_source_has_given_up_is_the_replicas_error() {
     assert_eq!(status(&followed)["slot_invalidation"], Value::Null);
     followed.kill();
     let limit = "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'";
-    sql(&followed.source).execute(limit).unwrap();
-    sql(&followed.source)
-        .execute("SELECT pg_reload_conf()")
-        .unwrap();
+    on(&followed.source, limit);
+    on(&followed.source, "SELECT pg_reload_conf()");
     let started = Instant::now();
     let lost = "SELECT coalesce(wal_status, '') FROM pg_replication_slots";
     while value(&followed.source, lost) != "lost" {

@@ -8,7 +8,7 @@ use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 
 use crate::relay_limits::Small;
-use crate::replica::{Running, conninfo, create_args, lockstep, output, server, sql, text, value};
+use crate::replica::{on, Running, conninfo, create_args, lockstep, output, server, sql, text, value};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(120);
@@ -36,7 +36,7 @@ impl Spooling {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
-        sql(&source).execute(table).unwrap();
+        on(&source, table);
         let from = format!("{} dbname=app", conninfo(&source));
         let to = format!("{} dbname=app", conninfo(&target));
         let created = output(&create_args(&from, &to));
@@ -108,9 +108,7 @@ fn killed(kills_spooling: u32) {
     let transactions = kills_spooling * BETWEEN_KILLS;
     let mut spooling = Spooling::new();
     let mut process = spooling.run();
-    sql(&spooling.source)
-        .execute("INSERT INTO t VALUES (-1)")
-        .unwrap();
+    on(&spooling.source, "INSERT INTO t VALUES (-1)");
     // Now the spool knows whose it is.
     spooling.until("the first row", &mut process.0, || spooling.rows() == 1);
     spooling.target.stop(Stop::Immediate).unwrap();

@@ -94,12 +94,8 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
         );
         assert!(!printed.contains("left_out"), "{printed}");
     }
-    sql(&followed.target)
-        .execute(
-            "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
-             DELETE FROM \"A b\"; DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE b",
-        )
-        .unwrap();
+    on(&followed.target, "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
+             DELETE FROM \"A b\"; DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE b");
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
@@ -131,9 +127,7 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
 #[test]
 fn what_is_not_sent_any_more_is_no_equality() {
     let mut followed = Followed::created("CREATE TABLE n (id int PRIMARY KEY)", &[], &[], "1");
-    sql(&followed.source)
-        .execute("DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)")
-        .unwrap();
+    on(&followed.source, "DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)");
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
@@ -191,7 +185,7 @@ fn truncated_meanwhile(followed: &Followed, output: &str) -> Output {
     let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity s USING (pid) \
                  WHERE NOT l.granted AND s.application_name = 'lockstep verify'";
     until(&followed.target, waits, "1", &mut verify.0);
-    sql(&followed.target).execute("TRUNCATE b").unwrap();
+    on(&followed.target, "TRUNCATE b");
     holds.execute("COMMIT").unwrap();
     let stdout = std::io::read_to_string(verify.0.stdout.take().unwrap()).unwrap();
     let stderr = std::io::read_to_string(verify.0.stderr.take().unwrap()).unwrap();
@@ -223,9 +217,7 @@ fn what_could_not_be_compared_is_no_equality() {
         "{words}"
     );
 
-    sql(&followed.target)
-        .execute("UPDATE a SET v = 'other'")
-        .unwrap();
+    on(&followed.target, "UPDATE a SET v = 'other'");
     let found = truncated_meanwhile(&followed, "json");
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let json: Value = serde_json::from_slice(&found.stdout).unwrap();
@@ -248,12 +240,8 @@ fn what_apply_skips_is_not_compared() {
     let tables = "CREATE SCHEMA hidden; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); \
                   CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
     let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"], "1");
-    sql(&followed.source)
-        .execute(
-            "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
-             INSERT INTO p VALUES (1), (11)",
-        )
-        .unwrap();
+    on(&followed.source, "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
+             INSERT INTO p VALUES (1), (11)");
     let published = "SELECT count(*)::text FROM pg_publication_tables WHERE tablename = 'p2'";
     assert_eq!(value(&followed.source, published), "1");
     let report = verify(&followed, &[]);
@@ -369,9 +357,7 @@ fn without_a_process_that_applies_verify_does_until_the_position() {
     let mut followed = Followed::with("");
     followed.status_until(&[], |status| status["lag_bytes"] == 0);
     followed.kill();
-    sql(&followed.source)
-        .execute("INSERT INTO b SELECT generate_series(1, 1000); DELETE FROM a WHERE id = 1")
-        .unwrap();
+    on(&followed.source, "INSERT INTO b SELECT generate_series(1, 1000); DELETE FROM a WHERE id = 1");
     assert!(
         output(&["pause", "r", "--target", &followed.to])
             .status
@@ -398,12 +384,8 @@ fn without_a_process_that_applies_verify_does_until_the_position() {
     );
     let shown = followed.status_until(&[], |status| status["running"] == false);
     assert_eq!(shown["apply"], "not running", "{shown}");
-    sql(&followed.target)
-        .execute("INSERT INTO b VALUES (2000)")
-        .unwrap();
-    sql(&followed.source)
-        .execute("INSERT INTO b VALUES (2000)")
-        .unwrap();
+    on(&followed.target, "INSERT INTO b VALUES (2000)");
+    on(&followed.source, "INSERT INTO b VALUES (2000)");
     let blocked = verify(&followed, &[]);
     assert_eq!(blocked.status.code(), Some(1), "{blocked:?}");
     assert!(

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::doctor_support::doctor;
-use crate::replica::{
+use crate::replica::{on, 
     Followed, Running, create_args, in_app, lockstep, output, pair, sql, text, until, value,
 };
 
@@ -104,9 +104,7 @@ fn who_keeps_changes_waiting_is_named() {
     let to = Conninfo::parse(&followed.to).unwrap();
     let mut tool = Connection::connect(&to, Purpose::Sql, "a tool").unwrap();
     tool.execute("BEGIN; LOCK TABLE b").unwrap();
-    sql(&followed.source)
-        .execute("INSERT INTO b VALUES (1)")
-        .unwrap();
+    on(&followed.source, "INSERT INTO b VALUES (1)");
     let who = format!(
         "on the target it waits for a lock of process {} (role \"postgres\", application \"a tool\"",
         tool.backend_pid()
@@ -146,9 +144,7 @@ fn who_keeps_an_alter_table_waiting_that_changes_wait_for_is_named() {
     let altered = std::thread::spawn(move || owner.execute("ALTER TABLE b ADD later int"));
     let waits = format!("SELECT count(*)::text FROM pg_locks WHERE NOT granted AND pid = {alter}");
     wait_for(&followed.target, &waits, "1");
-    sql(&followed.source)
-        .execute("INSERT INTO b VALUES (1)")
-        .unwrap();
+    on(&followed.source, "INSERT INTO b VALUES (1)");
     let waiting = followed.status_until(&[], |status| !status["error"].is_null());
     let words = waiting["error"].as_str().unwrap();
     let root = format!(

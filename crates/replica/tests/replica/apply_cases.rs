@@ -741,12 +741,8 @@ fn a_column_that_the_target_gets_meanwhile_keeps_its_values() {
     // Keys have changed once, so the statements are prepared.
     run(&pair, &["UPDATE t SET id = 2", "UPDATE f SET v = 2"]);
     pair.catch_up();
-    sql(&pair.target)
-        .execute(
-            "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
-            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT",
-        )
-        .unwrap();
+    on(&pair.target, "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
+            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT");
     run(&pair, &["UPDATE t SET id = 3", "UPDATE f SET v = 3"]);
     pair.catch_up();
     let own = "SELECT t.id, t.own, f.v, f.own FROM t, f";
@@ -784,9 +780,7 @@ fn what_the_target_refuses_at_a_commit_blocks_there() {
     // Everything before it is there.
     let before = rows(&pair.target, "SELECT id FROM t WHERE id < 3");
     assert_eq!(before, [[Some("1".to_owned())]]);
-    sql(&pair.target)
-        .execute("DELETE FROM t WHERE id = 99")
-        .unwrap();
+    on(&pair.target, "DELETE FROM t WHERE id = 99");
     pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.stop();
 }

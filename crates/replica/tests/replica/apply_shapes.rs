@@ -21,7 +21,7 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
     );
     // What is wider on the target loses nothing.
     let wider = "ALTER TABLE t ALTER i TYPE int8, ALTER v TYPE text";
-    sql(&pair.target).execute(wider).unwrap();
+    on(&pair.target, wider);
     let control = pair.start();
     let insert = |id| {
         format!(
@@ -45,7 +45,7 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
         assert!(words.contains(part), "{part}: {words}");
     }
     assert_eq!(rows(&pair.target, "SELECT FROM t").len(), 0);
-    sql(&pair.target).execute(widen).unwrap();
+    on(&pair.target, widen);
     control.resume();
     pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.stop();
@@ -100,7 +100,7 @@ fn a_type_that_is_altered_on_the_source_alone_stops_before_the_first_change() {
         let words = pair.blocked();
         assert!(words.contains(says), "{alter}: {words}");
         assert_eq!(rows(&pair.target, "SELECT * FROM t ORDER BY id"), before);
-        sql(&pair.target).execute(alter).unwrap();
+        on(&pair.target, alter);
         control.resume();
         pair.assert_same("SELECT * FROM t ORDER BY id");
     }
@@ -119,7 +119,7 @@ fn rules_and_forced_row_security_change_nothing_that_is_applied() {
     let mut pair = Pair::new(table);
     let more = "CREATE RULE here AS ON INSERT TO t DO INSTEAD NOTHING; \
                 CREATE RULE update AS ON UPDATE TO t DO INSTEAD DELETE FROM t WHERE id = OLD.id";
-    sql(&pair.target).execute(more).unwrap();
+    on(&pair.target, more);
     let control = pair.start();
     run(
         &pair,
@@ -248,9 +248,7 @@ fn a_unique_index_that_only_the_target_has_is_named_as_the_cause() {
     assert!(words.contains("t_v_key"), "{words}");
     let advice = "if the source has both rows, its index was dropped there: drop it here, too";
     assert!(words.contains(advice), "{words}");
-    sql(&pair.target)
-        .execute("ALTER TABLE t DROP CONSTRAINT t_v_key")
-        .unwrap();
+    on(&pair.target, "ALTER TABLE t DROP CONSTRAINT t_v_key");
     control.resume();
     pair.assert_same("SELECT * FROM t ORDER BY id");
     pair.stop();

@@ -32,7 +32,7 @@ fn many_rows_are_deleted_by_packed_keys_of_every_kind() {
     // The target lacks some of the rows that will be deleted.
     let lost = "DELETE FROM four WHERE id IN (1, 2, 9); DELETE FROM two WHERE id = 6; \
          DELETE FROM eight WHERE id = 9223372036854775807";
-    sql(&pair.target).execute(lost).unwrap();
+    on(&pair.target, lost);
     for statement in [
         "DELETE FROM two WHERE id % 3 = 0 OR id BETWEEN -100 AND 200",
         "DELETE FROM four WHERE id BETWEEN -30000 AND 30000 OR id NOT BETWEEN -100000 AND 100000",
@@ -69,9 +69,7 @@ fn a_transaction_changes_many_tables_and_the_one_that_is_in_the_way_is_named() {
     let mut pair = Pair::new(&tables);
     let control = pair.start();
     pair.catch_up();
-    sql(&pair.target)
-        .execute("DELETE FROM m5 WHERE id = 2; DELETE FROM m6 WHERE id = 2")
-        .unwrap();
+    on(&pair.target, "DELETE FROM m5 WHERE id = 2; DELETE FROM m6 WHERE id = 2");
     let swap = each(
         "UPDATE m% SET v = 'b' WHERE id IN (1, 2); DELETE FROM m% WHERE id = 5; \
          INSERT INTO m% VALUES (6, 5, 'c')",
@@ -92,7 +90,7 @@ fn a_transaction_changes_many_tables_and_the_one_that_is_in_the_way_is_named() {
     same(&pair);
     // A row of the target alone is in the way of one of many.
     let theirs = "INSERT INTO m77 VALUES (7, 7, 'theirs')";
-    sql(&pair.target).execute(theirs).unwrap();
+    on(&pair.target, theirs);
     let insert = each("INSERT INTO m% VALUES (7, 7, 'e')");
     source.execute(&format!("BEGIN; {insert}; COMMIT")).unwrap();
     let error = pair.blocked();
@@ -104,9 +102,7 @@ fn a_transaction_changes_many_tables_and_the_one_that_is_in_the_way_is_named() {
         .target
         .query_text("SELECT count(*)::text FROM m1 WHERE v = 'e'");
     assert_eq!(rows.unwrap().as_deref(), Some("0"), "all or nothing");
-    sql(&pair.target)
-        .execute("DELETE FROM m77 WHERE id = 7")
-        .unwrap();
+    on(&pair.target, "DELETE FROM m77 WHERE id = 7");
     control.resume();
     same(&pair);
     pair.stop();

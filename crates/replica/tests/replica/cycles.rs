@@ -12,7 +12,7 @@ use lockstep_replica::state::{Cycle, Forced, ReplicaState};
 use lockstep_replica::verify::named::replica as verify;
 
 use crate::apply_lab::{Ends, LONG, until};
-use crate::{Told, conninfo, options, server, sql, state_of, to_verify, values};
+use crate::{on, Told, conninfo, options, server, sql, state_of, to_verify, values};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -33,7 +33,7 @@ impl Cycling {
     fn new(frequency: Duration) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
-        sql(&source).execute(SCHEMA).unwrap();
+        on(&source, SCHEMA);
         let options = CreateOptions {
             frequency,
             ..options(&source, &target)
@@ -228,9 +228,7 @@ fn a_cycle_that_the_target_refuses_leaves_why_and_what_comes_before_is_applied()
     let cycling = Cycling::new(HOUR);
     cycling.while_following(|control| {
         cycling.until_done(1);
-        sql(&cycling.target)
-            .execute("INSERT INTO t VALUES (5, 'mine')")
-            .unwrap();
+        on(&cycling.target, "INSERT INTO t VALUES (5, 'mine')");
         cycling.run("INSERT INTO t VALUES (4, 'before')");
         cycling.run("INSERT INTO t VALUES (5, 'theirs')");
         cycling.run("INSERT INTO t VALUES (6, 'after')");
@@ -247,9 +245,7 @@ fn a_cycle_that_the_target_refuses_leaves_why_and_what_comes_before_is_applied()
             cycling.on_target("SELECT string_agg(v, ' ' ORDER BY id) FROM t"),
             "before mine"
         );
-        sql(&cycling.target)
-            .execute("DELETE FROM t WHERE id = 5")
-            .unwrap();
+        on(&cycling.target, "DELETE FROM t WHERE id = 5");
         cycling.state().set_paused("r", false).unwrap();
         // It is the same cycle.
         let done = cycling.until_done(2);
@@ -350,9 +346,7 @@ fn sequences_follow_after_each_cycle_and_without_cycles_after_changes() {
     // A process that was killed right after a cycle's commit has not set it: the next one does, before its
     // next cycle.
     assert!(cycling.state().set_frequency("r", HOUR).unwrap());
-    sql(&cycling.target)
-        .execute("SELECT setval('s', 1)")
-        .unwrap();
+    on(&cycling.target, "SELECT setval('s', 1)");
     cycling.while_following(|_| follow("that a process that begins sets it"));
 }
 

@@ -8,7 +8,7 @@ use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::verify::{self, Replicated};
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, options, settings, sql, values};
+use crate::{on, Told, conninfo, options, settings, sql, values};
 
 const PARTITIONS: usize = 100;
 
@@ -60,7 +60,7 @@ fn the_catalogs_are_asked_for_many_tables_at_once() {
          END LOOP; END$$;
          INSERT INTO p SELECT i, 'copied' FROM generate_series(1, {PARTITIONS}) i"
     );
-    sql(&source).execute(&partitioned).unwrap();
+    on(&source, &partitioned);
     create(&options(&source, &target), &mut Told::default()).unwrap();
     let control = lockstep_apply::Control::default();
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn the_catalogs_are_asked_for_many_tables_at_once() {
             "INSERT INTO p SELECT i * 37 % {PARTITIONS} + 1, 'followed' \
              FROM generate_series(1, {PARTITIONS}) i"
         );
-        sql(&source).execute(&insert).unwrap();
+        on(&source, &insert);
         caught_up();
         let asked = questions(&target);
         assert!(asked < 100, "{asked} questions for {PARTITIONS} partitions");

@@ -18,7 +18,7 @@ use lockstep_replica::verify::named::replica as verify;
 use lockstep_wire::Lsn;
 
 use crate::apply_lab::{Ends, LONG, until, while_following};
-use crate::{Told, conninfo, copied, options, sql, to_verify, values};
+use crate::{on, Told, conninfo, copied, options, sql, to_verify, values};
 
 /// Larger than anything here.
 const LARGE: u64 = 1 << 30;
@@ -99,7 +99,7 @@ impl Spooled {
         let insert = format!(
             "INSERT INTO t SELECT n, repeat(md5(n::text), 3) FROM generate_series({from}, {to}) n"
         );
-        sql(&self.source).execute(&insert).unwrap();
+        on(&self.source, &insert);
     }
 
     fn reach_end(&self, control: &Control) {
@@ -188,7 +188,7 @@ fn while_the_target_is_away_the_source_need_not_keep_wal() {
         let began = this.slot();
         let end = this.write(11, 20_000);
         until("that the slot needs no WAL from before", || {
-            sql(&this.source).execute("CHECKPOINT").unwrap();
+            on(&this.source, "CHECKPOINT");
             this.insert(0, 0);
             let slot = this.slot();
             slot.restart > began.confirmed && slot.confirmed > end
@@ -461,7 +461,7 @@ fn a_spool_of_another_replica_is_refused() {
     spooled.spool(10);
     spooled.back();
     remove("r", &conninfo(&spooled.target), None).unwrap();
-    sql(&spooled.target).execute("DROP TABLE t").unwrap();
+    on(&spooled.target, "DROP TABLE t");
     create(
         &options(&spooled.source, &spooled.target),
         &mut Told::default(),

@@ -154,12 +154,8 @@ fn a_wider_type_of_the_target_is_no_difference() {
         "CREATE DOMAIN price numeric(8, 2); CREATE TABLE t (k numeric(10, 2) PRIMARY KEY, i int, c char(5), \
              d price, n numeric(10, 2))",
     );
-    sql(&pair.target)
-        .execute(
-            "ALTER TABLE t ALTER k TYPE numeric(12, 4), ALTER i TYPE numeric(12, 3), ALTER c TYPE char(9), \
-                 ALTER d TYPE numeric(12, 4), ALTER n TYPE numeric(12, 4)",
-        )
-        .unwrap();
+    on(&pair.target, "ALTER TABLE t ALTER k TYPE numeric(12, 4), ALTER i TYPE numeric(12, 3), ALTER c TYPE char(9), \
+                 ALTER d TYPE numeric(12, 4), ALTER n TYPE numeric(12, 4)");
     let mut source = sql(&pair.source);
     let rows = "INSERT INTO t SELECT i + 0.5, i, 'a', i + 0.25, 3.7 FROM generate_series(1, 300) i; \
         ANALYZE t";
@@ -171,9 +167,7 @@ fn a_wider_type_of_the_target_is_no_difference() {
         report.is_equal() && report.tables[0].rows == 300,
         "{report:?}"
     );
-    sql(&pair.target)
-        .execute("UPDATE t SET n = n + 0.0001 WHERE k = 7.5")
-        .unwrap();
+    on(&pair.target, "UPDATE t SET n = n + 0.0001 WHERE k = 7.5");
     let report = verify::run(&options(&pair), &mut InProcess(&control)).unwrap();
     let changed = ("t".to_owned(), "(7.5)".to_owned(), DifferenceKind::Changed);
     assert_eq!(differences(&report), [changed]);

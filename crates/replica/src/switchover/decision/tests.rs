@@ -49,6 +49,49 @@ enum Call {
     Killed,
 }
 
+/// What a call knows.
+#[derive(Debug)]
+struct Known {
+    promotion: promotion::Seen,
+    failure: Option<String>,
+    is_late: bool,
+    is_analyzed: bool,
+    is_armed: bool,
+    is_surely_planted: bool,
+    is_surely_closed: bool,
+    is_whole: bool,
+    fence: Option<Lsn>,
+    compared: Compared,
+}
+
+impl Known {
+    fn of(world: &World) -> Self {
+        let is_killed = world.phase == Phase::Ready && world.stage.is_begun();
+        Self {
+            promotion: promotion::Seen {
+                drained: Drained::NotYet,
+                ..tests_seen()
+            },
+            failure: is_killed.then(|| "killed".to_owned()),
+            is_late: false,
+            is_analyzed: false,
+            is_armed: false,
+            is_surely_planted: false,
+            is_surely_closed: false,
+            is_whole: false,
+            fence: None,
+            compared: Compared::NotYet,
+        }
+    }
+
+    /// Another attempt begins.
+    fn begin_anew(&mut self) {
+        (self.failure, self.fence, self.compared) = (None, None, Compared::NotYet);
+        (self.is_late, self.is_whole) = (false, false);
+        self.promotion.drained = Drained::NotYet;
+    }
+}
+
 impl World {
     fn new(has_pooler: bool, wants_way_back: bool, fails_at: Option<u32>) -> Self {
         Self {
@@ -125,152 +168,164 @@ impl World {
     }
 
     fn call(&mut self, kill_at: Option<u32>, is_late_at: Option<u32>, patience: u32) -> Call {
-        let mut promotion = promotion::Seen {
-            drained: Drained::NotYet,
-            ..tests_seen()
-        };
-        let (mut is_analyzed, mut is_armed, mut fence) = (false, false, None);
-        let (mut is_surely_planted, mut is_surely_closed, mut is_whole) = (false, false, false);
-        let mut failure = match (self.phase, self.stage) {
-            (Phase::Ready, stage) if stage.is_begun() => Some("killed".to_owned()),
-            _ => None,
-        };
-        let mut is_late = false;
-        let mut compared = Compared::NotYet;
+        let mut known = Known::of(self);
         for step in 0..patience + 60 {
             if kill_at == Some(step) {
                 return Call::Killed;
             }
-            is_late |= is_late_at == Some(step);
-            promotion.stands = self.target.into();
-            promotion.has_sequences = self.has_sequences;
-            promotion.is_left = self.is_left;
-            promotion.source = SourceSays::Ends(self.source.into());
-            let seen = SwitchSeen {
-                stage: self.stage,
-                refusal: None,
-                waits: (self.target + 3 < self.source).then(|| "behind".to_owned()),
-                failure: failure.clone(),
-                is_overdue: step >= patience,
-                is_late,
-                is_analyzed,
-                is_armed,
-                clients: self.clients,
-                way_back: self.way(),
-                is_planted: self.is_planted,
-                is_surely_planted,
-                is_closed: self.is_closed,
-                is_surely_closed,
-                is_fenced: self.is_fenced && self.phase == Phase::Ready,
-                fence,
-                compared: compared.clone(),
-                is_whole,
-                is_redirected: self.is_redirected,
-                promotion: promotion.clone(),
-            };
+            known.is_late |= is_late_at == Some(step);
+            let seen = self.see(&mut known, step >= patience);
             let replica = Replica {
                 phase: self.phase,
                 ..tests_replica()
             };
-            let fails = self.fails_at == Some(self.steps);
-            let next = next(&replica, &seen);
-            match next {
+            match next(&replica, &seen) {
                 Step::Refuse(words) => return Call::Refused(words),
                 Step::Done => return Call::Done,
-                Step::Analyze => is_analyzed = true,
-                Step::Prepare => self.way_back = Some(0),
-                Step::Unprepare => self.way_back = None,
-                Step::Arm => is_armed = true,
-                Step::Wait(_) => {
-                    (failure, fence, compared, is_late) = (None, None, Compared::NotYet, false);
-                    is_whole = false;
-                    promotion.drained = Drained::NotYet;
-                }
-                Step::Begin => {
-                    self.stage = match self.clients {
-                        Clients::Direct => SwitchStage::Begun,
-                        _ => SwitchStage::Pooled,
-                    };
-                }
-                Step::Plant => {
-                    self.is_planted = true;
-                    match fails {
-                        true => failure = Some("not planted".to_owned()),
-                        false => is_surely_planted = true,
-                    }
-                }
-                Step::Close if fails => {
-                    self.is_closed = true;
-                    failure = Some("not closed".to_owned());
-                }
-                Step::Close => (self.is_closed, is_surely_closed) = (self.closes, true),
-                Step::Pause if fails => failure = Some("no pause".to_owned()),
-                Step::Pause => self.clients = Clients::Wait,
-                Step::Fence => {
-                    // One that fails may be there in part.
-                    (self.is_fenced, self.tries) = (true, self.tries + 1);
-                    assert!(is_surely_planted);
-                    match fails || self.is_prepared {
-                        true => failure = Some("prepared: 'gid 7'".to_owned()),
-                        false => fence = Some(self.source.into()),
-                    }
-                }
-                Step::Drain(to) => {
-                    assert!(self.is_fenced && Lsn::from(self.source) == to, "{self:?}");
-                    promotion.drained = match fails {
-                        true => Drained::Not("late".to_owned()),
-                        false => {
-                            self.target = self.source;
-                            Drained::To(to)
-                        }
-                    };
-                }
-                Step::Compare if fails => failure = Some("differs".to_owned()),
-                Step::Compare => {
-                    assert_eq!(self.source, self.target);
-                    compared = Compared::Equal;
-                }
-                Step::Look if self.is_broken => {
-                    self.is_broken = false;
-                    failure = Some("the fence is broken".to_owned());
-                }
-                Step::Look => is_whole = true,
-                Step::Reverse => {
-                    assert!(!self.applies && !self.is_open, "{self:?}");
-                    self.way_back = Some(self.target);
-                }
-                Step::Redirect => {
-                    assert!(self.is_open);
-                    self.is_redirected = true;
-                }
-                Step::Resume => {
-                    assert!(self.is_redirected || !self.is_fenced, "{self:?}");
-                    self.clients = Clients::Flow;
-                }
-                Step::Unfence => {
-                    assert_eq!(self.phase, Phase::Ready);
-                    self.is_fenced = false;
-                    failure.get_or_insert_with(|| "late".to_owned());
-                    is_armed = false;
-                }
-                Step::Unclose => {
-                    failure.get_or_insert_with(|| "late".to_owned());
-                    (self.is_closed, is_surely_closed) = (false, false);
-                }
-                Step::Uproot => {
-                    assert!(!self.is_fenced && !self.is_closed, "{self:?}");
-                    (self.is_planted, is_surely_planted) = (false, false);
-                }
-                Step::Forget => {
-                    assert!(!self.is_planted, "{self:?}");
-                    self.stage = SwitchStage::None;
-                }
-                Step::Promotion(next) => self.promote(&next, &mut promotion),
-                Step::Finish => self.stage = SwitchStage::Done,
+                step => self.take(step, &mut known),
             }
             self.pass();
         }
         panic!("it does not end: {self:?}");
+    }
+
+    fn see(&self, known: &mut Known, is_overdue: bool) -> SwitchSeen {
+        known.promotion.stands = self.target.into();
+        known.promotion.has_sequences = self.has_sequences;
+        known.promotion.is_left = self.is_left;
+        known.promotion.source = SourceSays::Ends(self.source.into());
+        SwitchSeen {
+            stage: self.stage,
+            refusal: None,
+            waits: (self.target + 3 < self.source).then(|| "behind".to_owned()),
+            failure: known.failure.clone(),
+            is_overdue,
+            is_late: known.is_late,
+            is_analyzed: known.is_analyzed,
+            is_armed: known.is_armed,
+            clients: self.clients,
+            way_back: self.way(),
+            is_planted: self.is_planted,
+            is_surely_planted: known.is_surely_planted,
+            is_closed: self.is_closed,
+            is_surely_closed: known.is_surely_closed,
+            is_fenced: self.is_fenced && self.phase == Phase::Ready,
+            fence: known.fence,
+            compared: known.compared.clone(),
+            is_whole: known.is_whole,
+            is_redirected: self.is_redirected,
+            promotion: known.promotion.clone(),
+        }
+    }
+
+    fn take(&mut self, step: Step, known: &mut Known) {
+        let fails = self.fails_at == Some(self.steps);
+        let mut fail = |words: &str| known.failure = Some(words.to_owned());
+        match step {
+            Step::Refuse(_) | Step::Done => {}
+            Step::Analyze => known.is_analyzed = true,
+            Step::Prepare => self.way_back = Some(0),
+            Step::Unprepare => self.way_back = None,
+            Step::Arm => known.is_armed = true,
+            Step::Wait(_) => known.begin_anew(),
+            Step::Begin => {
+                self.stage = match self.clients {
+                    Clients::Direct => SwitchStage::Begun,
+                    _ => SwitchStage::Pooled,
+                };
+            }
+            Step::Plant => {
+                self.is_planted = true;
+                match fails {
+                    true => fail("not planted"),
+                    false => known.is_surely_planted = true,
+                }
+            }
+            Step::Close if fails => {
+                self.is_closed = true;
+                fail("not closed");
+            }
+            Step::Close => (self.is_closed, known.is_surely_closed) = (self.closes, true),
+            Step::Pause if fails => fail("no pause"),
+            Step::Pause => self.clients = Clients::Wait,
+            Step::Fence => {
+                // One that fails may be there in part.
+                (self.is_fenced, self.tries) = (true, self.tries + 1);
+                assert!(known.is_surely_planted);
+                match fails || self.is_prepared {
+                    true => fail("prepared: 'gid 7'"),
+                    false => known.fence = Some(self.source.into()),
+                }
+            }
+            Step::Drain(to) => {
+                assert!(self.is_fenced && Lsn::from(self.source) == to, "{self:?}");
+                known.promotion.drained = match fails {
+                    true => Drained::Not("late".to_owned()),
+                    false => Drained::To(to),
+                };
+                if !fails {
+                    self.target = self.source;
+                }
+            }
+            Step::Compare if fails => fail("differs"),
+            Step::Compare => {
+                assert_eq!(self.source, self.target);
+                known.compared = Compared::Equal;
+            }
+            Step::Look if self.is_broken => {
+                self.is_broken = false;
+                fail("the fence is broken");
+            }
+            Step::Look => known.is_whole = true,
+            Step::Promotion(next) => self.promote(&next, &mut known.promotion),
+            Step::Reverse | Step::Redirect | Step::Resume | Step::Finish => self.go_over(&step),
+            Step::Unfence | Step::Unclose | Step::Uproot | Step::Forget => {
+                self.take_back(&step, known);
+            }
+        }
+    }
+
+    /// What leads clients, and lets the source follow the target.
+    fn go_over(&mut self, step: &Step) {
+        match step {
+            Step::Reverse => {
+                assert!(!self.applies && !self.is_open, "{self:?}");
+                self.way_back = Some(self.target);
+            }
+            Step::Redirect => {
+                assert!(self.is_open);
+                self.is_redirected = true;
+            }
+            Step::Resume => {
+                assert!(self.is_redirected || !self.is_fenced, "{self:?}");
+                self.clients = Clients::Flow;
+            }
+            _ => self.stage = SwitchStage::Done,
+        }
+    }
+
+    /// What ends an attempt.
+    fn take_back(&mut self, step: &Step, known: &mut Known) {
+        match step {
+            Step::Unfence => {
+                assert_eq!(self.phase, Phase::Ready);
+                self.is_fenced = false;
+                known.failure.get_or_insert_with(|| "late".to_owned());
+                known.is_armed = false;
+            }
+            Step::Unclose => {
+                known.failure.get_or_insert_with(|| "late".to_owned());
+                (self.is_closed, known.is_surely_closed) = (false, false);
+            }
+            Step::Uproot => {
+                assert!(!self.is_fenced && !self.is_closed, "{self:?}");
+                (self.is_planted, known.is_surely_planted) = (false, false);
+            }
+            _ => {
+                assert!(!self.is_planted, "{self:?}");
+                self.stage = SwitchStage::None;
+            }
+        }
     }
 
     fn promote(&mut self, next: &Next, own: &mut promotion::Seen) {

@@ -12,7 +12,7 @@ use lockstep_spool::failpoint::Failpoint;
 use super::Scene;
 use super::process::{Death, Does};
 use crate::apply_lab::until;
-use crate::{sql, state_of, values};
+use crate::{on, sql, state_of, values};
 
 /// How apply comes to a failpoint.
 pub struct Scenario {
@@ -177,13 +177,13 @@ fn truncate(scene: &Scene) {
 /// What comes next finds its key taken.
 fn misfit(scene: &Scene) {
     let taken = format!("INSERT INTO k (id, c) VALUES ({}, -1)", scene.next());
-    sql(&scene.target).execute(&taken).unwrap();
+    on(&scene.target, &taken);
     scene.write("");
 }
 
 fn fit(scene: &Scene) {
     let free = "DELETE FROM k WHERE c = -1";
-    sql(&scene.target).execute(free).unwrap();
+    on(&scene.target, free);
 }
 
 fn set_paused(scene: &Scene, paused: bool) {
@@ -239,7 +239,7 @@ const KEEPS: &str = "CREATE FUNCTION keeps() RETURNS trigger LANGUAGE plpgsql AS
 fn a_commit_that_ends_after_its_process_is_not_made_again() {
     for writers in [1, 3] {
         let mut scene = Scene::new();
-        sql(&scene.target).execute(KEEPS).unwrap();
+        on(&scene.target, KEEPS);
         let mut keeper: Connection = sql(&scene.target);
         keeper.execute("SELECT pg_advisory_lock(77)").unwrap();
         let death = Death {

@@ -11,7 +11,7 @@ use lockstep_spool::failpoint::Failpoint;
 use super::Scene;
 use super::process::{Death, Does};
 use crate::apply_lab::until;
-use crate::{sql, values};
+use crate::{on, sql, values};
 
 /// Failpoints in the order in which a creation comes there, and how often it goes on there before.
 pub const ORDER: [(Failpoint, u32); 14] = [
@@ -59,7 +59,7 @@ fn waiting(session: &mut Connection) -> Vec<String> {
 #[test]
 fn a_creation_goes_on_from_every_failpoint() {
     let scene = Scene::bare();
-    sql(&scene.source).execute(MORE).unwrap();
+    on(&scene.source, MORE);
     // What a creation that died has left waiting.
     let mut left: Option<Connection> = None;
     for (at, before) in ORDER {
