@@ -130,6 +130,7 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
     use clap::ValueEnum;
 
@@ -171,11 +172,7 @@ mod tests {
             let script = String::from_utf8(PROGRAM.completion(*shell)).unwrap();
             let commands = Cli::command();
             for command in commands.get_subcommands().filter(|one| !one.is_hide_set()) {
-                assert!(
-                    script.contains(command.get_name()),
-                    "{shell:?}: {}",
-                    command.get_name()
-                );
+                assert_has!(script, command.get_name());
             }
             assert!(script.contains("logical-wal-cache"), "{shell:?}");
         }

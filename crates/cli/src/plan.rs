@@ -368,15 +368,12 @@ fn as_json(costs: Costs, plan: Option<&Plan>, history: Option<&History>) -> Valu
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
 
     #[test]
     fn the_odd_row_is_named_with_what_the_formula_gives() {
-        assert!(
-            odd_words().contains("885.5 GB") && odd_words().contains("it is 197.9 GB"),
-            "{}",
-            odd_words()
-        );
+        assert_has!(odd_words(), "885.5 GB", "it is 197.9 GB");
     }
 
     #[test]

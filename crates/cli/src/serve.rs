@@ -248,6 +248,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
     use lockstep_client::Conninfo;
     use lockstep_lag::Role;
@@ -281,10 +282,7 @@ mod tests {
         let one = [watched(None, "db1")];
         assert_eq!(check("db1", &one), Ok(()));
         let error = check("other", &one).unwrap_err();
-        assert!(
-            error.contains("no node is called other; there are db1"),
-            "{error}"
-        );
+        assert_has!(error, "no node is called other; there are db1");
         let two = [
             watched(Some("a"), "db1"),
             watched(Some("b"), "db1"),

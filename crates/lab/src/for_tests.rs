@@ -113,6 +113,15 @@ impl TestLab {
     }
 }
 
+/// Asserts that a text has some parts; shows the text if it lacks one.
+#[macro_export]
+macro_rules! assert_has {
+    ($text:expr, $($part:expr),+ $(,)?) => {{
+        let text = &$text;
+        $(assert!(text.contains($part), "no {:?} in: {text}", $part);)+
+    }};
+}
+
 impl Lab {
     /// A lab of stock servers.
     pub fn for_tests() -> Result<Self> {

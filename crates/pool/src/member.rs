@@ -168,6 +168,7 @@ pub fn check(members: &[Member]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
 
     fn member(name: &str, conninfo: &str, agent: Option<&str>) -> Result<Member, String> {
@@ -224,11 +225,7 @@ mod tests {
             Ok(vec!["a 1 any".to_owned(), "b 2 any".to_owned()])
         );
         assert_eq!(each("host=a port=7"), Ok(vec!["a 7 any".to_owned()]));
-        assert!(
-            each("host=a,b,c port=1,2")
-                .unwrap_err()
-                .contains("2 of port")
-        );
+        assert_has!(each("host=a,b,c port=1,2").unwrap_err(), "2 of port");
         assert!(each("host=a,b hostaddr=127.0.0.1").is_err());
     }
 

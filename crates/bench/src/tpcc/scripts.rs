@@ -338,6 +338,7 @@ COMMIT;
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
 
     #[test]
@@ -400,11 +401,7 @@ mod tests {
         let payment = Transaction::Payment.script();
         assert!(payment.contains("random(1, 100) <= 60"));
         assert!(payment.contains("random(1, 100) <= 15"));
-        assert!(
-            Transaction::OrderStatus
-                .script()
-                .contains("random(1, 100) <= 60")
-        );
+        assert_has!(Transaction::OrderStatus.script(), "random(1, 100) <= 60");
         let order = Transaction::NewOrder.script();
         assert!(order.contains("\\set wrong random(1, 100)") && order.contains(":wrong = 1"));
         assert_eq!(order.matches("random(1, 100) = 1 ").count(), 15);

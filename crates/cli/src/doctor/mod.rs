@@ -406,6 +406,7 @@ fn verdict(diagnosis: &Diagnosis) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
     use lockstep_lag::point::Bound;
     use lockstep_lag::point::LinkKind;
@@ -544,17 +545,11 @@ mod tests {
         assert!(!text.contains("evidence"), "{text}");
         assert!(text.starts_with("Watched 0 nodes for 1 s."), "{text}");
         let all = text::explained(&diagnosis);
-        assert!(
-            all.contains("Note: shop: it commits asynchronously"),
-            "{all}"
-        );
+        assert_has!(all, "Note: shop: it commits asynchronously");
         // If a commit waits for it, it is a cause like any other.
         diagnosis.findings[0].severity = Severity::Lag;
         let text = text::report(&diagnosis, 1);
-        assert!(
-            text.contains("1. app: ") && text.contains("evidence"),
-            "{text}"
-        );
+        assert_has!(text, "1. app: ", "evidence");
         assert!(text.contains("Commits of shop wait"), "{text}");
     }
 

@@ -1,6 +1,7 @@
 //! Several clusters in one nodes file, of which Patroni names the members of one: a small HTTP server stands
 //! in for Patroni.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -230,12 +231,7 @@ fn doctor_and_top_judge_each(stage: &Stage) {
         !users.contains("Healthy") && users.contains("far"),
         "{users}"
     );
-    assert!(
-        said.error
-            .contains("cluster users: nothing can be said about far"),
-        "{}",
-        said.error
-    );
+    assert_has!(said.error, "cluster users: nothing can be said about far");
     let one = doctor(&[
         "--nodes",
         file,

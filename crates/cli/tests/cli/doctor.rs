@@ -2,6 +2,7 @@
 //! not as they should be, and the probe. All on one set of servers, one after the other; the
 //! other faults are in `doctor_matrix.rs`.
 
+use lockstep_lab::assert_has;
 use crate::doctor_support::{SPACE_MB, brief, causes, doctor, examine, untroubled, wrong};
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::for_tests::TestLab;
@@ -96,11 +97,7 @@ fn a_plugin_says_what_it_could_not_check() {
     }
     let said = doctor(&[&nowhere[..], &["--critical", "9"]].concat());
     assert_eq!(said.code, 2, "{}", said.text);
-    assert!(
-        said.error.contains("need --output nagios"),
-        "{}",
-        said.error
-    );
+    assert_has!(said.error, "need --output nagios");
 }
 
 /// A view of the server breaks off every third answer, as a conflict with recovery does.
@@ -208,10 +205,7 @@ fn bad_nodes(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     let as_role = |role: &str| primary.replace("user=postgres", &format!("user={role}"));
     let (code, json) = ask(&["--primary", &as_role("poor")]);
     assert_eq!((code, json["healthy"].as_bool()), (7, Some(false)));
-    assert!(
-        trouble_of(&json, "primary").contains("GRANT pg_monitor TO poor"),
-        "{json}"
-    );
+    assert_has!(trouble_of(&json, "primary"), "GRANT pg_monitor TO poor");
     let (code, json) = ask(&["--primary", &as_role("watcher"), "--subscriber", &first]);
     assert_eq!(
         (code, trouble_of(&json, "primary").as_str()),
@@ -242,11 +236,7 @@ fn text_fits(stage: &Stage) {
         "{}",
         said.error
     );
-    assert!(
-        said.text.contains("1. standby: replay is paused"),
-        "{}",
-        said.text
-    );
+    assert_has!(said.text, "1. standby: replay is paused");
     assert!(said.text.contains("SELECT pg_wal_replay_resume();"));
     for line in said
         .text
@@ -316,11 +306,6 @@ fn probe_leaves_nothing(stage: &Stage) {
         "json",
     ]);
     let json: Value = serde_json::from_str(&said.text).unwrap();
-    assert!(
-        json["probe"]["missing"]
-            .to_string()
-            .contains("slots second"),
-        "{json}"
-    );
+    assert_has!(json["probe"]["missing"].to_string(), "slots second");
     assert!(causes(&json).iter().all(|cause| cause != "apply_stopped"));
 }

@@ -1,5 +1,6 @@
 //! States that doctor once called healthy, on real servers: it finds each, or says that it does not know.
 
+use lockstep_lab::assert_has;
 use crate::doctor_support::{Said, brief, causes, doctor};
 use crate::relay_support::{until, until_answer};
 use lockstep_lab::cluster::Lab;
@@ -362,10 +363,7 @@ fn strange_state(servers: &Servers) {
         brief(&json)
     );
     let said = json["unknown"].to_string();
-    assert!(
-        said.contains("whether the copy of its tables gets on"),
-        "{said}"
-    );
+    assert_has!(said, "whether the copy of its tables gets on");
     servers.assert_well();
 }
 
@@ -401,10 +399,7 @@ fn identity(servers: &Servers) {
         brief(&json)
     );
     let words = brief(&json);
-    assert!(
-        words.contains("deferrable") && words.contains("public.log_deferred"),
-        "{words}"
-    );
+    assert_has!(words, "deferrable", "public.log_deferred");
     // As the remedy says.
     for table in tables {
         let full = format!("ALTER TABLE {table} REPLICA IDENTITY FULL");
@@ -524,11 +519,7 @@ fn abandoned_slot(servers: &Servers) {
     servers.primary.run(make);
     let (code, json) = servers.examine();
     assert_eq!(code, 7, "{}", brief(&json));
-    assert!(
-        json["unknown"]
-            .to_string()
-            .contains("slot abandoned on primary")
-    );
+    assert_has!(json["unknown"].to_string(), "slot abandoned on primary");
     let spend = "DO $$ BEGIN FOR i IN 1..100001 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     servers.primary.run(spend);
     let json = servers.assert_found("unused_slot", 0, "slot");

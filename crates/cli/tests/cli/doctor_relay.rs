@@ -1,6 +1,7 @@
 //! `lockstep doctor` where a relay stands between the primary and its subscribers, on real
 //! servers.
 
+use lockstep_lab::assert_has;
 use crate::doctor_support::{brief, causes, doctor, untroubled};
 use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
 use lockstep_bench::fault::Writer;
@@ -261,11 +262,7 @@ fn blocked(scene: &mut Scene) {
     assert_eq!(link(&json, "primary")["behind"], false, "{}", brief(&json));
     assert_eq!(link(&json, "relay")["behind"], true);
     assert!(link(&json, "relay")["lag_bytes"].as_f64().unwrap() > 0.0);
-    assert!(
-        said.text.contains("evil") && said.text.contains("owned"),
-        "{}",
-        said.text
-    );
+    assert_has!(said.text, "evil", "owned");
     for text in [&said.text, &said.error] {
         let acts = |c: char| c.is_control() && c != '\n';
         assert!(!text.contains(acts), "{}", text.escape_debug());
@@ -314,10 +311,7 @@ fn rights(scene: &Scene) {
     );
     assert_eq!(code, 7, "{}", brief(&json));
     let said = trouble_of(&json, "relay1");
-    assert!(
-        said.contains("groups and slots") && said.contains("GRANT pg_monitor TO poor"),
-        "{said}"
-    );
+    assert_has!(said, "groups and slots", "GRANT pg_monitor TO poor");
     assert_eq!(trouble_of(&json, "relay2"), "[]");
     let said = trouble_of(&json, "subscriber");
     assert!(said.contains("pg_monitor"), "{said}");
@@ -329,10 +323,7 @@ fn wrong_roles(scene: &Scene) {
     let (code, json) = ask(&[("--primary", &console)], 1);
     assert_eq!(code, 3);
     let said = trouble_of(&json, "primary");
-    assert!(
-        said.contains("wrong_role") && said.contains("--relay"),
-        "{said}"
-    );
+    assert_has!(said, "wrong_role", "--relay");
 
     // A server, without the console's database and with one of that name.
     for database in ["", "CREATE DATABASE lockstep"] {
@@ -343,10 +334,7 @@ fn wrong_roles(scene: &Scene) {
         let (code, json) = ask(&[("--primary", &primary), ("--relay", &server)], 1);
         assert_eq!(code, 4);
         let said = trouble_of(&json, "relay");
-        assert!(
-            said.contains("wrong_role") && said.contains("no relay"),
-            "{database}: {said}"
-        );
+        assert_has!(said, "wrong_role", "no relay");
     }
 
     // A relay of somebody else's primary.

@@ -1,5 +1,6 @@
 //! What doctor says of replicas of Lockstep, on real servers.
 
+use lockstep_lab::assert_has;
 use std::process::{Command, Stdio};
 
 use lockstep_lab::for_tests::pause;
@@ -106,10 +107,7 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
     let (code, json) = ask(&source, Some(&as_role("poor")));
     assert_eq!(code, 7, "{}", brief(&json));
     let troubles = json["nodes"][1]["troubles"].to_string();
-    assert!(
-        troubles.contains("replicas (schema lockstep)"),
-        "{troubles}"
-    );
+    assert_has!(troubles, "replicas (schema lockstep)");
     assert!(troubles.contains("GRANT pg_monitor TO poor"), "{troubles}");
 
     // A superuser does not read what others own, whose code could run.
@@ -190,10 +188,7 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
     insert(&followed, 1);
     let found = expect(&followed, 6, "replica_paused", "paused");
     assert_eq!(found["at"], "subscriber", "{found}");
-    assert!(
-        words(&found).contains("of WAL of primary is not"),
-        "{found}"
-    );
+    assert_has!(words(&found), "of WAL of primary is not");
     assert!(
         output(&["resume", "r", "--target", &followed.to])
             .status
@@ -215,12 +210,7 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert!(
-        found["remedies"][0]
-            .as_str()
-            .unwrap()
-            .contains("repair what the error names")
-    );
+    assert_has!(found["remedies"][0].as_str().unwrap(), "repair what the error names");
     on(&followed.target, "DELETE FROM b WHERE id = 2");
     status_is(&followed, "lag_bytes", 0);
 
@@ -245,13 +235,7 @@ fn silent_and_then_gone(followed: &mut Followed) {
     let long_ago = "UPDATE lockstep.replica SET applied_at = applied_at - interval '1 minute'";
     on(&followed.target, long_ago);
     let found = expect(followed, 6, "replica_silent", "silent");
-    assert!(
-        found["remedies"][0]
-            .as_str()
-            .unwrap()
-            .contains("kill -CONT"),
-        "{found}"
-    );
+    assert_has!(found["remedies"][0].as_str().unwrap(), "kill -CONT");
 
     followed.kill();
     status_is(followed, "apply", "not running");
@@ -364,18 +348,12 @@ fn a_copy_is_no_lag_until_it_ends_too_early() {
     assert_eq!(found["cause"], "replica_not_running", "{}", brief(&json));
     assert!(words(found).contains("phase copying"), "{found}");
     let remedy = found["remedies"][0].as_str().unwrap();
-    assert!(
-        remedy.contains("lockstep replica create r again"),
-        "{remedy}"
-    );
+    assert_has!(remedy, "lockstep replica create r again");
 
     // A state of an older version cannot be read, and who may mend that is said.
     on(&target, "DROP TABLE lockstep.hold");
     let (code, json) = ask(&from, Some(&to));
     assert_eq!(code, 7, "{}", brief(&json));
     let troubles = json["nodes"][1]["troubles"].to_string();
-    assert!(
-        troubles.contains("run lockstep replica status once"),
-        "{troubles}"
-    );
+    assert_has!(troubles, "run lockstep replica status once");
 }

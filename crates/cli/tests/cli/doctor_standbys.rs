@@ -1,6 +1,7 @@
 //! `lockstep doctor` and the monitor on standbys of standbys, and on a standby with extension
 //! lockstep, on real servers.
 
+use lockstep_lab::assert_has;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -379,10 +380,7 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
     let (code, json) = without_first(&cascade, None);
     let said = json["unknown"].to_string();
     assert_eq!(code, 7, "{said} {}", brief(&json));
-    assert!(
-        said.contains(&format!("it streams from {place}, which is not named here")),
-        "{said}"
-    );
+    assert_has!(said, &format!("it streams from {place}, which is not named here"));
     assert_eq!(causes(&json), [""; 0], "{}", brief(&json));
 
     let sql = "SELECT pid::text FROM pg_stat_replication";

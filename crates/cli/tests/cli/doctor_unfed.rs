@@ -1,5 +1,6 @@
 //! Doctor on a standby that does not stream, and on one that restores all its WAL from an archive.
 
+use lockstep_lab::assert_has;
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor};
 use crate::relay_support::{until, until_answer};
@@ -143,10 +144,7 @@ fn diverged(mut pair: Pair) {
     pair.await_receivers("0");
     let json = pair.assert_first("timeline_diverged");
     let said = json["findings"][0]["evidence"].to_string();
-    assert!(
-        said.contains("timeline 2") && said.contains("timeline 1"),
-        "{said}"
-    );
+    assert_has!(said, "timeline 2", "timeline 1");
 }
 
 #[test]
@@ -207,10 +205,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     until_answer(&pair.standby, waits, "RecoveryConflictSnapshot");
     let json = pair.assert_first("recovery_conflict");
     let remedies = json["findings"][0]["remedies"].to_string();
-    assert!(
-        remedies.contains("max_standby_archive_delay (now -1, which means for ever)"),
-        "{remedies}"
-    );
+    assert_has!(remedies, "max_standby_archive_delay (now -1, which means for ever)");
     drop(reader);
     until_answer(
         &pair.standby,

@@ -1,5 +1,6 @@
 //! A new node is cloned from a peer, started, warmed and written down, however often the command is killed.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -206,10 +207,7 @@ fn a_node_is_made_however_often_the_command_is_killed() {
     let listed = fs::read_to_string(&pool.nodes).unwrap();
     let again = pool.add(&[]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
-    assert!(
-        text(&again).contains("new is in the pool already"),
-        "{again:?}"
-    );
+    assert_has!(text(&again), "new is in the pool already");
     assert_eq!(fs::read_to_string(&pool.nodes).unwrap(), listed);
     stop(&pool);
     pool.refused(

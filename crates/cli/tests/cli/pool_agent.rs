@@ -1,5 +1,6 @@
 //! `lockstep pool agent` beside a real standby: what it says of whatever is wrong with it.
 
+use lockstep_lab::assert_has;
 use std::ops::Not;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -95,10 +96,7 @@ fn what_is_wrong_with_a_node_is_said() {
         (agent.state()["staleness_known"] == false).then_some(())
     });
     let metrics = agent.serve.get("/metrics").body;
-    assert!(
-        metrics.contains("lockstep_pool_staleness_known{} 0"),
-        "{metrics}"
-    );
+    assert_has!(metrics, "lockstep_pool_staleness_known{} 0");
 
     standby.promote().unwrap();
     agent.await_state("out", Some("is_primary"));
@@ -281,10 +279,7 @@ fn old_sessions_are_ended_while_they_are_idle() {
     let is_open = |session: &mut Connection| session.query("SELECT 1").is_ok();
 
     let words = until("it says so", || agent.serve.logged("no session is ended"));
-    assert!(
-        words.contains("GRANT pg_signal_backend TO watcher"),
-        "{words}"
-    );
+    assert_has!(words, "GRANT pg_signal_backend TO watcher");
     assert!(is_open(&mut idle));
     drop(agent);
     primary.run("GRANT pg_signal_backend TO watcher");

@@ -1,5 +1,6 @@
 //! A pool behind a real HAProxy: a primary and two standbys, each with its agent.
 
+use lockstep_lab::assert_has;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -455,10 +456,7 @@ fn status_says(nodes: &str, code: i32, expected: &[(&str, &str)]) {
         );
     }
     let table = text(&lockstep(&["pool", "status", "--nodes", nodes]));
-    assert!(
-        table.contains("primary") && table.contains("writes"),
-        "{table}"
-    );
+    assert_has!(table, "primary", "writes");
     assert_eq!(
         table.contains("first: replay is paused"),
         code == 6,

@@ -1,5 +1,6 @@
 //! Nodes are drained, added and removed while HAProxy runs.
 
+use lockstep_lab::assert_has;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Output};
@@ -70,10 +71,7 @@ fn nodes_come_and_go_without_a_reload() {
     let mut remove = vec!["remove", "second", "--nodes", nodes];
     remove.extend(socket);
     let said = pool(&remove, 0);
-    assert!(
-        text(&said).contains("SELECT pg_drop_replication_slot('second') on primary"),
-        "{said:?}"
-    );
+    assert_has!(text(&said), "SELECT pg_drop_replication_slot('second') on primary");
     assert!(!fs::read_to_string(&file).unwrap().contains("second"));
     await_servers(proxy.reads, &[&first]);
     remove[1] = "primary";
@@ -154,10 +152,7 @@ fn a_node_changes_its_door() {
 
     let reports = [&["door", "second", "reports"][..], &usual].concat();
     let said = text(&pool(&reports, 6));
-    assert!(
-        said.contains("second: takes reports now") && said.contains("1 session is left"),
-        "{said}"
-    );
+    assert_has!(said, "second: takes reports now", "1 session is left");
     await_servers(proxy.reports, &[&second]);
     await_servers(proxy.reads, &[&first]);
     assert_eq!(port_of(&mut kept), Some(second.port()));

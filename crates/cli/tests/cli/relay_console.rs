@@ -1,6 +1,7 @@
 //! The console, status and metrics of `lockstep relay` on a real primary: real roles, real
 //! psql, a real consumer.
 
+use lockstep_lab::assert_has;
 use std::process::{Child, Command, Stdio};
 
 use crate::relay_clients::{execute, message, parse, rows, sync};
@@ -147,10 +148,7 @@ fn a_relay_says_and_does_what_its_users_may_ask() {
     assert_eq!(config(&relay), "logical_wal_cache|2MB|file");
     std::fs::write(&file, "logical_wal_cache = 2").unwrap();
     let error = ask(&relay, "boss", "RELOAD").unwrap_err();
-    assert!(
-        error.contains("F0000") && error.contains("line 1"),
-        "{error}"
-    );
+    assert_has!(error, "F0000", "line 1");
     std::fs::write(&file, text.replace("2MB", "3MB")).unwrap();
     hang_up(&relay);
     until("the signal is obeyed", || {
@@ -202,10 +200,7 @@ fn rights(relay: &Relay, ask: &impl Fn(&Relay, &str, &str) -> Result<String, Str
     }
     // What psql sends by itself.
     let error = ask(relay, SUPERUSER, "\\l").unwrap_err();
-    assert!(
-        error.contains("0A000") && error.contains("SHOW HELP"),
-        "{error}"
-    );
+    assert_has!(error, "0A000", "SHOW HELP");
 }
 
 /// `lockstep relay status`, metrics and the health check.

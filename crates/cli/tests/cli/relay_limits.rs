@@ -1,5 +1,6 @@
 //! `lockstep relay` at its limits, and what it refuses.
 
+use lockstep_lab::assert_has;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
@@ -136,10 +137,7 @@ fn a_spool_that_cannot_be_written_ends_the_relay() {
         let last = log.lines().last()?.to_owned();
         last.starts_with("lockstep: ").then_some(last)
     });
-    assert!(
-        last.contains("the relay has ended because the spool of group auto_"),
-        "{last}"
-    );
+    assert_has!(last, "the relay has ended because the spool of group auto_");
     assert!(last.contains("cannot write spool file"), "{last}");
     // A service manager starts it again.
     relay.restart();

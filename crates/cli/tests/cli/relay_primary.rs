@@ -1,5 +1,6 @@
 //! `lockstep relay` and its primary: refused, gone, back, crashed, set back, another one.
 
+use lockstep_lab::assert_has;
 use std::path::Path;
 use std::process::Command;
 
@@ -66,10 +67,7 @@ fn a_refused_connection_does_not_hide_the_primary() {
     let upstream = relay.console(&lab, "SHOW UPSTREAM");
     let refused = upstream.lines().find(|row| row.starts_with("refused|"));
     let refused = refused.unwrap_or_else(|| panic!("{upstream}"));
-    assert!(
-        refused.contains("|failed|") && refused.contains("\"missing\" does not exist"),
-        "{upstream}"
-    );
+    assert_has!(refused, "|failed|", "\"missing\" does not exist");
     assert_eq!(
         relay
             .log()
@@ -98,10 +96,7 @@ fn a_login_looks_for_a_primary_that_is_back() {
         primary.stop(Stop::Fast).unwrap();
         until_said("cannot reach the primary; trying again", time);
         let said = relay.try_console(&lab, "SHOW VERSION").unwrap_err();
-        assert!(
-            said.contains("the relay cannot reach the primary"),
-            "{said}"
-        );
+        assert_has!(said, "the relay cannot reach the primary");
         primary.start().unwrap();
         relay.console(&lab, "SHOW VERSION");
     }

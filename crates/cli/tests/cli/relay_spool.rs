@@ -1,5 +1,6 @@
 //! `lockstep relay` and its spool: whose a slot is, what is damaged, what was left half made.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::path::PathBuf;
 
@@ -322,10 +323,7 @@ fn damage_of_what_was_confirmed_is_no_unwritten_end() {
     scene.until_group(&relay, "orders", "|streaming|");
     assert_eq!(fs::read(&newest).unwrap(), bytes, "nothing is cut");
     let said = relay.log();
-    assert!(
-        said.contains("are lost to these slots") && said.contains("s_orders"),
-        "{said}"
-    );
+    assert_has!(said, "are lost to these slots", "s_orders");
     assert!(!said.contains("the primary sends it again"), "{said}");
     scene.insert("orders");
     until_same(&scene.primary, &second, "orders");

@@ -1,5 +1,6 @@
 //! A primary that waits for a relay: what each level of `synchronous_commit` means then.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::thread::{self, JoinHandle};
 
@@ -143,12 +144,7 @@ fn a_name_that_the_primary_cannot_see_is_warned_of() {
         "--output",
         "json",
     ]);
-    assert!(
-        said.text.contains("application_name = \\\"other\\\""),
-        "{}{}",
-        said.text,
-        said.error
-    );
+    assert_has!(said.text, "application_name = \\\"other\\\"");
     wait_for(&mut stage.primary, "");
     commit.join().unwrap();
 }

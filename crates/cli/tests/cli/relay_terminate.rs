@@ -1,6 +1,7 @@
 //! Sessions that are ended: one whose client takes nothing, one whose query runs, one whose role
 //! has lost its right.
 
+use lockstep_lab::assert_has;
 use std::process::{Child, Command, Stdio};
 
 use crate::relay_support::raw::{Raw, packet};
@@ -112,10 +113,7 @@ fn sessions_end_by_the_console_and_with_their_roles_rights() {
     // Another session that begins has the relay look sooner than in a minute.
     let _other = Receiver::start(&lab, &relay, SUPERUSER, "o");
     let said = reader.said();
-    assert!(
-        said.contains("role \"reader\" may not replicate any more"),
-        "{said}"
-    );
+    assert_has!(said, "role \"reader\" may not replicate any more");
 }
 
 #[test]
@@ -163,10 +161,7 @@ fn a_stream_is_of_the_role_that_began_it() {
     // Another session that begins has the relay look sooner than in a minute.
     let _new = Receiver::start(&lab, &relay, SUPERUSER, "c");
     let said = replaced.said();
-    assert!(
-        said.contains("role \"replaced\" may not replicate any more"),
-        "{said}"
-    );
+    assert_has!(said, "role \"replaced\" may not replicate any more");
     // Both were looked at together.
     assert!(sessions(&lab, &relay, "a").is_some(), "{}", relay.log());
 }

@@ -1,5 +1,6 @@
 //! `lockstep replica` with real servers, as a user runs it.
 
+use lockstep_lab::assert_has;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,10 +98,7 @@ fn a_replica_is_created_shown_and_dropped() {
     let printed = text(&created.stdout);
     assert!(created.status.success(), "{created:?}");
     assert!(printed.contains("warning  table \"public.keyless\" it has no replica identity"));
-    assert!(
-        printed.contains("2 of 2 tables") && printed.contains("3 rows"),
-        "{printed}"
-    );
+    assert_has!(printed, "2 of 2 tables", "3 rows");
     assert!(printed.contains("replica r is ready"), "{printed}");
     assert_eq!(value(&target, "SELECT sum(id) FROM t"), "3");
 
@@ -114,10 +112,7 @@ fn a_replica_is_created_shown_and_dropped() {
     assert!(shown.contains("ready") && shown.contains("2/2"), "{shown}");
     assert!(!shown.contains("public.t"), "{shown}");
     let shown = text(&output(&["status", "r", "--target", &to]).stdout);
-    assert!(
-        shown.contains("public.t") && shown.contains("copied"),
-        "{shown}"
-    );
+    assert_has!(shown, "public.t", "copied");
 
     let again = output(&create_args(&from, &to));
     assert_eq!(again.status.code(), Some(1));
@@ -201,10 +196,7 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
 
     let resumed = output(&create_args(&from, &to));
     assert!(resumed.status.success(), "{resumed:?}");
-    assert!(
-        text(&resumed.stdout).contains("copying rows (going on)"),
-        "{resumed:?}"
-    );
+    assert_has!(text(&resumed.stdout), "copying rows (going on)");
     assert_eq!(value(&target, "SELECT count(*) FROM big"), "60001");
     assert_eq!(value(&target, "SELECT count(*) FROM second"), "8000");
     let after = status(&to);
@@ -250,10 +242,7 @@ fn a_replica_follows_pauses_and_ends() {
     let from = in_app(&source);
     let to = in_app(&target);
     let early = output(&["run", "r", "--target", &to]);
-    assert!(
-        text(&early.stderr).contains("no replica \"r\""),
-        "{early:?}"
-    );
+    assert_has!(text(&early.stderr), "no replica \"r\"");
     assert!(output(&create_args(&from, &to)).status.success());
     // b as a copy that was resumed has it: at a later LSN than a, with what was committed before.
     let begun = "INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)";
@@ -282,10 +271,7 @@ fn a_replica_follows_pauses_and_ends() {
     let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
     until(&target, state, "applying", child);
     let refused = output(&["drop", "r", "--target", &to]);
-    assert!(
-        text(&refused.stderr).contains("another lockstep works on"),
-        "{refused:?}"
-    );
+    assert_has!(text(&refused.stderr), "another lockstep works on");
 
     assert!(output(&["pause", "r", "--target", &to]).status.success());
     until(&target, state, "paused", child);
@@ -624,10 +610,7 @@ fn rows_that_are_missing_are_counted_and_logged() {
         "it is committed with the batch: {shown}"
     );
     let printed = followed.text(&[]);
-    assert!(
-        printed.contains("2 rows to update or delete were not on the target"),
-        "{printed}"
-    );
+    assert_has!(printed, "2 rows to update or delete were not on the target");
     let log = std::fs::read_to_string(&followed.log).unwrap();
     let warned = |line: &str| line.contains("WARN") && line.contains("2 of \"public.a\"");
     assert!(log.lines().any(warned), "{log}");
@@ -642,10 +625,7 @@ fn a_replica_whose_source_is_gone_is_dropped_on_the_target_alone() {
     let refused = output(&["drop", "r", "--target", &to]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
     let words = text(&refused.stderr);
-    assert!(
-        words.contains("lockstep replica drop r --without-source"),
-        "{words}"
-    );
+    assert_has!(words, "lockstep replica drop r --without-source");
     let dropped = output(&["drop", "r", "--target", &to, "--without-source"]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&target, "SELECT count(*) FROM lockstep.replica"), "0");

@@ -1,5 +1,6 @@
 //! `lockstep replica` with a frequency, as a user runs it.
 
+use lockstep_lab::assert_has;
 use std::process::Output;
 
 use lockstep_client::Connection;
@@ -33,10 +34,7 @@ impl Cycling {
         let created = output(&args);
         assert!(created.status.success(), "{created:?}");
         let says = text(&created.stdout);
-        assert!(
-            says.contains("it has a cycle every") && says.contains("--spool-dir"),
-            "{says}"
-        );
+        assert_has!(says, "it has a cycle every", "--spool-dir");
         Self {
             source,
             target,
@@ -219,16 +217,10 @@ fn a_plan_solves_for_what_is_not_given_and_prints_the_references_budgets() {
     ]);
     let words = text(&solved.stdout);
     assert!(words.contains("100 tables and 50 MB take"), "{words}");
-    assert!(
-        words.contains("1,126") && words.contains("885.5 GB"),
-        "{words}"
-    );
+    assert_has!(words, "1,126", "885.5 GB");
     let over = plan(&["--budget", "1s", "--data", "1GB", "--rate", "1MB"]);
     assert_eq!(over.status.code(), Some(2), "{over:?}");
-    assert!(
-        text(&over.stderr).contains("longer than the budget"),
-        "{over:?}"
-    );
+    assert_has!(text(&over.stderr), "longer than the budget");
     let few = plan(&["--budget", "1s"]);
     assert!(text(&few.stderr).contains("give two of"), "{few:?}");
     assert!(plan(&[]).status.success());
@@ -248,10 +240,7 @@ fn a_cycle_that_waits_is_shown_as_running_and_late() {
     cycling.until(late, "t", &mut process);
     let status = text(&cycling.ask("status", &[]).stdout);
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        status.contains("later than its frequency lets expect"),
-        "{status}"
-    );
+    assert_has!(status, "later than its frequency lets expect");
     let history = cycling.json("history");
     assert_eq!(history["cycles"][0]["state"], "running", "{history}");
     assert!(
@@ -275,10 +264,7 @@ fn a_target_is_read_only_for_others_until_that_is_taken_back() {
     let neither = cycling.ask("alter", &[]);
     assert_eq!(neither.status.code(), Some(2), "{neither:?}");
     let closed = cycling.ask("alter", &["--read-only", "on"]);
-    assert!(
-        text(&closed.stdout).contains("read-only for others"),
-        "{closed:?}"
-    );
+    assert_has!(text(&closed.stdout), "read-only for others");
     let write = || sql(&cycling.target).execute("INSERT INTO t VALUES (1000)");
     assert!(write().unwrap_err().to_string().contains("read-only"));
     // The replica itself goes on.
@@ -305,17 +291,11 @@ fn what_a_frequency_needs_is_said() {
     assert_eq!(low.status.code(), Some(2), "{low:?}");
     assert!(text(&low.stderr).contains("at least 1 s"), "{low:?}");
     let altered = cycling.ask("alter", &["--frequency", "0"]);
-    assert!(
-        text(&altered.stdout).contains("as they come"),
-        "{altered:?}"
-    );
+    assert_has!(text(&altered.stdout), "as they come");
     assert_eq!(value(&cycling.target, CYCLES), "0");
     let forced = cycling.ask("force", &[]);
     assert_eq!(forced.status.code(), Some(1), "{forced:?}");
-    assert!(
-        text(&forced.stderr).contains("lockstep replica alter r --frequency"),
-        "{forced:?}"
-    );
+    assert_has!(text(&forced.stderr), "lockstep replica alter r --frequency");
     let history = text(&cycling.ask("history", &[]).stdout);
     assert!(history.contains("has had no cycle"), "{history}");
 }
@@ -354,11 +334,7 @@ fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
         brief(&json)
     );
     let remedy = found["remedies"][0].as_str().unwrap();
-    assert!(
-        remedy.contains("lockstep replica run r again with a --spool-limit")
-            && remedy.contains("now 1.0 MB"),
-        "{remedy}"
-    );
+    assert_has!(remedy, "lockstep replica run r again with a --spool-limit", "now 1.0 MB");
     let causes: Vec<_> = json["findings"].as_array().unwrap().iter().collect();
     assert!(
         causes.iter().all(|it| it["cause"] != "slow_consumer"),
@@ -386,10 +362,7 @@ fn a_second_process_is_refused_without_a_trace_and_a_pause_ends_a_forced_cycles_
     let mut process = cycling.begun("1GB");
     let second = cycling.command("another", "1GB").output().unwrap();
     assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(
-        said(&second).contains("another lockstep works on"),
-        "{second:?}"
-    );
+    assert_has!(said(&second), "another lockstep works on");
     assert!(!cycling.lab.folder().join("another").exists());
 
     let mut blocker = cycling.blocked();
@@ -400,15 +373,9 @@ fn a_second_process_is_refused_without_a_trace_and_a_pause_ends_a_forced_cycles_
     assert!(cycling.ask("pause", &[]).status.success());
     let ended = waiting.join().unwrap();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    assert!(
-        said(&ended).contains("lockstep replica resume"),
-        "{ended:?}"
-    );
+    assert_has!(said(&ended), "lockstep replica resume");
     let refused = cycling.ask("force", &[]);
-    assert!(
-        said(&refused).contains("is paused, so it has no cycle"),
-        "{refused:?}"
-    );
+    assert_has!(said(&refused), "is paused, so it has no cycle");
     assert!(cycling.ask("resume", &[]).status.success());
     blocker.execute("COMMIT").unwrap();
     let forced = cycling.json("force");
@@ -458,10 +425,7 @@ fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_hea
     );
     let before = value(&cycling.target, CYCLES);
     let forced = cycling.ask("force", &["--wait", "2"]);
-    assert!(
-        said(&forced).contains("heard nothing of the source"),
-        "{forced:?}"
-    );
+    assert_has!(said(&forced), "heard nothing of the source");
     assert_eq!(
         value(&cycling.target, CYCLES),
         before,

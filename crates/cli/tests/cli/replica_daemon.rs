@@ -1,5 +1,6 @@
 //! `lockstep replica run --config` and `start` with real servers: several replicas in one process.
 
+use lockstep_lab::assert_has;
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -258,10 +259,7 @@ fn start_waits_until_the_replica_applies() {
     assert!(output(&["pause", "one", "--target", &to]).status.success());
     let nobody = start(&["--wait", "1"]);
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
-    assert!(
-        text(&nobody.stderr).contains("no process has taken it up"),
-        "{nobody:?}"
-    );
+    assert_has!(text(&nobody.stderr), "no process has taken it up");
     assert_eq!(several.status("one")["paused"], false);
 
     several.write(&["one"]);
@@ -273,10 +271,7 @@ fn start_waits_until_the_replica_applies() {
     several.insert(2);
     let started = start(&["--wait", "90"]);
     assert_eq!(started.status.code(), Some(0), "{started:?}");
-    assert!(
-        text(&started.stdout).contains("replica one applies, up to "),
-        "{started:?}"
-    );
+    assert_has!(text(&started.stdout), "replica one applies, up to ");
     several.until_there("one", 2);
 
     several
@@ -290,10 +285,7 @@ fn start_waits_until_the_replica_applies() {
         let blocked = start(&["--wait", "2"]);
         assert_eq!(blocked.status.code(), Some(1), "{blocked:?}");
         let words = text(&blocked.stderr);
-        assert!(
-            words.contains("has not applied anything within 2 s"),
-            "{words}"
-        );
+        assert_has!(words, "has not applied anything within 2 s");
         words.contains("\"public.t\"")
     });
     let unknown = output(&["start", "x", "--target", &to]);

@@ -1,5 +1,6 @@
 //! `lockstep replica promote` with real servers, as a user runs it.
 
+use lockstep_lab::assert_has;
 use std::process::{Output, Stdio};
 
 use lockstep_lab::server::Stop;
@@ -25,10 +26,7 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     let promote = ["promote", "r", "--target", &to];
     let early = output(&promote);
     assert_eq!(early.status.code(), Some(1), "{early:?}");
-    assert!(
-        said(&early).contains("start lockstep replica run"),
-        "{early:?}"
-    );
+    assert_has!(said(&early), "start lockstep replica run");
 
     let log = std::fs::File::create(lab.folder().join("log")).unwrap();
     let child = lockstep(&["run", "r", "--target", &to]).stderr(log).spawn();
@@ -61,16 +59,10 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     );
     let done = output(&promote);
     assert!(done.status.success(), "{}", said(&done));
-    assert!(
-        said(&done).contains("everything that the source had committed before"),
-        "{done:?}"
-    );
+    assert_has!(said(&done), "everything that the source had committed before");
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
     let log = std::fs::read_to_string(lab.folder().join("log")).unwrap();
-    assert!(
-        log.contains("a promotion of the replica has begun"),
-        "{log}"
-    );
+    assert_has!(log, "a promotion of the replica has begun");
 
     on(&target, "INSERT INTO a (v) VALUES ('here')");
     assert_eq!(
@@ -99,10 +91,7 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     ] {
         let refused = output(args);
         assert_eq!(refused.status.code(), Some(1), "{args:?} {refused:?}");
-        assert!(
-            said(&refused).contains("is promoted"),
-            "{args:?} {refused:?}"
-        );
+        assert_has!(said(&refused), "is promoted");
     }
     let shown = &status(&to)["replicas"][0];
     for (key, wanted) in [
@@ -186,10 +175,7 @@ fn what_the_spool_has_is_not_lost_with_the_source() {
     assert_eq!(shown["promotion"]["with_data_loss"], true, "{shown}");
     assert_eq!(shown["promotion"]["left_on_source"], true, "{shown}");
     let printed = text(&done.stdout);
-    assert!(
-        printed.contains("nothing that was committed there later"),
-        "{printed}"
-    );
+    assert_has!(printed, "nothing that was committed there later");
 
     // The source comes back, and the printed commands remove what it keeps.
     source.start().unwrap();
@@ -264,11 +250,7 @@ fn what_is_not_its_source_says_nothing_of_it() {
     assert!(words.contains("lockstep replica drop r"), "{words}");
     assert_eq!(value(&source, kept), "2");
     let found = doctor(&["--primary", &from, "--subscriber", &to, "--seconds", "2"]);
-    assert!(
-        found.text.contains("lockstep replica drop r"),
-        "{}",
-        found.text
-    );
+    assert_has!(found.text, "lockstep replica drop r");
     let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");

@@ -1,6 +1,7 @@
 //! A publication that somebody altered on the source, and a slot that the source has given up: what
 //! `lockstep replica run`, `status` and `verify` make of them.
 
+use lockstep_lab::assert_has;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -68,10 +69,7 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
             words.contains(&publication) && words.contains(difference),
             "{words}"
         );
-        assert!(
-            words.contains("compare with lockstep replica verify"),
-            "{words}"
-        );
+        assert_has!(words, "compare with lockstep replica verify");
     }
     let shown = output(&["status", "r", "--target", &followed.to]);
     let shown = text(&shown.stdout);
@@ -88,10 +86,7 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
 
     assert_eq!(ended(&mut followed), Some(1));
     let log = std::fs::read_to_string(&followed.log).unwrap();
-    assert!(
-        log.contains("is not as the replica made it") && log.contains(difference),
-        "{log}"
-    );
+    assert_has!(log, "is not as the replica made it", difference);
     // The next one does not begin.
     let again = output(&["run", "r", "--target", &followed.to]);
     assert_eq!(again.status.code(), Some(1), "{again:?}");
@@ -100,10 +95,7 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
     assert_eq!(json.status.code(), Some(5), "{json:?}");
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["equal"], false, "{json}");
-    assert!(
-        json["publication"].as_str().unwrap().contains(difference),
-        "{json}"
-    );
+    assert_has!(json["publication"].as_str().unwrap(), difference);
 
     altered_back(&mut followed, &publication);
 }
@@ -121,10 +113,7 @@ fn altered_back(followed: &mut Followed, publication: &str) {
     let compared = verify(followed);
     assert_eq!(compared.status.code(), Some(5), "{compared:?}");
     let printed = text(&compared.stdout);
-    assert!(
-        printed.contains("public.t (id) = (1): its values differ"),
-        "{printed}"
-    );
+    assert_has!(printed, "public.t (id) = (1): its values differ");
     let mend = "SET session_replication_role = replica; UPDATE t SET v = 'b'";
     on(&followed.target, mend);
     let compared = verify(followed);
@@ -262,10 +251,7 @@ fn whatever_is_altered_is_said_until_it_is_altered_back() {
     assert!(words.contains("it is for all tables"), "{words}");
     run(&format!("ALTER PUBLICATION {publication} RENAME TO other"));
     let words = altered(&followed).unwrap();
-    assert!(
-        words.contains("no longer has a publication of its name"),
-        "{words}"
-    );
+    assert_has!(words, "no longer has a publication of its name");
     assert_ne!(verify(&followed).status.code(), Some(0));
 }
 
@@ -376,9 +362,6 @@ fn a_slot_that_the_source_has_given_up_is_the_replicas_error() {
         let refused = output(&[command, "r", "--target", &followed.to]);
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
         let said = text(&refused.stderr);
-        assert!(
-            said.contains("is lost") && said.contains("create it again"),
-            "{said}"
-        );
+        assert_has!(said, "is lost", "create it again");
     }
 }

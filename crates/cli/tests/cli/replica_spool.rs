@@ -1,5 +1,6 @@
 //! `lockstep replica run --spool-dir` as a process that is killed at any moment.
 
+use lockstep_lab::assert_has;
 use std::process::Child;
 
 use lockstep_client::{Connection, SlotState};
@@ -199,10 +200,7 @@ fn status_says_what_the_spool_holds() {
     assert_eq!(spool["limit_bytes"], 1 << 30);
     assert!(spool["bytes"].as_u64().unwrap() > 4_000, "{spool}");
     let shown = status(false);
-    assert!(
-        shown.contains("its spool takes") && shown.contains("holds changes from"),
-        "{shown}"
-    );
+    assert_has!(shown, "its spool takes", "holds changes from");
     locker.execute("ROLLBACK").unwrap();
     spooling.until("that the target has all", &mut process.0, || {
         status(false).contains("holds no whole transaction that the target lacks")

@@ -1,5 +1,6 @@
 //! `lockstep replica verify` with real servers: what it finds, and what a killed one leaves.
 
+use lockstep_lab::assert_has;
 use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
@@ -84,14 +85,8 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
     for report in reports {
         assert_eq!(report.status.code(), Some(0), "{report:?}");
         let printed = text(&report.stdout);
-        assert!(
-            printed.contains("source and target are equal at"),
-            "{printed}"
-        );
-        assert!(
-            printed.contains("public.A b") && printed.contains(": 4 tables"),
-            "{printed}"
-        );
+        assert_has!(printed, "source and target are equal at");
+        assert_has!(printed, "public.A b", ": 4 tables");
         assert!(!printed.contains("left_out"), "{printed}");
     }
     on(&followed.target, "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
@@ -108,10 +103,7 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
     ] {
         assert!(printed.contains(line), "{line}: {printed}");
     }
-    assert!(
-        text(&found.stderr).contains("5 differences in 4 of 4 tables"),
-        "{found:?}"
-    );
+    assert_has!(text(&found.stderr), "5 differences in 4 of 4 tables");
     let found = verify(&followed, &["--output", "json"]);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let json: Value = serde_json::from_slice(&found.stdout).unwrap();
@@ -132,10 +124,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
     let line = "public.n: it was copied, and another table has its name on the source now";
-    assert!(
-        printed.contains(line) && printed.contains("not sent"),
-        "{printed}"
-    );
+    assert_has!(printed, line, "not sent");
     assert!(!printed.contains("are equal"), "{printed}");
     let found = verify(&followed, &["--output", "json"]);
     let json: Value = serde_json::from_slice(&found.stdout).unwrap();
@@ -151,10 +140,7 @@ fn what_is_not_sent_any_more_is_no_equality() {
     let status = output(&["status", "r", "--target", &followed.to]);
     let shown = text(&status.stdout);
     let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        shown.contains("tables are not replicated, or not under their names"),
-        "{shown}"
-    );
+    assert_has!(shown, "tables are not replicated, or not under their names");
     // The next one that applies says it in its log.
     followed.kill();
     followed.running = Followed::run(&followed.to, &followed.log, "1");
@@ -202,20 +188,13 @@ fn what_could_not_be_compared_is_no_equality() {
     let found = truncated_meanwhile(&followed, "text");
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
-    assert!(
-        printed.contains("public.b: not compared, or only in part: it was rewritten, truncated"),
-        "{printed}"
-    );
+    assert_has!(printed, "public.b: not compared, or only in part: it was rewritten, truncated");
     assert!(!printed.contains("are equal"), "{printed}");
     let line = printed.lines().find(|line| line.starts_with("public.b "));
     let line: Vec<_> = line.unwrap().split_whitespace().collect();
     assert_eq!(line, ["public.b", "0", "not", "compared"]);
     let words = text(&found.stderr);
-    assert!(
-        words.contains("replica r cannot be called equal to its source at ")
-            && words.contains(": 1 of 2 tables was not compared"),
-        "{words}"
-    );
+    assert_has!(words, "replica r cannot be called equal to its source at ", ": 1 of 2 tables was not compared");
 
     on(&followed.target, "UPDATE a SET v = 'other'");
     let found = truncated_meanwhile(&followed, "json");
@@ -225,10 +204,7 @@ fn what_could_not_be_compared_is_no_equality() {
     let kind = &json["tables"][1]["differences"][0]["kind"];
     assert_eq!(kind, "not_compared", "{json}");
     let words = text(&found.stderr);
-    assert!(
-        words.contains("2 differences in 1 of 2 tables; 1 was not compared"),
-        "{words}"
-    );
+    assert_has!(words, "2 differences in 1 of 2 tables; 1 was not compared");
     let again = verify(&followed, &["--output", "json"]);
     let json: Value = serde_json::from_slice(&again.stdout).unwrap();
     assert_eq!(json["tables"][1]["differences"], serde_json::json!([]));
@@ -315,10 +291,7 @@ fn a_process_that_is_started_again_ends_the_hold_of_a_verify() {
     let mut waiting = Waiting::of(&followed);
     let second = verify(&followed, &[]);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(
-        text(&second.stderr).contains("another lockstep replica verify"),
-        "{second:?}"
-    );
+    assert_has!(text(&second.stderr), "another lockstep replica verify");
     followed.kill();
     followed.running = Followed::run(&followed.to, &followed.log, "1");
     until(&followed.target, HELD, "0", &mut followed.running.0);
@@ -374,10 +347,7 @@ fn without_a_process_that_applies_verify_does_until_the_position() {
     );
     let alone = verify(&followed, &[]);
     assert_eq!(alone.status.code(), Some(0), "{alone:?}");
-    assert!(
-        text(&alone.stderr).contains("no process applies to replica r"),
-        "{alone:?}"
-    );
+    assert_has!(text(&alone.stderr), "no process applies to replica r");
     assert_eq!(
         value(&followed.target, "SELECT count(*)::text FROM b"),
         "1000"
@@ -388,10 +358,7 @@ fn without_a_process_that_applies_verify_does_until_the_position() {
     on(&followed.source, "INSERT INTO b VALUES (2000)");
     let blocked = verify(&followed, &[]);
     assert_eq!(blocked.status.code(), Some(1), "{blocked:?}");
-    assert!(
-        text(&blocked.stderr).contains("a change does not fit"),
-        "{blocked:?}"
-    );
+    assert_has!(text(&blocked.stderr), "a change does not fit");
     let unknown = output(&["verify", "x", "--target", &followed.to]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
 }
@@ -435,8 +402,5 @@ fn nothing_to_compare_is_no_equality_and_sequences_are_told() {
         (&false.into(), &2.into())
     );
     let status = text(&output(&["status", "r", "--target", &to]).stdout);
-    assert!(
-        status.contains("sequences (2) are set to the source's values"),
-        "{status}"
-    );
+    assert_has!(status, "sequences (2) are set to the source's values");
 }

@@ -1,5 +1,6 @@
 //! What a creation leaves that is killed while it waits, and what is said of locks that others hold.
 
+use lockstep_lab::assert_has;
 use std::process::Stdio;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -118,13 +119,7 @@ fn who_keeps_changes_waiting_is_named() {
     let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());
-    assert!(
-        said.text
-            .contains("the replica does not apply: it waits for a lock")
-            && said.text.contains("pg_terminate_backend(PID)"),
-        "{}",
-        said.text
-    );
+    assert_has!(said.text, "the replica does not apply: it waits for a lock", "pg_terminate_backend(PID)");
     tool.execute("COMMIT").unwrap();
     let arrived = "SELECT count(*)::text FROM b";
     until(&followed.target, arrived, "1", &mut followed.running.0);

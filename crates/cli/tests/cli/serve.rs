@@ -1,6 +1,7 @@
 //! `lockstep serve` over real servers, asked by hand: what it answers, to whom, and what it
 //! does with requests and clients that are not as they should be.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -152,17 +153,9 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
 
     let state = serve.state();
     let words = state["verdict"]["words"].as_str().unwrap();
-    assert!(
-        words.contains("standby ") && words.contains("replay is paused"),
-        "{words}"
-    );
+    assert_has!(words, "standby ", "replay is paused");
     let first = &state["diagnosis"]["findings"][0];
-    assert!(
-        first["remedies"][0]
-            .as_str()
-            .unwrap()
-            .contains("pg_wal_replay_resume")
-    );
+    assert_has!(first["remedies"][0].as_str().unwrap(), "pg_wal_replay_resume");
 
     stage.heal(injected).unwrap();
     until("metrics show the end", || {
@@ -219,10 +212,7 @@ fn events_come(serve: &Serve) {
         text.push_str(&String::from_utf8_lossy(&buffer[..read]));
         (text.matches("data: {").count() >= 3).then_some(())
     });
-    assert!(
-        text.to_ascii_lowercase()
-            .contains("content-type: text/event-stream")
-    );
+    assert_has!(text.to_ascii_lowercase(), "content-type: text/event-stream");
     let mut numbers = Vec::new();
     for piece in text.split("\"number\":").skip(1) {
         let digits: String = piece.chars().take_while(char::is_ascii_digit).collect();
@@ -631,10 +621,7 @@ fn files_and_arguments_that_cannot_be_used_are_refused() {
     let (folder, nowhere) = nowhere();
     let open = file(folder.path(), "open", "ann:secret\n", 0o644);
     let said = refused(&["--primary", &nowhere, "--auth-file", open.to_str().unwrap()]);
-    assert!(
-        said.contains("mode 0644") && said.contains("0600"),
-        "{said}"
-    );
+    assert_has!(said, "mode 0644", "0600");
     let wrong = file(folder.path(), "wrong", "ann:a\nsecret\n", 0o600);
     let said = refused(&[
         "--primary",
@@ -680,10 +667,7 @@ fn files_and_arguments_that_cannot_be_used_are_refused() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains(&format!("cannot listen on {address}")),
-        "{said}"
-    );
+    assert_has!(said, &format!("cannot listen on {address}"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What `lockstep serve --history` keeps: over kill -9, beside damage, on a full disk, for one.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -101,10 +102,7 @@ fn a_damaged_file_is_named_and_left_beside_a_new_one() {
     let name = history["damaged"][0].as_str().unwrap();
     assert_eq!(fs::read(folder.path().join(name)).unwrap(), damage);
     let line = serve.logged("the file of the history is damaged").unwrap();
-    assert!(
-        line.contains(name) && line.contains("a new one begins"),
-        "{line}"
-    );
+    assert_has!(line, name, "a new one begins");
     assert_ne!(fs::read(&path).unwrap(), damage);
     assert_eq!(history["trouble"], Value::Null);
 }
@@ -122,10 +120,7 @@ fn a_second_one_is_refused() {
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("another lockstep serve keeps its history in"),
-        "{said}"
-    );
+    assert_has!(said, "another lockstep serve keeps its history in");
 }
 
 /// The page goes on, and says so.
@@ -155,12 +150,7 @@ fn a_full_disk_is_said_and_stops_nothing() {
         (serve.state()["number"].as_u64()? > number).then_some(())
     });
     assert_eq!(serve.get("/api/history").status, 200);
-    assert!(
-        serve
-            .get("/metrics")
-            .body
-            .contains("lockstep_history_failing")
-    );
+    assert_has!(serve.get("/metrics").body, "lockstep_history_failing");
     lost(&serve);
     drop(serve);
     let _ = Command::new("umount").arg("--lazy").arg(&small).status();

@@ -2,6 +2,7 @@
 //!
 //! `LOCKSTEP_PICTURES=FOLDER` writes pictures of it there.
 
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -141,10 +142,7 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
     let fault = Fault::named("paused replay").unwrap();
     let injected = fault.inject(lab, stage, Strength::Strong).unwrap();
     let words = verdict_with(browser, "replay is paused");
-    assert!(
-        words.contains("replicas lag") && words.contains("standby "),
-        "{words}"
-    );
+    assert_has!(words, "replicas lag", "standby ");
     let title = browser.text("return document.title");
     assert!(title.contains("standby — replay is paused"), "{title}");
     let cause = browser.text("return document.querySelector('#cause-list > li').textContent");

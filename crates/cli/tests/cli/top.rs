@@ -1,6 +1,7 @@
 //! `lockstep top` on real servers: lines and JSON with `--count`, and the screen in a
 //! pseudo-terminal of `script` (util-linux), which must be as it was when the screen ends.
 
+use lockstep_lab::assert_has;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -279,10 +280,7 @@ fn paused_replay(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
         .iter()
         .rfind(|line| line.contains(" standby "))
         .unwrap();
-    assert!(
-        last.contains(" LAG ") && last.contains("replay   replay is paused"),
-        "{last}"
-    );
+    assert_has!(last, " LAG ", "replay   replay is paused");
     let as_json = ["--count", "3", "--window", "5", "--output", "json"];
     let said = top_until(stage, &as_json, |said| {
         let states = states(said);
@@ -335,10 +333,7 @@ fn unreachable(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage) {
         .iter()
         .find(|line| line.contains(" standby "))
         .unwrap();
-    assert!(
-        standby.contains("UNUSABLE") && standby.contains("unreachable: "),
-        "{standby}"
-    );
+    assert_has!(standby, "UNUSABLE", "unreachable: ");
     let nowhere = format!("host={} port=1", lab.folder().display());
     let said = top(&["--primary", &nowhere, "--count", "1"]);
     assert_eq!(said.code, 3, "{:?}", said.lines);

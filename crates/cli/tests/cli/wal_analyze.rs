@@ -1,5 +1,6 @@
 //! `lockstep wal analyze` on WAL of real servers: what is printed, and the exit code.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -251,9 +252,6 @@ fn refusals(folder: &str) {
     assert_eq!(code, 0, "{err}");
     let missing = segments[1].file_name().unwrap().to_str().unwrap();
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        words.contains(&format!("Segment {missing} is missing")),
-        "{text}"
-    );
+    assert_has!(words, &format!("Segment {missing} is missing"));
     failed(&[path, "--end", "F/0"], 2, missing);
 }

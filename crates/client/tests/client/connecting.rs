@@ -1,5 +1,6 @@
 //! All the ways to a server, and all the ways not to get there.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -92,10 +93,7 @@ fn variables_and_service_files_are_used() {
         "service=primary",
         &[("PGSERVICEFILE", &file.display().to_string())],
     );
-    assert!(
-        said.contains(&format!("effective {port} disable 7")),
-        "{said}"
-    );
+    assert_has!(said, &format!("effective {port} disable 7"));
     assert!(said.contains("connected postgres by name"), "{said}");
     assert!(said.contains("timeout 7"), "{said}");
 }

@@ -1,5 +1,6 @@
 //! The command line without servers: help, usage errors, and what is refused at once.
 
+use lockstep_lab::assert_has;
 use std::path::Path;
 
 use lockstep_lab::test_program::TestProgram;
@@ -233,10 +234,7 @@ fn a_missing_server_package_is_named() {
         report.to_str().unwrap(),
     ]);
     assert_eq!(code, 1);
-    assert!(
-        line.contains(&format!("install the package postgresql-{major}")),
-        "{line}"
-    );
+    assert_has!(line, &format!("install the package postgresql-{major}"));
     assert!(!report.exists());
 }
 

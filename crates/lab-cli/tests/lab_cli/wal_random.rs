@@ -1,5 +1,6 @@
 //! `lockstep-lab wal random` as users call it.
 
+use lockstep_lab::assert_has;
 use std::process::{Command, Output};
 
 use lockstep_lab::cluster::Lab;
@@ -93,10 +94,7 @@ fn it_runs_in_a_database_that_is_meant_for_it_and_no_other() {
     let output = with(&["--target", &conninfo("postgres")]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let line = line_of(&output);
-    assert!(
-        line.contains("\"postgres\"") && line.contains("lockstep_random"),
-        "{line}"
-    );
+    assert_has!(line, "\"postgres\"", "lockstep_random");
     let schemas = primary
         .query_text("SELECT count(*)::text FROM pg_namespace WHERE nspname = 'lockstep_random'")
         .unwrap();

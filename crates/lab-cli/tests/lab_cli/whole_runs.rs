@@ -1,6 +1,7 @@
 //! Whole runs on real servers: what they print, and that they leave nothing behind,
 //! however they end.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -79,10 +80,7 @@ fn demo_measures_both_standbys_and_leaves_only_its_report() {
         .unwrap();
     let progress = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{progress}");
-    assert!(
-        progress.contains("measuring") && progress.contains(" left"),
-        "{progress}"
-    );
+    assert_has!(progress, "measuring", " left");
 
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["postgresql"], major());
@@ -349,10 +347,7 @@ fn a_library_that_cannot_be_loaded_is_one_line_and_leaves_nothing() {
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{line}");
     assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(
-        line.contains("could not load library") && line.contains("rebuild"),
-        "{line}"
-    );
+    assert_has!(line, "could not load library", "rebuild");
     place.assert_nothing_left();
 }
 

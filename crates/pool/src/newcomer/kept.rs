@@ -322,6 +322,7 @@ pub fn clear(data: &Path) -> Result<(), NewcomerError> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -359,11 +360,7 @@ mod tests {
             todo.map_err(|error| error.to_string())
         };
         assert_eq!(todo(None, Folder::Empty), Ok(Todo::Begin));
-        assert!(
-            todo(None, Folder::Filled)
-                .unwrap_err()
-                .contains("/data is not empty")
-        );
+        assert_has!(todo(None, Folder::Filled).unwrap_err(), "/data is not empty");
         for (step, folder, expected) in [
             (Step::Begun, Folder::Empty, Todo::CloneAnew),
             (Step::Begun, Folder::Filled, Todo::CloneAnew),

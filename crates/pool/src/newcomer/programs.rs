@@ -196,6 +196,7 @@ pub fn reason(log: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_lab::assert_has;
     use super::*;
 
     #[test]
@@ -238,11 +239,6 @@ mod tests {
             .to_string();
         assert!(error.contains("no such unit"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert!(
-            find(Some(folder.path()), 15)
-                .unwrap_err()
-                .to_string()
-                .contains("--bin-dir")
-        );
+        assert_has!(find(Some(folder.path()), 15).unwrap_err().to_string(), "--bin-dir");
     }
 }

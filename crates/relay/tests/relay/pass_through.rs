@@ -1,5 +1,6 @@
 //! Clients of a real server through the relay: what they see must be what the server says.
 
+use lockstep_lab::assert_has;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Stdio;
@@ -132,10 +133,7 @@ fn a_cancel_request_reaches_the_primary() {
         .read_to_string(&mut said)
         .unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(
-        said.contains("canceling statement due to user request"),
-        "{said}"
-    );
+    assert_has!(said, "canceling statement due to user request");
 }
 
 #[test]
@@ -165,10 +163,7 @@ fn replication_sessions_are_shared_between_primary_and_owner() {
         )),
         "ours\nlogical"
     );
-    assert!(
-        complaint(psql(&us, &["DROP_REPLICATION_SLOT theirs"]))
-            .contains("\"theirs\" does not exist")
-    );
+    assert_has!(complaint(psql(&us, &["DROP_REPLICATION_SLOT theirs"])), "\"theirs\" does not exist");
     assert_eq!(
         relay
             .mock
@@ -199,10 +194,7 @@ fn slots_of_the_primary_and_of_the_relay_are_streamed() {
         receiver
     };
     let decoded = printed(receive("theirs", &["--endpos", &end]));
-    assert!(
-        decoded.contains("table public.t: INSERT: a[integer]:1"),
-        "{decoded}"
-    );
+    assert_has!(decoded, "table public.t: INSERT: a[integer]:1");
 
     // Ours is streamed by the relay, and costs the primary no walsender meanwhile.
     let mut streaming = receive("ours", &["--status-interval", "1"]);
@@ -334,16 +326,10 @@ fn a_primary_that_goes_away_is_missed_as_it_would_be() {
         .read_to_string(&mut said)
         .unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(
-        said.contains("terminating connection due to administrator command"),
-        "{said}"
-    );
+    assert_has!(said, "terminating connection due to administrator command");
 
     let said = complaint(psql(&us, &["SELECT 1"]));
-    assert!(
-        said.contains("FATAL:  the relay cannot reach the primary"),
-        "{said}"
-    );
+    assert_has!(said, "FATAL:  the relay cannot reach the primary");
     server.start().unwrap();
     assert_eq!(printed(psql(&us, &["SELECT 1"])), "1");
 }
@@ -401,10 +387,7 @@ fn tls_on_either_leg_and_on_both() {
     );
     let plain = relay.conninfo("app", "sslmode=disable password=secret");
     let said = complaint(psql(&plain, &["SELECT 1"]));
-    assert!(
-        said.contains("only takes connections that are encrypted"),
-        "{said}"
-    );
+    assert_has!(said, "only takes connections that are encrypted");
     assert!(said.contains("sslmode=require"), "{said}");
     let bound = relay.conninfo("app", &format!("{verified} channel_binding=require"));
     assert!(complaint(psql(&bound, &["SELECT 1"])).contains("channel binding"));

@@ -1,6 +1,7 @@
 //! Small transactions, which go to the target in one message: each is there with its position, or
 //! nothing of it is.
 
+use lockstep_lab::assert_has;
 use lockstep_client::Connection;
 
 use super::apply_lab::{Pair, rows, sql, until};
@@ -106,10 +107,7 @@ fn nothing_is_left_of_a_transaction_of_which_a_later_statement_is_refused() {
     pair.target.run("INSERT INTO b VALUES (2)");
     write(2);
     let words = pair.blocked();
-    assert!(
-        words.contains("table \"public.b\"") && words.contains("Key (id)=(2) already exists"),
-        "{words}"
-    );
+    assert_has!(words, "table \"public.b\"", "Key (id)=(2) already exists");
     let of = "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM c)";
     assert_eq!(rows(&pair.target, of), [[text("1"), text("1")]]);
     pair.target.run("DELETE FROM b WHERE id = 2");

@@ -1,5 +1,6 @@
 //! The hard cases, one test each.
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{Start, Starts, Stats};
 use lockstep_replica::names::TableName;
 use lockstep_wire::Lsn;
@@ -220,10 +221,7 @@ fn triggers_that_always_act_do_so_and_rules_stop_the_replica() {
     drop(control);
     let control = pair.start();
     let words = pair.blocked();
-    assert!(
-        words.contains("rule \"nothing\" is ENABLE ALWAYS"),
-        "{words}"
-    );
+    assert_has!(words, "rule \"nothing\" is ENABLE ALWAYS");
     let disable = "ALTER TABLE t DISABLE RULE nothing";
     pair.target.run(disable);
     control.resume();
@@ -502,10 +500,7 @@ fn a_change_of_the_schema_stops_at_the_boundary() {
         ],
     );
     let error = pair.blocked();
-    assert!(
-        error.contains("public.late") && error.contains("does not exist"),
-        "{error}"
-    );
+    assert_has!(error, "public.late", "does not exist");
     pair.target.run("CREATE TABLE late (id int PRIMARY KEY)");
     control.resume();
     pair.assert_same("SELECT * FROM late");

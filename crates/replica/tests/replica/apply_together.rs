@@ -1,5 +1,6 @@
 //! Many rows deleted at once, and small changes of many tables: what goes to the target packed, or together.
 
+use lockstep_lab::assert_has;
 use crate::apply_lab::{Pair, sql};
 
 /// Number of tables that one transaction changes.
@@ -94,10 +95,7 @@ fn a_transaction_changes_many_tables_and_the_one_that_is_in_the_way_is_named() {
     let insert = each("INSERT INTO m% VALUES (7, 7, 'e')");
     source.execute(&format!("BEGIN; {insert}; COMMIT")).unwrap();
     let error = pair.blocked();
-    assert!(
-        error.contains("m77") && error.contains("duplicate key"),
-        "{error}"
-    );
+    assert_has!(error, "m77", "duplicate key");
     let rows = pair
         .target
         .query_text("SELECT count(*)::text FROM m1 WHERE v = 'e'");

@@ -3,6 +3,7 @@
 //! Most tests hold the first batch up: it changes row 1 of table `gate`, which a session on the
 //! target has locked. What follows is larger, so that it goes to a writer of its own.
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{self as apply, Control, Starts};
 use lockstep_client::Connection;
 use lockstep_lab::for_tests;
@@ -446,11 +447,7 @@ fn a_change_that_does_not_fit_stops_right_before_it_whatever_ran_ahead() {
     ahead(&pair, 2);
     drop(gate);
     let error = pair.blocked();
-    assert!(
-        error.contains("table \"public.t\" on the target refused a change of the transaction that")
-            && error.contains("Key (id)=(1) already exists"),
-        "{error}"
-    );
+    assert_has!(error, "table \"public.t\" on the target refused a change of the transaction that", "Key (id)=(1) already exists");
     assert_eq!(
         count(&pair, "SELECT count(*) FROM filler"),
         WORTH.to_string()
@@ -657,10 +654,7 @@ fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
     let mut open = || opened(&settings, &Starts::default());
     let error = apply::run(&settings, None, &Control::default(), &mut open);
     let error = error.unwrap_err().to_string();
-    assert!(
-        error.contains("4 writers") && error.contains(setting),
-        "{error}"
-    );
+    assert_has!(error, "4 writers", setting);
     pair.writers = 3.into();
     run(&pair, &["INSERT INTO t VALUES (1)"]);
     let control = pair.start();

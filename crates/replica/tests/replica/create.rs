@@ -1,5 +1,6 @@
 //! A replica from its creation to its end.
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Purpose};
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
@@ -171,10 +172,7 @@ fn a_database_arrives_whole() {
         "data stays"
     );
     let unknown = remove("r", &conninfo(&target), None).unwrap_err();
-    assert!(
-        unknown.to_string().contains("no replica \"r\""),
-        "{unknown}"
-    );
+    assert_has!(unknown.to_string(), "no replica \"r\"");
     let error = create(&options, &mut Told::default()).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
 }
@@ -411,10 +409,7 @@ fn a_drop_waits_for_what_is_in_use_and_can_be_repeated() {
         dropping.join().unwrap()
     });
     let words = failed.unwrap_err().to_string();
-    assert!(
-        words.contains("target:") && words.contains("in use"),
-        "{words}"
-    );
+    assert_has!(words, "target:", "in use");
     assert!(values(&source, "SELECT slot_name FROM pg_replication_slots").is_empty());
     drop(origin);
     remove("r", &conninfo(&target), None).unwrap();

@@ -1,5 +1,6 @@
 //! A replica with a frequency: between its cycles the target stands still, and a cycle is one commit.
 
+use lockstep_lab::assert_has;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -235,10 +236,7 @@ fn a_cycle_that_the_target_refuses_leaves_why_and_what_comes_before_is_applied()
         cycling.spooled();
         let failed = cycling.force();
         assert_eq!((failed.number, failed.state.as_str()), (2, "failed"));
-        assert!(
-            failed.error.as_ref().unwrap().contains("duplicate key"),
-            "{failed:?}"
-        );
+        assert_has!(failed.error.as_ref().unwrap(), "duplicate key");
         assert!(control.wait_for(LONG, |stats| stats.phase == Phase::Blocked));
         assert!(control.stats().cycles_failed > 0);
         assert_eq!(
@@ -292,10 +290,7 @@ fn a_frequency_needs_a_spool_and_can_be_altered() {
     let error = follow(&without, &Control::default())
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("needs a spool") && error.contains("--spool-dir"),
-        "{error}"
-    );
+    assert_has!(error, "needs a spool", "--spool-dir");
     cycling.while_following(|_| {
         cycling.until_done(1);
         cycling.run("INSERT INTO t VALUES (1, 'a')");

@@ -1,5 +1,6 @@
 //! A copy of a target's database has a copy of the state, and nothing is done with that.
 
+use lockstep_lab::assert_has;
 use lockstep_apply::Control;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_replica::error::ReplicaError;
@@ -69,10 +70,7 @@ fn nothing_is_done_in_a_copy_of_the_database() {
         .execute("UPDATE lockstep.state_version SET system_id = '7', database_oid = 8")
         .unwrap();
     let words = refused(ReplicaState::find(&original));
-    assert!(
-        words.contains("another server (system identifier 7)"),
-        "{words}"
-    );
+    assert_has!(words, "another server (system identifier 7)");
     session
         .execute("UPDATE lockstep.state_version SET system_id = NULL")
         .unwrap();

@@ -1,5 +1,6 @@
 //! Partitions that are made after the copy.
 
+use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::create::{create, preflight};
 use lockstep_replica::status::lost::Why;
 use lockstep_replica::status::source::Source;
@@ -24,10 +25,7 @@ fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
         on(&source, "INSERT INTO p VALUES (2, 'old'), (102, 'new')");
         let words = blocked(control);
         let expected = "has made this partition after the copy";
-        assert!(
-            words.contains(expected) && words.contains("public.p2"),
-            "{words}"
-        );
+        assert_has!(words, expected, "public.p2");
 
         on(&target, SECOND);
         control.resume();

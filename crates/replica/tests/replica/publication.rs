@@ -1,5 +1,6 @@
 //! A publication that somebody altered, and a replica with a spool.
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig};
 use lockstep_replica::lifecycle::follow::{Following, follow};
 
@@ -48,10 +49,7 @@ fn an_altered_publication_ends_a_replica_with_a_spool() {
         on(&source, "UPDATE t SET v = 2");
     });
     let expected = "it does not send UPDATE, DELETE, TRUNCATE";
-    assert!(
-        words.contains(publication) && words.contains(expected),
-        "{words}"
-    );
+    assert_has!(words, publication, expected);
     // When it begins: the spool takes nothing more in.
     on(&source, "INSERT INTO t VALUES (3, 1)");
     let words = ended(&what, &source, || {});

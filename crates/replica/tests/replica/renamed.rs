@@ -1,5 +1,6 @@
 //! Tables that are renamed, or made again, after the copy.
 
+use lockstep_lab::assert_has;
 use std::time::Instant;
 
 use lockstep_apply::Stats;
@@ -50,10 +51,7 @@ fn a_table_that_was_changed_on_the_target_only_is_told_until_it_is_the_copy_agai
 
     on(&target, "ALTER TABLE u RENAME TO v");
     let words = told("u").unwrap();
-    assert!(
-        words.contains("called \"public.v\" on the target"),
-        "{words}"
-    );
+    assert_has!(words, "called \"public.v\" on the target");
     let report = verify::replica(&to_verify(conninfo(&target)), &mut |_| ()).unwrap();
     assert!(!report.is_equal(), "{report:?}");
     on(&target, "ALTER TABLE v RENAME TO u");

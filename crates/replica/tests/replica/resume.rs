@@ -1,5 +1,6 @@
 //! A copy that ends at any phase, and goes on.
 
+use lockstep_lab::assert_has;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
@@ -148,10 +149,7 @@ fn a_finished_table_stays_and_a_begun_one_is_copied_again() {
     let error = create(&other, &mut Told::default())
         .unwrap_err()
         .to_string();
-    assert!(
-        error.contains("other exclusions") && error.contains("replica drop r"),
-        "{error}"
-    );
+    assert_has!(error, "other exclusions", "replica drop r");
     let mut other = options.clone();
     other.source = other.source.with_database("postgres").unwrap();
     let error = create(&other, &mut Told::default())

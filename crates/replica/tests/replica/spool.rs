@@ -1,5 +1,6 @@
 //! A replica with a spool: what the slot sends is kept while the target is away or slow.
 
+use lockstep_lab::assert_has;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -331,10 +332,7 @@ fn an_older_segment_that_is_damaged_or_missing_is_never_skipped() {
             &*name
         };
         assert!(words.contains("is damaged or missing"), "{damage}: {words}");
-        assert!(
-            words.contains(shown) && words.contains("create it again"),
-            "{damage}: {words}"
-        );
+        assert_has!(words, shown, "create it again");
         let there: u32 = values(&spooled.target, "SELECT count(*) FROM t")[0]
             .parse()
             .unwrap();

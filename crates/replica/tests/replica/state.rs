@@ -1,5 +1,6 @@
 //! The state in the target.
 
+use lockstep_lab::assert_has;
 use std::thread;
 use std::time::Duration;
 
@@ -356,10 +357,7 @@ fn a_newer_states_version_is_refused() {
         ReplicaState::find(&conninfo).unwrap_err(),
     ] {
         let words = error.to_string();
-        assert!(
-            words.contains("version 99") && words.contains("newer"),
-            "{words}"
-        );
+        assert_has!(words, "version 99", "newer");
     }
 }
 

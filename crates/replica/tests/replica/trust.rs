@@ -1,5 +1,6 @@
 //! A schema `lockstep` that somebody else has made beforehand: no code of theirs runs.
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
@@ -92,10 +93,7 @@ fn what_another_role_has_planted_does_not_run() {
     let words = ReplicaState::open(&conninfo(&target))
         .unwrap_err()
         .to_string();
-    assert!(
-        words.contains("schema lockstep belongs to role \"bob\""),
-        "{words}"
-    );
+    assert_has!(words, "schema lockstep belongs to role \"bob\"");
     drop(ReplicaState::open(&bob).unwrap());
     forget(&target);
     // A table in a schema of ours.
@@ -107,10 +105,7 @@ fn what_another_role_has_planted_does_not_run() {
     let words = ReplicaState::open(&conninfo(&target))
         .unwrap_err()
         .to_string();
-    assert!(
-        words.contains("table lockstep.replica belongs to role \"bob\""),
-        "{words}"
-    );
+    assert_has!(words, "table lockstep.replica belongs to role \"bob\"");
 }
 
 #[test]

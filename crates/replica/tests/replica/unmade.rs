@@ -1,5 +1,6 @@
 //! Objects that the target refuses once the rows are copied: the copy ends without them and lists them.
 
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
@@ -74,11 +75,7 @@ fn what_the_target_refuses_after_the_rows_is_listed_until_it_is_made() {
     assert_listed(&listed, has_views);
     assert_eq!(listed, unmade(&target));
     assert!(listed[0].command.contains("IS 'normal'"));
-    assert!(
-        listed[0]
-            .error
-            .contains("PL/pgSQL function public.norm(text)")
-    );
+    assert_has!(listed[0].error, "PL/pgSQL function public.norm(text)");
     assert!(listed[1].error.contains("Key (p)=(2)") && listed[1].error.contains("NOT VALID"));
     assert_eq!(
         listed[1].command,

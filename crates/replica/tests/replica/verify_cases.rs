@@ -1,5 +1,6 @@
 //! Equality is found equal while changes flow, and differences are named.
 
+use lockstep_lab::assert_has;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_apply::Starts;
@@ -142,10 +143,7 @@ fn a_process_that_ends_is_not_waited_for() {
     let name = "r".to_owned();
     let error = ThroughState { state, name }.hold(LONG).unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("no process applies") && error.contains(words),
-        "{error}"
-    );
+    assert_has!(error, "no process applies", words);
 }
 
 #[test]

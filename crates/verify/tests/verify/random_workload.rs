@@ -1,6 +1,7 @@
 //! Random workloads on real servers: nothing fails that must not, and together some seeds
 //! do everything that the generator promises.
 
+use lockstep_lab::assert_has;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,10 +182,7 @@ fn an_error_that_must_not_happen_is_reported() {
     assert!(summary.unexpected_count > 0, "{summary}");
     for error in &summary.unexpected {
         assert_eq!(error.state, "XX001");
-        assert!(
-            error.to_string().contains("could not read block 0"),
-            "{error}"
-        );
+        assert_has!(error.to_string(), "could not read block 0");
         assert!(error.sql.starts_with("REFRESH"), "{error}");
     }
 }
@@ -224,9 +222,6 @@ fn a_session_that_ends_early_is_reported() {
     });
     let error = ended.unwrap_err();
     let line = error.to_string();
-    assert!(
-        line.contains("of 20") && line.contains("statements"),
-        "{line}"
-    );
+    assert_has!(line, "of 20", "statements");
     assert!(!line.contains('\n'), "{line}");
 }

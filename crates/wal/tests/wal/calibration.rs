@@ -1,5 +1,6 @@
 //! Calibration: what a known table would have measured is predicted again.
 
+use lockstep_lab::assert_has;
 use std::path::Path;
 
 use lockstep_lab::for_tests::TestLab;
@@ -132,10 +133,7 @@ fn a_list_of_measurements_is_checked() {
         ("1.5", "1.5,\"look_ahead_seconds\":0"),
     ] {
         let error = read(&format!("[{}]", one.replacen(from, to, 1))).unwrap_err();
-        assert!(
-            error.to_string().contains("no list of measured recoveries"),
-            "{error}"
-        );
+        assert_has!(error.to_string(), "no list of measured recoveries");
     }
     assert!(read("").is_err());
 }

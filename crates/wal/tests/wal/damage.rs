@@ -1,5 +1,6 @@
 //! Damaged WAL: where it ends is where pg_waldump says, and damage is told from an end.
 
+use lockstep_lab::assert_has;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -195,10 +196,7 @@ fn damage_is_named() {
         panic!("{error}");
     };
     assert_eq!((*at, Path::new(file)), (stop.at, path.as_path()));
-    assert!(
-        error.to_string().contains(&format!("--end {at}")),
-        "{error}"
-    );
+    assert_has!(error.to_string(), &format!("--end {at}"));
     // What is before can be read.
     let until = Until {
         lsn: Some(stop.at),

@@ -1,5 +1,6 @@
 //! A promotion that dies at each failpoint, and ends the same.
 
+use lockstep_lab::assert_has;
 use lockstep_replica::state::failpoint::{
     PROMOTE_BEGUN, PROMOTE_CLEANED, PROMOTE_FENCED, PROMOTE_HELD, PROMOTE_SEQUENCES,
 };
@@ -53,11 +54,7 @@ fn a_promotion_goes_on_from_every_failpoint() {
         on(&scene.source, "INSERT INTO log VALUES (-1, 'later')");
         assert_eq!(values(&scene.target, log), rows, "{}", scene.said());
     }
-    assert!(
-        scene.said().contains("is being promoted"),
-        "{}",
-        scene.said()
-    );
+    assert_has!(scene.said(), "is being promoted");
     // The slot has what came later, so it stays until that is read.
     let ended = scene.start(Does::Promote, 1, None).succeeds();
     assert!(ended, "{}", scene.said());

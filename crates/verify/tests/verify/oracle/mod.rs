@@ -3,6 +3,7 @@
 mod bed;
 mod plants;
 
+use lockstep_lab::assert_has;
 use std::fs;
 
 use bed::Bed;
@@ -186,10 +187,7 @@ fn readers_and_pauses_make_no_difference() {
         standby.stop(Stop::Fast).unwrap();
     }
     let line = refused(&read, &idle);
-    assert!(
-        line.contains("not on disk yet") && line.contains("CHECKPOINT"),
-        "{line}"
-    );
+    assert_has!(line, "not on disk yet", "CHECKPOINT");
 
     read.start().unwrap();
     idle.start().unwrap();
