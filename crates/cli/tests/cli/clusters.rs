@@ -1,7 +1,6 @@
 //! Several clusters in one nodes file, of which Patroni names the members of one: a small HTTP server stands
 //! in for Patroni.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,6 +14,7 @@ use crate::doctor_support::doctor;
 use crate::pool_haproxy::certificate;
 use crate::serve_page::pictures;
 use crate::serve_support::{Serve, until};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};

@@ -2,8 +2,8 @@
 //! not as they should be, and the probe. All on one set of servers, one after the other; the
 //! other faults are in `doctor_matrix.rs`.
 
-use lockstep_lab::assert_has;
 use crate::doctor_support::{SPACE_MB, brief, causes, doctor, examine, untroubled, wrong};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Settings};

@@ -1,8 +1,8 @@
 //! States that doctor once called healthy, on real servers: it finds each, or says that it does not know.
 
-use lockstep_lab::assert_has;
 use crate::doctor_support::{Said, brief, causes, doctor};
 use crate::relay_support::{until, until_answer};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};

@@ -1,9 +1,9 @@
 //! `lockstep doctor` where a relay stands between the primary and its subscribers, on real
 //! servers.
 
-use lockstep_lab::assert_has;
 use crate::doctor_support::{brief, causes, doctor, untroubled};
 use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::Writer;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;

@@ -1,8 +1,8 @@
 //! What doctor says of replicas of Lockstep, on real servers.
 
-use lockstep_lab::assert_has;
 use std::process::{Command, Stdio};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

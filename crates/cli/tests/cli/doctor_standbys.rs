@@ -1,7 +1,6 @@
 //! `lockstep doctor` and the monitor on standbys of standbys, and on a standby with extension
 //! lockstep, on real servers.
 
-use lockstep_lab::assert_has;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, monitor, untroubled};
 use crate::relay_support::{until, until_answer};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::Writer;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;

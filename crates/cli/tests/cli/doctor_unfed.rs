@@ -1,9 +1,9 @@
 //! Doctor on a standby that does not stream, and on one that restores all its WAL from an archive.
 
-use lockstep_lab::assert_has;
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor};
 use crate::relay_support::{until, until_answer};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};

@@ -1,10 +1,10 @@
 //! What is said of a subscriber that was not named, and whose worker has applied more than it told.
 
-use lockstep_lab::assert_has;
 use std::time::{Duration, Instant};
 
 use crate::doctor_support::{SPACE_MB, brief, doctor, monitor};
 use crate::relay_support::{until, until_answer};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Frozen, Stage};
 use lockstep_client::Connection;

@@ -1,6 +1,5 @@
 //! A new node is cloned from a peer, started, warmed and written down, however often the command is killed.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::Role;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;

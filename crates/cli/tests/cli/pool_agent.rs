@@ -1,11 +1,11 @@
 //! `lockstep pool agent` beside a real standby: what it says of whatever is wrong with it.
 
-use lockstep_lab::assert_has;
 use std::ops::Not;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_client::Connection;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};

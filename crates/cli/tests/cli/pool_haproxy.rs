@@ -1,6 +1,5 @@
 //! A pool behind a real HAProxy: a primary and two standbys, each with its agent.
 
-use lockstep_lab::assert_has;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -9,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;

@@ -1,10 +1,10 @@
 //! Nodes are drained, added and removed while HAProxy runs.
 
-use lockstep_lab::assert_has;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Output};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use serde_json::{Value, json};

@@ -1,12 +1,12 @@
 //! The console, status and metrics of `lockstep relay` on a real primary: real roles, real
 //! psql, a real consumer.
 
-use lockstep_lab::assert_has;
 use std::process::{Child, Command, Stdio};
 
 use crate::relay_clients::{execute, message, parse, rows, sync};
 use crate::relay_support::raw::{Message, Raw, error, packet};
 use crate::relay_support::{Relay, free_port, page, publisher, until};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};

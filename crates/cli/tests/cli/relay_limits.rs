@@ -1,6 +1,5 @@
 //! `lockstep relay` at its limits, and what it refuses.
 
-use lockstep_lab::assert_has;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
@@ -9,6 +8,7 @@ use crate::relay_support::{
     Relay, disable, publisher, subscribe, table_on_both, until, until_answer, until_ready,
     until_same,
 };
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};

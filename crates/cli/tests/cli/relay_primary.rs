@@ -1,12 +1,12 @@
 //! `lockstep relay` and its primary: refused, gone, back, crashed, set back, another one.
 
-use lockstep_lab::assert_has;
 use std::path::Path;
 use std::process::Command;
 
 use crate::relay_support::{
     Relay, allow_plugin, logical, publish, publisher, subscribe, until, until_ready, until_same,
 };
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};

@@ -1,6 +1,5 @@
 //! `lockstep relay` and its spool: whose a slot is, what is damaged, what was left half made.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::path::PathBuf;
 
@@ -8,6 +7,7 @@ use crate::relay_support::{
     Relay, free_port, logical, page, publisher, until, until_answer, until_ready, until_received,
     until_same,
 };
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server};

@@ -1,6 +1,5 @@
 //! A primary that waits for a relay: what each level of `synchronous_commit` means then.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::thread::{self, JoinHandle};
 
@@ -8,6 +7,7 @@ use crate::doctor_support::doctor;
 use crate::relay_support::{
     Relay, disable, subscribe, table_on_both, until, until_answer, until_same,
 };
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};

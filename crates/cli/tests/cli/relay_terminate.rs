@@ -1,11 +1,11 @@
 //! Sessions that are ended: one whose client takes nothing, one whose query runs, one whose role
 //! has lost its right.
 
-use lockstep_lab::assert_has;
 use std::process::{Child, Command, Stdio};
 
 use crate::relay_support::raw::{Raw, packet};
 use crate::relay_support::{Relay, publisher, until, until_answer};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;

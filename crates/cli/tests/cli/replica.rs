@@ -1,9 +1,9 @@
 //! `lockstep replica` with real servers, as a user runs it.
 
-use lockstep_lab::assert_has;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
@@ -67,6 +67,12 @@ pub fn create_args<'a>(source: &'a str, target: &'a str) -> Vec<&'a str> {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Standard output and error, on one line.
+pub fn said(output: &Output) -> String {
+    let all = format!("{} {}", text(&output.stdout), text(&output.stderr));
+    all.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 pub fn status(target: &str) -> Value {
@@ -569,8 +575,16 @@ fn a_process_that_is_killed_while_batches_ran_ahead_applies_each_once() {
     assert_eq!(value(&followed.target, origins), "0");
 }
 
-/// Lets a server's process go on when the test ends.
-struct Halted(Pid);
+/// A server's process that is stopped, and goes on when this is dropped.
+pub struct Halted(Pid);
+
+impl Halted {
+    pub fn new(pid: &str) -> Self {
+        let pid = Pid::from_raw(pid.parse().unwrap());
+        kill(pid, Signal::SIGSTOP).unwrap();
+        Self(pid)
+    }
+}
 
 impl Drop for Halted {
     fn drop(&mut self) {
@@ -583,9 +597,7 @@ fn status_knows_of_what_the_stream_has_not_told() {
     let followed = Followed::new();
     followed.status_until(&[], |status| status["lag_bytes"] == 0);
     let walsender = "SELECT active_pid FROM pg_replication_slots";
-    let walsender: i32 = value(&followed.source, walsender).parse().unwrap();
-    let halted = Halted(Pid::from_raw(walsender));
-    kill(halted.0, Signal::SIGSTOP).unwrap();
+    let halted = Halted::new(&value(&followed.source, walsender));
     let insert = "INSERT INTO b SELECT generate_series(1, 10000)";
     on(&followed.source, insert);
     let shown = followed.status(&[]);

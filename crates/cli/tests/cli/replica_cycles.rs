@@ -1,15 +1,15 @@
 //! `lockstep replica` with a frequency, as a user runs it.
 
-use lockstep_lab::assert_has;
 use std::process::Output;
 
+use lockstep_lab::assert_has;
 use lockstep_client::Connection;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor};
-use crate::replica::{on, 
+use crate::replica::{in_app, Halted, said, on, 
     Running, conninfo, create_args, lockstep, output, server, sql, status, text, until, value,
 };
 use crate::replica_daemon::page;
@@ -27,8 +27,8 @@ impl Cycling {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         on(&source, "CREATE TABLE t (id int PRIMARY KEY)");
-        let from = format!("{} dbname=app", conninfo(&source));
-        let to = format!("{} dbname=app", conninfo(&target));
+        let from = in_app(&source);
+        let to = in_app(&target);
         let mut args = create_args(&from, &to);
         args.extend(["--frequency", frequency]);
         let created = output(&args);
@@ -95,7 +95,7 @@ impl Cycling {
     }
 
     fn doctor(&self) -> (i32, Value) {
-        let source = format!("{} dbname=app", conninfo(&self.source));
+        let source = in_app(&self.source);
         let said = doctor(&[
             "--primary",
             &source,
@@ -115,12 +115,6 @@ const CYCLES: &str = "SELECT count(*) FROM lockstep.cycle";
 
 /// Whether a cycle has ended.
 const FIRST: &str = "SELECT count(*) > 0 FROM lockstep.cycle WHERE state = 'done'";
-
-/// Standard error without the ends of its lines, which depend on a width.
-fn said(output: &Output) -> String {
-    let words = text(&output.stderr);
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 #[test]
 fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_lag() {
@@ -412,9 +406,7 @@ fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_hea
         &cycling.source,
         "SELECT active_pid FROM pg_replication_slots WHERE slot_type = 'logical'",
     );
-    let walsender = nix::unistd::Pid::from_raw(walsender.parse().unwrap());
-    nix::sys::signal::kill(walsender, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    let _goes_on = GoesOn(walsender);
+    let _halted = Halted::new(&walsender);
     on(&cycling.source, "INSERT INTO t VALUES (1)");
     let late = "SELECT coalesce(cycle_late_ms > 12000, false) FROM lockstep.replica";
     cycling.until(late, "t", &mut process);
@@ -431,13 +423,4 @@ fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_hea
         before,
         "cycles with nothing new"
     );
-}
-
-/// A process that was stopped.
-struct GoesOn(nix::unistd::Pid);
-
-impl Drop for GoesOn {
-    fn drop(&mut self) {
-        let _ = nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGCONT);
-    }
 }

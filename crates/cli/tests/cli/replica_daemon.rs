@@ -1,10 +1,10 @@
 //! `lockstep replica run --config` and `start` with real servers: several replicas in one process.
 
-use lockstep_lab::assert_has;
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::doctor_support::doctor;
-use crate::replica::{on, Running, conninfo, lockstep, output, server, sql, text};
+use crate::replica::{in_app, on, Running, conninfo, lockstep, output, server, sql, text};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(90);
@@ -67,7 +67,7 @@ impl Several {
 
     fn create(&self, name: &str) {
         let (from, to) = (
-            format!("{} dbname=app", conninfo(&self.source)),
+            in_app(&self.source),
             self.to(name),
         );
         self.target
@@ -313,7 +313,7 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
     let (well, _) = health(&several);
     assert!(well.starts_with("HTTP/1.1 200"), "{well}");
     let (from, to) = (
-        format!("{} dbname=app", conninfo(&several.source)),
+        in_app(&several.source),
         several.to("one"),
     );
     let start = || output(&["start", "one", "--target", &to, "--wait", "90"]);

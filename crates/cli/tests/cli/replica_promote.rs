@@ -1,20 +1,14 @@
 //! `lockstep replica promote` with real servers, as a user runs it.
 
-use lockstep_lab::assert_has;
 use std::process::{Output, Stdio};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::server::Stop;
 
 use crate::doctor_support::doctor;
-use crate::replica::{
+use crate::replica::{said, 
     Running, create_args, in_app, lockstep, on, output, pair, sql, status, text, until, value,
 };
-
-/// Standard output and error, on one line.
-fn said(output: &Output) -> String {
-    let all = format!("{} {}", text(&output.stdout), text(&output.stderr));
-    all.split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 const PHASE: &str = "SELECT phase FROM lockstep.replica";
 

@@ -1,9 +1,10 @@
 //! A publication that somebody altered on the source, and a slot that the source has given up: what
 //! `lockstep replica run`, `status` and `verify` make of them.
 
-use lockstep_lab::assert_has;
 use std::process::Output;
 use std::time::{Duration, Instant};
+
+use lockstep_lab::assert_has;
 
 use serde_json::Value;
 

@@ -1,15 +1,15 @@
 //! `lockstep replica run --spool-dir` as a process that is killed at any moment.
 
-use lockstep_lab::assert_has;
 use std::process::Child;
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, SlotState};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 
 use crate::relay_limits::Small;
-use crate::replica::{on, Running, conninfo, create_args, lockstep, output, server, sql, text, value};
+use crate::replica::{in_app, on, Running, conninfo, create_args, lockstep, output, server, sql, text, value};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(120);
@@ -38,8 +38,8 @@ impl Spooling {
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
         on(&source, table);
-        let from = format!("{} dbname=app", conninfo(&source));
-        let to = format!("{} dbname=app", conninfo(&target));
+        let from = in_app(&source);
+        let to = in_app(&target);
         let created = output(&create_args(&from, &to));
         assert!(created.status.success(), "{created:?}");
         let folder = lab.folder().join("spool").to_str().unwrap().to_owned();

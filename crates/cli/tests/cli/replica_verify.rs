@@ -1,8 +1,8 @@
 //! `lockstep replica verify` with real servers: what it finds, and what a killed one leaves.
 
-use lockstep_lab::assert_has;
 use std::process::{Output, Stdio};
 
+use lockstep_lab::assert_has;
 use lockstep_client::Connection;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};

@@ -1,8 +1,8 @@
 //! What a creation leaves that is killed while it waits, and what is said of locks that others hold.
 
-use lockstep_lab::assert_has;
 use std::process::Stdio;
 
+use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};

@@ -1,7 +1,6 @@
 //! `lockstep serve` over real servers, asked by hand: what it answers, to whom, and what it
 //! does with requests and clients that are not as they should be.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::doctor_support::SPACE_MB;
 use crate::serve_support::{Answer, Serve, until};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;

@@ -1,10 +1,11 @@
 //! What `lockstep serve --history` keeps: over kill -9, beside damage, on a full disk, for one.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use lockstep_lab::assert_has;
 
 use crate::serve_support::{Serve, until};
 use nix::sys::signal::Signal;

@@ -1,7 +1,6 @@
 //! `lockstep top` on real servers: lines and JSON with `--count`, and the screen in a
 //! pseudo-terminal of `script` (util-linux), which must be as it was when the screen ends.
 
-use lockstep_lab::assert_has;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use crate::doctor_support::SPACE_MB;
 use crate::terminal::{PATIENCE, Terminal};
+use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Stop;

@@ -1,10 +1,10 @@
 //! `lockstep wal analyze` on WAL of real servers: what is printed, and the exit code.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Stop};

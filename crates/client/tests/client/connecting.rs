@@ -1,6 +1,5 @@
 //! All the ways to a server, and all the ways not to get there.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Result};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};

@@ -1,8 +1,8 @@
 //! The command line without servers: help, usage errors, and what is refused at once.
 
-use lockstep_lab::assert_has;
 use std::path::Path;
 
+use lockstep_lab::assert_has;
 use lockstep_lab::test_program::TestProgram;
 use lockstep_service::postgres::{PACKAGES, SUPPORTED};
 

@@ -1,8 +1,8 @@
 //! `lockstep-lab wal random` as users call it.
 
-use lockstep_lab::assert_has;
 use std::process::{Command, Output};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_verify::random;

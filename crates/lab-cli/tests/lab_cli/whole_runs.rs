@@ -1,7 +1,6 @@
 //! Whole runs on real servers: what they print, and that they leave nothing behind,
 //! however they end.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::{for_tests, sweep};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,6 +1,5 @@
 //! Clients of a real server through the relay: what they see must be what the server says.
 
-use lockstep_lab::assert_has;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Stdio;
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use crate::serve_lab::{
     Options, Relay, certificate, complaint, primary, printed, program, psql, rules, run,
 };
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_relay::serve::{Tls, TlsToPrimary, Verify};

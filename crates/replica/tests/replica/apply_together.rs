@@ -1,6 +1,7 @@
 //! Many rows deleted at once, and small changes of many tables: what goes to the target packed, or together.
 
 use lockstep_lab::assert_has;
+
 use crate::apply_lab::{Pair, sql};
 
 /// Number of tables that one transaction changes.

@@ -1,9 +1,9 @@
 //! A replica with a frequency: between its cycles the target stands still, and a cycle is one commit.
 
-use lockstep_lab::assert_has;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;

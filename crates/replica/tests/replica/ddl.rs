@@ -1,10 +1,10 @@
 //! Changes of the source's schema that a replica follows (`--ddl`).
 
-use lockstep_lab::assert_has;
 use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{Control, SpoolConfig, Writers};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;

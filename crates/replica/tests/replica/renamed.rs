@@ -1,8 +1,8 @@
 //! Tables that are renamed, or made again, after the copy.
 
-use lockstep_lab::assert_has;
 use std::time::Instant;
 
+use lockstep_lab::assert_has;
 use lockstep_apply::Stats;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::lifecycle::create::create;

@@ -1,8 +1,8 @@
 //! A copy that ends at any phase, and goes on.
 
-use lockstep_lab::assert_has;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::state::{Phase, TableState};
 

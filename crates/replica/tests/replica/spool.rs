@@ -1,11 +1,11 @@
 //! A replica with a spool: what the slot sends is kept while the target is away or slow.
 
-use lockstep_lab::assert_has;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig, SpoolStats, Stats};
 use lockstep_client::{Connection, Purpose, SlotState};
 use lockstep_lab::cluster::Lab;

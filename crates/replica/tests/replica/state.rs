@@ -1,9 +1,9 @@
 //! The state in the target.
 
-use lockstep_lab::assert_has;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_apply::target_state::ADD_MISSING;
 use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
 use lockstep_lab::cluster::Lab;

@@ -1,8 +1,8 @@
 //! Equality is found equal while changes flow, and differences are named.
 
-use lockstep_lab::assert_has;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_lab::assert_has;
 use lockstep_apply::Starts;
 use lockstep_replica::state::Applied;
 use lockstep_replica::verify::hold::ThroughState;

@@ -1,13 +1,13 @@
 //! Random workloads on real servers: nothing fails that must not, and together some seeds
 //! do everything that the generator promises.
 
-use lockstep_lab::assert_has;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};

@@ -1,8 +1,8 @@
 //! Calibration: what a known table would have measured is predicted again.
 
-use lockstep_lab::assert_has;
 use std::path::Path;
 
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Stop;
 use lockstep_wal::analysis::{Analysis, Report};

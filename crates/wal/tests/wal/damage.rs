@@ -1,9 +1,9 @@
 //! Damaged WAL: where it ends is where pg_waldump says, and damage is told from an end.
 
-use lockstep_lab::assert_has;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Stop;

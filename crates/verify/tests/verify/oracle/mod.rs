@@ -3,10 +3,10 @@
 mod bed;
 mod plants;
 
-use lockstep_lab::assert_has;
 use std::fs;
 
 use bed::Bed;
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop, settings_of};
