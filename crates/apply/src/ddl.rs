@@ -443,7 +443,6 @@ pub fn fill<'a>(column: &NewColumn, source: &'a Touched) -> Fill<'a> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
 
     fn captured(tag: &str, query: &str, context: Option<&str>, before: usize) -> Captured {
@@ -482,7 +481,11 @@ mod tests {
             "CREATE TABLE c (y text DEFAULT ';')"
         );
         assert_eq!(of("DROP TABLE", 0).unwrap(), "DROP TABLE a");
-        assert_has!(of("CREATE TABLE", 2).unwrap_err(), "cannot be told");
+        assert!(
+            of("CREATE TABLE", 2)
+                .unwrap_err()
+                .contains("cannot be told")
+        );
         assert!(of("CREATE VIEW", 0).is_err());
         // One statement is what it is, whatever the lexer makes of it.
         assert_eq!(
@@ -504,7 +507,11 @@ mod tests {
         assert_eq!(of("CREATE TABLE", several).unwrap(), "CREATE TABLE a ()");
         let twice =
             "SQL statement \"DROP TABLE a; DROP TABLE b\"\nPL/pgSQL function f() line 3 at EXECUTE";
-        assert_has!(of("DROP TABLE", twice).unwrap_err(), "several statements");
+        assert!(
+            of("DROP TABLE", twice)
+                .unwrap_err()
+                .contains("several statements")
+        );
         let unknown = of("CREATE TABLE", "SQL function \"f\" statement 1").unwrap_err();
         assert!(unknown.contains("SQL function \"f\""), "{unknown}");
     }

@@ -13,7 +13,7 @@ use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::copying::cycling::{Replica, Subscription};
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::{Servers, execute};
-use crate::results::{Headline, Results, met, ratio, rounded};
+use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, by_case_and_variant, median};
 use crate::{BenchError, Result};
 
@@ -37,6 +37,12 @@ impl TablesCase {
             Self::Cycle => "cycle",
             Self::Idle => "idle",
         }
+    }
+}
+
+impl std::fmt::Display for TablesCase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -243,7 +249,7 @@ impl Benchmark for TablesArgs {
     type Scene = Servers;
 
     fn options(&self) -> String {
-        let cases = joined(self.cases.iter().map(|case| case.name()));
+        let cases = joined(&self.cases);
         format!("{} --tables {} --cases {cases}", self.run, self.tables)
     }
 
@@ -346,6 +352,7 @@ impl Benchmark for TablesArgs {
     }
 
     fn remarks(&self, results: &Results<TablesFigures>) -> Vec<String> {
+        let met = |met: bool| if met { "met" } else { "not met" };
         let by = |case: TablesCase, variant: TablesVariant| {
             results.median(case.name(), variant.name(), |row| row.ms_per_table)
         };

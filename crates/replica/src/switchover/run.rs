@@ -237,7 +237,36 @@ impl<'a> Switch<'a> {
             Some(pooled) if pooled.look()?.is_paused => Clients::Wait,
             Some(_) => Clients::Flow,
         };
-        let mut switch = Self::new(what, run, pooled, clients);
+        let mut switch = Self {
+            what,
+            run,
+            pooled,
+            source: None,
+            before: None,
+            fed: Vec::new(),
+            refusal: None,
+            failure: None,
+            began: Instant::now(),
+            paused: None,
+            pause: None,
+            steps: Vec::new(),
+            is_analyzed: false,
+            is_armed: false,
+            clients,
+            way_back: WayBack::NotWanted,
+            way: None,
+            is_planted: false,
+            is_surely_planted: false,
+            is_closed: false,
+            is_surely_closed: false,
+            is_fenced: false,
+            fence: None,
+            compared: not_compared(what),
+            is_whole: false,
+            is_redirected: false,
+            stage: SwitchStage::None,
+            said: String::new(),
+        };
         // From here on no other command works on the switchover.
         if !switch.run.state.take_hold(&what.name)? {
             let words = switch.run.state.hold_words(&what.name)?;
@@ -269,40 +298,6 @@ impl<'a> Switch<'a> {
             switch.find_way_back(is_ready)?;
         }
         Ok(switch)
-    }
-
-    /// A switchover of which nothing is done.
-    fn new(what: &'a Switchover, run: Run<'a>, pooled: Option<Pooled>, clients: Clients) -> Self {
-        Self {
-            what,
-            run,
-            pooled,
-            source: None,
-            before: None,
-            fed: Vec::new(),
-            refusal: None,
-            failure: None,
-            began: Instant::now(),
-            paused: None,
-            pause: None,
-            steps: Vec::new(),
-            is_analyzed: false,
-            is_armed: false,
-            clients,
-            way_back: WayBack::NotWanted,
-            way: None,
-            is_planted: false,
-            is_surely_planted: false,
-            is_closed: false,
-            is_surely_closed: false,
-            is_fenced: false,
-            fence: None,
-            compared: not_compared(what),
-            is_whole: false,
-            is_redirected: false,
-            stage: SwitchStage::None,
-            said: String::new(),
-        }
     }
 
     /// Does all that is to be done. True if an earlier call had done it.
