@@ -1,8 +1,10 @@
 //! The pool in `lockstep serve`: as JSON, and on the page in a real browser.
 
+use std::path::Path;
+
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::Settings;
-use serde_json::{Value, json};
+use lockstep_lab::server::{Server, Settings};
+use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::pool_haproxy::nodes_file;
@@ -26,48 +28,59 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
         (&standby, "standby", of_standby),
     ];
     let file = nodes_file(&lab, &all);
-    // A third node, which has no agent.
-    let mut text = std::fs::read_to_string(&file).unwrap();
-    let nowhere = free_port();
-    text.push_str(&format!(
-        "[[node]]\nname = \"third\"\nrole = \"standby\"\ndoor = \"reports\"\n\
-         conninfo = \"host=/nowhere\"\nagent = \"127.0.0.1:{nowhere}\"\n"
-    ));
-    std::fs::write(&file, text).unwrap();
+    add_third(&file);
 
-    let without = Serve::start(&["--nodes", file.to_str().unwrap()]);
+    let nodes = ["--nodes", file.to_str().unwrap()];
+    let without = Serve::start(&nodes);
     assert_eq!(without.get("/api/pool").json()["asked"], false);
-    let pooled = [
-        "--nodes",
-        file.to_str().unwrap(),
-        "--pool",
-        "--agent-login",
-        login.to_str().unwrap(),
-    ];
-    let serve = Serve::start(&pooled);
-    let told = until("all is told", || {
-        let told = serve.get("/api/pool").json();
-        (told["nodes"][1]["answer"]["state"] == "in").then_some(told)
-    });
-    let node = |index: usize, name: &str| told["nodes"][index]["answer"][name].clone();
-    assert_eq!(
-        (node(0, "takes_writes"), node(1, "door")),
-        (json!(true), json!("fresh"))
-    );
-    assert!(
-        node(1, "sessions").is_number() && node(1, "staleness_ms").is_number(),
-        "{told}"
-    );
-    assert_eq!(
-        (&told["nodes"][2]["answer"], &told["trouble"]),
-        (&Value::Null, &Value::Null)
-    );
-    assert_eq!(told["nodes"][2]["door"], "reports");
+    let login = ["--pool", "--agent-login", login.to_str().unwrap()];
+    let serve = Serve::start(&[&nodes[..], &login].concat());
+    is_told(&serve);
 
     let Some(browser) = Browser::start() else {
         return;
     };
     browser.open(&format!("http://{}/", serve.address));
+    is_drawn(&browser, &standby);
+    browser.open(&format!("http://{}/", without.address));
+    until("the page without a pool is drawn", || {
+        let words = browser.text("return document.getElementById('news').textContent");
+        (!words.is_empty()).then_some(())
+    });
+    assert_eq!(
+        browser.run("return document.getElementById('pool').hidden"),
+        true
+    );
+}
+
+/// Adds a node that has no agent.
+fn add_third(file: &Path) {
+    let mut text = std::fs::read_to_string(file).unwrap();
+    let nowhere = free_port();
+    text.push_str(&format!(
+        "[[node]]\nname = \"third\"\nrole = \"standby\"\ndoor = \"reports\"\n\
+         conninfo = \"host=/nowhere\"\nagent = \"127.0.0.1:{nowhere}\"\n"
+    ));
+    std::fs::write(file, text).unwrap();
+}
+
+fn is_told(serve: &Serve) {
+    let told = until("all is told", || {
+        let told = serve.get("/api/pool").json();
+        let answer = |index: usize| &told["nodes"][index]["answer"];
+        let all = answer(0)["takes_writes"] == true && answer(1)["state"] == "in";
+        all.then_some(told)
+    });
+    let second = &told["nodes"][1]["answer"];
+    assert_eq!(second["door"], "fresh", "{told}");
+    assert!(second["sessions"].is_number(), "{told}");
+    assert!(second["staleness_ms"].is_number(), "{told}");
+    let third = &told["nodes"][2];
+    assert_eq!((&third["answer"], &told["trouble"]), (&Value::Null, &Value::Null));
+    assert_eq!(third["door"], "reports");
+}
+
+fn is_drawn(browser: &Browser, standby: &Server) {
     let card = |name: &str| {
         browser.text(&format!(
             "const card = [...document.querySelectorAll('#pool-list > li')]
@@ -105,18 +118,9 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
     standby.run("SELECT pg_wal_replay_resume()");
     has("standby", &["✓ takes sessions"]);
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    browser.open(&format!("http://{}/", without.address));
-    until("the page without a pool is drawn", || {
-        let words = browser.text("return document.getElementById('news').textContent");
-        (!words.is_empty()).then_some(())
-    });
-    assert_eq!(
-        browser.run("return document.getElementById('pool').hidden"),
-        true
-    );
 }
 
-fn set_private(path: &std::path::Path) {
+fn set_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
