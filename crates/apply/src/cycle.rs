@@ -230,7 +230,6 @@ impl Cycles {
         Some(running.share(tables))
     }
 
-    /// The cycle is committed.
     pub fn committed(&mut self, now: Instant) {
         if let Some(running) = self.running.take() {
             self.number = running.number;

@@ -130,7 +130,6 @@ impl fmt::Display for Conflict {
 }
 
 impl ApplyError {
-    /// The error of a commit.
     pub fn at_commit(error: ClientError) -> Self {
         let table = error.refusal().and_then(|report| report.table.clone());
         match table {

@@ -5,7 +5,6 @@
 
 use lockstep_intake::fault::IntakeFault;
 
-/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A writer that has run ahead commits without waiting for its turn.

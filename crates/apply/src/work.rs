@@ -123,7 +123,6 @@ pub enum Todo {
     WaitFor(u64),
     /// All changes are made: wait for the turn, and ask likewise.
     WaitAhead,
-    /// Wait for the turn.
     WaitTurn,
     /// Make changes, in the open transaction or a new one.
     Apply(Which),

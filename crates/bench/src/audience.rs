@@ -19,7 +19,6 @@ pub trait Audience {
     fn tick(&mut self, tick: &Tick);
     /// The run is over; only its result follows.
     fn finish(&mut self);
-    /// One line of the result.
     fn result(&mut self, line: &str);
 }
 

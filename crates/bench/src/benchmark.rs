@@ -22,7 +22,6 @@ pub struct Turn<C, V> {
     pub round: u32,
 }
 
-/// A turn of a benchmark.
 pub type TurnOf<B> = Turn<<B as Benchmark>::Case, <B as Benchmark>::Variant>;
 
 /// The order in which a benchmark takes its turns.

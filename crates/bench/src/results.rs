@@ -185,7 +185,6 @@ impl<F: Figures> Results<F> {
         self.series.extend(series);
     }
 
-    /// Rows of a case and variant.
     pub fn rows_of(&self, case: &str, variant: &str) -> impl Iterator<Item = &ResultRow<F>> {
         let rows = self.rows.iter();
         rows.filter(move |row| row.case == case && row.variant == variant)

@@ -44,7 +44,6 @@ impl<'r, F: Figures> Group<'r, F> {
         self.results
     }
 
-    /// The first of its rows.
     pub fn first(&self) -> &ResultRow<F> {
         self.first
     }

@@ -108,7 +108,6 @@ impl Size {
     }
 }
 
-/// One trial.
 #[derive(Debug, Clone)]
 pub struct TrialSpec {
     pub variant: Variant,
@@ -284,7 +283,6 @@ impl TrialFigures {
         }
     }
 
-    /// The trial in one line.
     pub fn line(&self) -> String {
         format!(
             "lag p50 {}, p99 {}, at end {} ({}), primary {} tps, reads {}/s",

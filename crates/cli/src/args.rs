@@ -16,7 +16,6 @@ use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 use crate::wal::WalCommand;
 
-/// This program.
 pub const PROGRAM: Program = Program {
     name: NAME,
     definition: Cli::command,

@@ -56,7 +56,6 @@ pub struct Identity {
     pub timeline: Timeline,
     /// Where the server's WAL ends on disk.
     pub end: Lsn,
-    /// The database of this connection.
     pub database: Option<String>,
 }
 

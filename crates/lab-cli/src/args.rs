@@ -13,7 +13,6 @@ use crate::name::NAME;
 use crate::tpcc::TpccCommand;
 use crate::wal::WalCommand;
 
-/// This program.
 pub const PROGRAM: Program = Program {
     name: NAME,
     definition: Cli::command,

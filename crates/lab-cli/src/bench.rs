@@ -17,7 +17,6 @@ use crate::exit::SIGNAL_BASE;
 use crate::name::complain;
 use crate::terminal::Terminal;
 
-/// Runs one benchmark.
 pub fn run(benchmark: &Bench) -> Result<()> {
     match benchmark {
         Bench::Measure(command) => {
@@ -33,13 +32,11 @@ pub fn run(benchmark: &Bench) -> Result<()> {
     }
 }
 
-/// Runs the demo.
 pub fn run_demo(args: &DemoArgs) -> Result<()> {
     leave_libpq_variables()?;
     Ok(demo::run(args, &host()?, &mut Terminal::new(args.output))?)
 }
 
-/// Runs the demo of a pool.
 pub fn run_demo_pool(args: &PoolDemoArgs) -> Result<()> {
     leave_libpq_variables()?;
     Ok(demo_pool::run(

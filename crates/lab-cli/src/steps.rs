@@ -23,7 +23,6 @@ impl Steps {
         }
     }
 
-    /// A step begins.
     pub fn begin(&mut self, name: &str) {
         self.current = name.to_owned();
     }

@@ -103,7 +103,6 @@ pub struct CheckArgs {
     pub connection: Connection,
 }
 
-/// Runs the command.
 pub fn run(command: &TpccCommand) -> Result<()> {
     match command {
         TpccCommand::Load(args) => load(args),

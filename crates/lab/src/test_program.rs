@@ -17,7 +17,6 @@ const DEFAULTS: [&str; 5] = [
     "COLUMNS",
 ];
 
-/// A program, and where it is.
 #[derive(Debug, Clone, Copy)]
 pub struct TestProgram {
     pub name: &'static str,

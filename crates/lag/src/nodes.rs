@@ -108,7 +108,6 @@ impl Cluster {
     }
 }
 
-/// The file of `--nodes`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NodesFile {
@@ -586,7 +585,6 @@ fn nodes(listed: &[Listed]) -> Result<Vec<Node>, NodesError> {
     Ok(nodes)
 }
 
-/// Reads a nodes file.
 fn read(path: &Path) -> Result<NodesFile, NodesError> {
     let wrong =
         |words: String| NodesError::Unusable(format!("--nodes {}: {words}", path.display()));

@@ -15,7 +15,6 @@ pub struct ParallelReplay {
     pub parallel: String,
     /// Replay helpers that are there.
     pub helpers: u64,
-    /// Records replayed.
     pub records: u64,
     /// Records that helpers might execute before their turn.
     pub dispatched: u64,

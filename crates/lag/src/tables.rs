@@ -58,7 +58,6 @@ pub struct Tables {
     pub unindexed: BTreeMap<String, f64>,
     /// All tables of a database with publications or subscriptions; None if there are more than are read.
     pub there: Option<BTreeSet<String>>,
-    /// Tables that are unlogged.
     pub unlogged: BTreeSet<String>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use lockstep_lab::progress::Micros;
 use lockstep_wire::Lsn;
 
-/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
     /// The client is connected and does not stream: it has not begun yet, or its stream has

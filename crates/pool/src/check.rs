@@ -52,7 +52,6 @@ pub enum PoolDoor {
     Writes,
 }
 
-/// An answer to a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckAnswer {
     /// 200, 503, or 404 for a node that HAProxy sends no new session, and that keeps those it has.

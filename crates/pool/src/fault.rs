@@ -3,7 +3,6 @@
 //! Each removes one line that a guarantee hangs on, so that a test can show that the simulation would find
 //! it. An agent that runs has none: only tests make a value of this type.
 
-/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A question counts from when it was answered, and not from when it was asked.

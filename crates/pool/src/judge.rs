@@ -78,7 +78,6 @@ pub enum Supply {
     NotStreaming,
 }
 
-/// What a node has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAnswer {
     pub system: SystemId,

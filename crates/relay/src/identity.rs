@@ -24,7 +24,6 @@ use crate::slots;
 /// The identity's file.
 const FILE: &str = "identity.json";
 
-/// Digits of an identity.
 const DIGITS: usize = 12;
 
 /// Digits of a hash that stand for the end of a name that is too long.

@@ -17,7 +17,6 @@ use lockstep_lag::views::{Conflicts, Extension, Slot, WalFolder};
 /// Time of the state, in milliseconds since 1970.
 pub const AT_MS: i64 = 1_800_000_000_000;
 
-/// The state.
 pub fn state() -> MonitorState {
     MonitorState {
         cluster: None,

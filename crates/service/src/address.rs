@@ -7,7 +7,6 @@ use std::path::PathBuf;
 /// Longest path of a Unix socket that the kernel accepts, in bytes without the final zero.
 const LONGEST_SOCKET: usize = 107;
 
-/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// A name or a numeric address, IPv6 without brackets.
@@ -51,7 +50,6 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     Tcp(HostPort),

@@ -39,7 +39,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,

@@ -51,7 +51,6 @@ struct State {
 #[derive(Clone, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
-/// One of its files.
 #[derive(Debug)]
 pub struct DiskFile {
     disk: Disk,
@@ -199,7 +198,6 @@ impl Disk {
         names
     }
 
-    /// Bytes of all segments.
     pub fn segment_bytes(&self) -> usize {
         let names = self.segments();
         names.iter().map(|name| self.length(name)).sum()

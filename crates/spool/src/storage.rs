@@ -14,7 +14,6 @@ use nix::sys::statvfs::statvfs;
 
 /// A folder of files.
 pub trait Storage: Send + Sync + 'static {
-    /// One of its files.
     type File: SpoolFile;
 
     /// Names of the files, in any order.

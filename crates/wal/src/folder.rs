@@ -133,12 +133,10 @@ impl Run {
         })
     }
 
-    /// A reader of this run.
     pub fn reader(&self) -> Reader<RunPages> {
         Reader::new(self.pages(), self.identity, self.start)
     }
 
-    /// The pages of this run.
     pub fn pages(&self) -> RunPages {
         RunPages {
             run: self.clone(),

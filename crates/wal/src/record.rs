@@ -204,7 +204,6 @@ impl<'a> Record<'a> {
         self.header.info & 0xF0
     }
 
-    /// Bytes of all images.
     pub fn image_bytes(&self) -> u32 {
         let images = self.blocks.iter().filter_map(|block| block.image);
         images.map(|image| u32::from(image.length)).sum()

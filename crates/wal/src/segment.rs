@@ -168,7 +168,6 @@ impl PageHeader {
         self.info & IS_OVERWRITTEN != 0
     }
 
-    /// All flags are known.
     pub fn has_known_flags(&self) -> bool {
         self.info & !ALL_FLAGS == 0
     }

@@ -14,13 +14,11 @@ use serde_json::{Value, json};
 
 use crate::settings::Settings;
 
-/// The file.
 pub const FILE: &str = "replica.json";
 
 /// Whose stream it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The replica.
     pub replica: String,
     /// The source's system identifier. None if it is not known.
     pub system: Option<String>,

@@ -157,7 +157,6 @@ impl Named for Way {
     }
 }
 
-/// One copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CopyFigures {
     pub rows: u64,

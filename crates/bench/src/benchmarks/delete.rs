@@ -83,7 +83,6 @@ impl DeleteCase {
     }
 }
 
-/// Who deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteVariant {
     /// A subscription, from the time when it is enabled.

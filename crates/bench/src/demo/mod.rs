@@ -173,7 +173,6 @@ pub struct Findings {
     pub kept: Vec<String>,
 }
 
-/// One phase.
 #[derive(Debug, Serialize)]
 pub struct PhaseFigures {
     pub variant: &'static str,
@@ -181,7 +180,6 @@ pub struct PhaseFigures {
     pub trial: TrialFigures,
 }
 
-/// Runs the demo.
 pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<()> {
     // An unusable path is refused now rather than after minutes of work.
     check_report_path(&args.report)?;

@@ -70,7 +70,6 @@ fn settings() -> Settings {
     settings
 }
 
-/// Runs the demo.
 pub fn run(args: &PoolDemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<()> {
     // An unusable path is refused now rather than after minutes of work.
     check_report_path(&args.report)?;

@@ -46,7 +46,6 @@ pub struct Stage<'a> {
     pub names: Vec<(u16, String)>,
 }
 
-/// One act.
 #[derive(Debug, Clone)]
 pub struct Act {
     pub title: String,
@@ -92,7 +91,6 @@ pub fn sum(reads: &[Read], failed: usize, ledger: &Ledger) -> Seen {
 }
 
 impl Stage<'_> {
-    /// Plays all acts.
     pub fn play(&mut self, audience: &mut dyn Audience) -> Result<Vec<Act>> {
         for (number, server) in self.nodes.servers.iter().enumerate() {
             let name = if number == 0 {

@@ -19,7 +19,6 @@ pub enum ConsumerError {
     /// The stream of a sink.
     #[error("the stream of slot \"{slot}\" from {whom} failed: {reason}")]
     Stream {
-        /// The slot.
         slot: String,
         /// The server that sent the stream.
         whom: Endpoint,

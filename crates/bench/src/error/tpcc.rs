@@ -39,7 +39,6 @@ pub enum TpccError {
     /// A program said something that we do not understand.
     #[error("{program} answered unexpectedly: {answer}")]
     Answer {
-        /// The program.
         program: &'static str,
         /// What it said.
         answer: String,

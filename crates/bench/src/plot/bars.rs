@@ -12,7 +12,6 @@ const BOTTOM: f64 = 86.0;
 /// Share of a group's width that its bars fill.
 const FILLED: f64 = 0.7;
 
-/// One series of bars.
 #[derive(Debug, Clone)]
 pub struct Series {
     /// Name in the legend.

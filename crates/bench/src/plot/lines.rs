@@ -21,7 +21,6 @@ pub enum Axis {
     Count,
 }
 
-/// One line.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// The line's name in the legend; lines of one name share an entry.

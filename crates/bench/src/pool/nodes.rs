@@ -188,7 +188,6 @@ impl Nodes {
         names.try_for_each(|name| self.start_agent(lab, product, rules, name))
     }
 
-    /// Starts the agent of a node.
     pub fn start_agent(
         &mut self,
         lab: &Lab,

@@ -21,7 +21,6 @@ pub enum TroubleKind {
     Paused,
     /// Nothing of the primary reaches it, or its agent.
     CutOff,
-    /// A restart.
     Restarted,
 }
 

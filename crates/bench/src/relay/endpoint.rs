@@ -24,7 +24,6 @@ impl Endpoint {
             .map_err(|source| self.failed(source))
     }
 
-    /// Drops a slot.
     pub fn drop_slot(&self, slot: &str) -> Result<()> {
         self.connect()?
             .drop_slot(slot)

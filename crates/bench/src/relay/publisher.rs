@@ -12,7 +12,6 @@ use lockstep_wire::Lsn;
 use super::{ConsumerError, Endpoint};
 use crate::Result;
 
-/// The publication.
 pub const PUBLICATION: &str = "everything";
 
 /// Slots and walsenders beside those of subscribers: a relay's own, initial copies.

@@ -45,7 +45,6 @@ pub struct Spent {
     pub primary_cpu_s: f64,
     /// Cost of the primary's walsenders alone.
     pub walsenders: Cost,
-    /// CPU of the relay.
     pub relay_cpu_s: Option<f64>,
 }
 

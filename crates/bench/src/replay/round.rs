@@ -56,7 +56,6 @@ pub enum Until {
     Over(Duration),
 }
 
-/// The standby of a round.
 #[derive(Debug, Clone)]
 pub struct StandbySpec<'a> {
     pub recording: &'a Recording,
@@ -68,7 +67,6 @@ pub struct StandbySpec<'a> {
     pub settings: Settings,
 }
 
-/// One round.
 #[derive(Debug, Clone)]
 pub struct RoundSpec<'a> {
     pub standby: StandbySpec<'a>,

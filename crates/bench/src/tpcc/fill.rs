@@ -52,7 +52,6 @@ fn address() -> String {
     )
 }
 
-/// All items.
 pub(super) fn items() -> String {
     format!(
         "INSERT INTO tpcc.item

@@ -24,7 +24,6 @@ impl NuRand {
         c: 611,
     };
 
-    /// Items.
     pub const ITEM: Self = Self {
         a: 8191,
         low: 1,

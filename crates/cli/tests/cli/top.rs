@@ -18,7 +18,6 @@ use serde_json::Value;
 /// What `timeout` returns if it ended the command.
 const TIMED_OUT: i32 = 124;
 
-/// What top has said.
 #[derive(Debug)]
 struct Said {
     code: i32,

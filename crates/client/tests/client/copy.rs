@@ -8,7 +8,6 @@ use lockstep_lab::server::Server;
 
 use crate::{assert_line, primary, sql, value};
 
-/// The messages of a copy.
 fn messages(copy: &mut CopyOut) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     while let Some(data) = copy.next().unwrap() {

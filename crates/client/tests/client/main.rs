@@ -51,7 +51,6 @@ fn value(upstream: &mut Connection, sql: &str) -> String {
     upstream.query(sql).unwrap()[0][0].clone().unwrap()
 }
 
-/// One line with these words.
 fn assert_line(error: &impl std::fmt::Display, words: &[&str]) {
     let line = error.to_string();
     assert!(!line.contains('\n'), "{line}");

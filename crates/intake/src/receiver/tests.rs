@@ -101,7 +101,6 @@ impl Scene {
     }
 }
 
-/// What readers have applied.
 fn applied(lsn: u64, awaited: bool) -> AppliedByReaders {
     AppliedByReaders {
         lsn: lsn.into(),

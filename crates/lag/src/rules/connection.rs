@@ -16,7 +16,6 @@ use crate::window::NodeWindow;
 /// Share of the late samples without a connection from which that is why the replica was late.
 const MOSTLY: f64 = 0.5;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ConnectionLost,
     title: "the replica was not connected to {upstream}",

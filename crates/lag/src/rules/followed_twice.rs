@@ -8,7 +8,6 @@ use super::{Cause, Evidence, Rule, Severity, View, identifier};
 use crate::link::Link;
 use crate::tables::{Followed, Tables};
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::TableFollowedTwice,
     title: "{tables}: {other} and this subscription both apply its changes",

@@ -10,7 +10,6 @@ use super::{Cause, Evidence, Rule, View};
 use crate::link::Link;
 use crate::tables::{Followed, Tables};
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::PartitionRootDiffers,
     title: "{followed} is followed, and is published as {published}",

@@ -10,7 +10,6 @@ use crate::link::Link;
 use crate::tables::Tables;
 use crate::window::NodeWindow;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::TableRenamed,
     title: "tables were renamed at one end, or dropped on the publisher and made anew: {renamed}",

@@ -10,7 +10,6 @@ use crate::link::Link;
 use crate::point::LinkKind;
 use crate::window::NodeWindow;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::NoWayToPrimary,
     title: "{ring}",

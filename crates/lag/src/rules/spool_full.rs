@@ -7,7 +7,6 @@ use super::replica::{mostly, of, with_backlog};
 use super::{Cause, Evidence, ReplicaFound, Rule, Severity, View};
 use crate::replica::{Doing, Replica};
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ReplicaSpoolFull,
     title: "the replica's spool is full: it takes nothing more from the source",

@@ -11,7 +11,6 @@ use crate::point::Stage;
 /// The part of the lag that the stages before the standby's disk must hold.
 const MOSTLY: f64 = 0.5;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::UpstreamNotAsked,
     title: "it gets its WAL from {upstream}, which was not asked",

@@ -7,7 +7,6 @@ use super::standing::kept;
 use super::{Cause, Evidence, Rule, View};
 use crate::link::SilentReader;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::ConfirmsNothing,
     title: "the consumer of slot {slot} confirms nothing",

@@ -15,7 +15,6 @@ const PLUGIN: &str = "pgoutput";
 /// Most bytes of a slot's name that the name of another one begins with.
 const MOST_NAME: usize = 50;
 
-/// The rule.
 pub(super) const RULE: Rule = Rule {
     cause: Cause::SlotUnsuitable,
     title: "slot {slot} cannot serve the subscription: {why}",
@@ -36,7 +35,6 @@ pub(super) const RULE: Rule = Rule {
 
 /// What is wrong with the slot of a link's subscription.
 enum Why {
-    /// The plugin.
     Plugin(String),
     Physical,
     /// The databases of the slot and of the connection.

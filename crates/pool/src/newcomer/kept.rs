@@ -268,7 +268,6 @@ fn end_strays(file: &File) -> io::Result<()> {
     }
 }
 
-/// What is in a folder.
 pub fn look(data: &Path) -> Result<Folder, NewcomerError> {
     let mut entries = match fs::read_dir(data) {
         Ok(entries) => entries,

@@ -10,7 +10,6 @@ pub const SLOT_PREFIX: &str = "lockstep_";
 /// Most groups: each holds a slot and a connection of the primary.
 pub const MOST_GROUPS: usize = 64;
 
-/// Most publications of a group.
 pub const MOST_PUBLICATIONS: usize = 256;
 
 /// Most slots in `applied_by` of a group.

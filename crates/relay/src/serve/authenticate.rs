@@ -53,7 +53,6 @@ pub(super) struct Begun {
     pub settings: BTreeMap<String, String>,
 }
 
-/// One login.
 struct Login {
     client: FrameReader<Reader>,
     client_writer: Writer,

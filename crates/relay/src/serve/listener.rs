@@ -117,7 +117,6 @@ pub struct Service<O: SlotCommands, C: ConsoleService> {
     pub console: Arc<C>,
     /// What a session that begins has to keep to.
     pub terms: watch::Receiver<Arc<Terms>>,
-    /// Where the primary is.
     pub primary: Box<dyn Primary>,
     /// Most sessions, and the times that they may take.
     pub limits: Limits,

@@ -14,7 +14,6 @@ const OF_THE_CONSOLE: usize = 4;
 /// One of so many places is kept for sessions that replicate.
 const REPLICATION: usize = 4;
 
-/// All places.
 pub(super) struct Places {
     all: Arc<Semaphore>,
     /// Places for sessions that do not replicate.

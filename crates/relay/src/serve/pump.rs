@@ -44,7 +44,6 @@ pub(super) enum Event {
     Query(Vec<u8>),
     /// A message that concerns replication slots, in any session and at any time; likewise held.
     Statement(Vec<u8>),
-    /// The client has gone.
     ClientGone,
     /// The primary has gone; what it sent is with the client.
     PrimaryGone,

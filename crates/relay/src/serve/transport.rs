@@ -202,7 +202,6 @@ pub(crate) fn after(left: BytesMut, reader: Reader) -> Reader {
     }
 }
 
-/// One report as a message.
 pub(crate) fn message(report: Report) -> Vec<u8> {
     let mut bytes = Vec::new();
     Backend::ErrorResponse(report).encode(&mut bytes);

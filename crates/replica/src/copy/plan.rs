@@ -20,7 +20,6 @@ const PART_TOGETHER: u64 = 8;
 /// Tables from this size on may be split.
 const SPLIT_FROM: u64 = 16 * 1024 * 1024;
 
-/// Smallest range.
 const SMALLEST_RANGE: u64 = 8 * 1024 * 1024;
 
 /// A range is such a part of what each session still has to load of the table, so that none waits

@@ -34,7 +34,6 @@ pub struct Wish {
     pub without_spool: bool,
 }
 
-/// What the source says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceSays {
     /// Everything that it has committed so far lies before this position.

@@ -92,7 +92,6 @@ enum There {
     Another,
 }
 
-/// What the target has.
 #[derive(Debug, Default)]
 struct Target {
     role: String,

@@ -202,7 +202,6 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     Ok(())
 }
 
-/// All tables of the source.
 pub fn tables(source: &mut Connection) -> Result<Vec<Table>, ClientError> {
     let rows = source.query(&with_namespaces(TABLES))?;
     rows.iter().map(|row| table(row)).collect()
@@ -230,7 +229,6 @@ pub fn tablespaces_in_use(source: &mut Connection) -> Result<BTreeSet<String>, C
     texts(source, TABLESPACES)
 }
 
-/// Tablespaces that the target has.
 pub fn tablespaces(target: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
     texts(target, "SELECT spcname FROM pg_tablespace")
 }

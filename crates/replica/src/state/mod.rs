@@ -144,7 +144,6 @@ as_text!(
     (Phase::Promoted, "promoted"),
 );
 
-/// A replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     pub name: String,
@@ -311,7 +310,6 @@ impl ReplicaState {
         Ok(!is_there)
     }
 
-    /// Adds a replica.
     pub fn add(&mut self, replica: &Replica) -> Result<()> {
         let sql = format!(
             "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \

@@ -110,7 +110,6 @@ impl ReplicaState {
         self.set("promote_left = false", name)
     }
 
-    /// Ends a promotion.
     pub fn end_promotion(&mut self, name: &str) -> Result<()> {
         self.set(
             "phase = 'promoted', promoted_at = coalesce(promoted_at, clock_timestamp())",

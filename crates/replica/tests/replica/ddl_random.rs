@@ -49,7 +49,6 @@ fn is_moment(source: &mut Connection, table: &str, column: &str) -> bool {
     !texts(source, &sql).is_empty()
 }
 
-/// A random command.
 fn command(rng: &mut Rng, source: &mut Connection) -> String {
     let ((table, column), n) = (table(rng, source), rng.u32(0..1_000_000));
     let schema = rng.choice(["public", "s", "r"]).unwrap();

@@ -188,7 +188,6 @@ fn change_schema(rng: &mut Rng, source: &mut Connection, publication: &str, seri
 /// Fills a table before it is attached, on the source only.
 const FILL: &str = "INSERT INTO";
 
-/// The change without its rows.
 fn without_rows(change: &str) -> String {
     let parts = change.split("; ").filter(|part| !part.starts_with(FILL));
     parts.collect::<Vec<_>>().join("; ")

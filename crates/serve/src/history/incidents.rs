@@ -15,7 +15,6 @@ const GOES_ON_MS: i64 = 60_000;
 /// Most incidents in memory; the oldest is forgotten first.
 pub const MOST_INCIDENTS: usize = 500;
 
-/// Most causes of one incident.
 const MOST_CAUSES: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@ use lockstep_lab::server::Server;
 
 use crate::Result;
 
-/// The schema of the tables.
 pub const SCHEMA: &str = "lockstep_invariants";
 
 /// Rows of each table at the start.

@@ -65,7 +65,6 @@ impl fmt::Display for Relation {
     }
 }
 
-/// One fork of one relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelationFork {
     pub relation: Relation,

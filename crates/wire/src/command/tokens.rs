@@ -36,7 +36,6 @@ pub(super) enum Token {
     Keyword(&'static str),
     /// A name, in lower case unless it was quoted, and cut.
     Name(String),
-    /// A string.
     Text(String),
     Number(u32),
     Position(Lsn),

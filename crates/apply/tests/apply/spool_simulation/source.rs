@@ -24,7 +24,6 @@ use super::counts::Counts;
 /// What the replica's slot is for. No messages outside of transactions: a replica asks for none.
 pub const WISH: Wish = Wish::High;
 
-/// The slot.
 pub const SLOT: &str = "high";
 
 /// The source, and what else the two ends of its stream share with the world.
@@ -185,7 +184,6 @@ fn lost() -> ClientError {
 /// What a spool's host reaches here.
 pub struct Reached(pub SharedSource);
 
-/// One of its connections.
 pub struct Connection {
     source: SharedSource,
     number: u64,

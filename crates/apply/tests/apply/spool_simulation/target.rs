@@ -229,7 +229,6 @@ impl Target {
         self.flushed = self.committed;
     }
 
-    /// The target has all that is for it.
     pub fn has_all(&self) -> bool {
         u64::from(self.committed) == self.source.borrow().primary.end
     }

@@ -534,7 +534,6 @@ impl World {
     }
 }
 
-/// A process begins.
 fn begin(source: &SharedSource, fault: Option<Fault>) -> Result<Process, ApplyError> {
     let (disk, config) = {
         let source = source.borrow();

@@ -462,7 +462,6 @@ fn unseen(fault: &Fault) -> Option<Question> {
     Some(of(fact, kind, Which::Primary, sql))
 }
 
-/// One answer.
 struct Answer {
     at: Instant,
     took: Duration,

@@ -22,7 +22,6 @@ use lockstep_wire::startup::Startup;
 /// How long each of the parts goes on, unless `LOCKSTEP_FUZZ_SECONDS` says so for all of them.
 const TIME: Duration = Duration::from_secs(1);
 
-/// The parts.
 const PARTS: u32 = 4;
 
 /// Rounds of each part at least, however slow the machine is.

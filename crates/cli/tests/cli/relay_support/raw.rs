@@ -147,7 +147,6 @@ fn key((tag, body): &Message) -> Option<Key> {
     }
 }
 
-/// The error that a message is.
 pub fn error((tag, body): Message) -> Option<Report> {
     match Backend::parse(Frame { tag, body: &body }) {
         Ok(Backend::ErrorResponse(report)) => Some(report),

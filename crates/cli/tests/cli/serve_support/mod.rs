@@ -23,7 +23,6 @@ pub struct Serve {
     said: Arc<Mutex<Vec<String>>>,
 }
 
-/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

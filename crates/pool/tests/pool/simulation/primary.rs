@@ -5,7 +5,6 @@ use std::sync::Arc;
 use lockstep_client::Switch;
 use lockstep_wire::Timeline;
 
-/// A flush of the primary.
 #[derive(Debug, Clone, Copy)]
 struct Flush {
     at_ms: u64,

@@ -7,7 +7,6 @@ use lockstep_wire::logical::frames::{put_frame, scan};
 use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 use lockstep_wire::stream::Timestamp;
 
-/// One unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// Key of the unit, also of one that only knows its end.
