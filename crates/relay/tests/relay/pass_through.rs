@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, chown};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use crate::serve_lab::{
@@ -10,6 +10,7 @@ use crate::serve_lab::{
 };
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_relay::serve::{Tls, TlsToPrimary, Verify};
 use lockstep_service::tls::TlsFiles;
@@ -96,6 +97,13 @@ fn both_kinds_of_passwords_pass() {
     }
 }
 
+/// Does what Ctrl-C does.
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
 #[test]
 fn a_cancel_request_reaches_the_primary() {
     let lab = Lab::for_tests().unwrap();
@@ -111,20 +119,12 @@ fn a_cancel_request_reaches_the_primary() {
     let mut line = String::new();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
-    while server
-        .query_text("SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%sleep(600)' AND pid <> pg_backend_pid()")
-        .unwrap()
-        .is_none()
-    {}
-    // What Ctrl-C does in psql.
-    let pid = child.id().to_string();
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let active = "SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%sleep(600)' \
+        AND pid <> pg_backend_pid()";
+    while server.query_text(active).unwrap().is_none() {
+        pause();
+    }
+    interrupt(&child);
     let mut said = String::new();
     child
         .stderr
@@ -209,19 +209,11 @@ fn slots_of_the_primary_and_of_the_relay_are_streamed() {
         assert!(stdout.read_line(&mut lines).unwrap() > 0);
     }
     assert_eq!(lines, "one\ntwo\nthree\n");
-    while server
-        .query_text("SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'walsender'")
-        .unwrap()
-        .is_some()
-    {}
-    let pid = child.id().to_string();
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let walsenders = "SELECT pid::text FROM pg_stat_activity WHERE backend_type = 'walsender'";
+    while server.query_text(walsenders).unwrap().is_some() {
+        pause();
+    }
+    interrupt(&child);
     assert!(child.wait().unwrap().success());
 }
 
