@@ -129,9 +129,9 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
     use clap::ValueEnum;
+    use lockstep_lab::assert_has;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -368,8 +368,8 @@ fn as_json(costs: Costs, plan: Option<&Plan>, history: Option<&History>) -> Valu
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
+    use lockstep_lab::assert_has;
 
     #[test]
     fn the_odd_row_is_named_with_what_the_formula_gives() {

@@ -249,8 +249,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_lab::assert_has;
     use lockstep_client::Conninfo;
+    use lockstep_lab::assert_has;
     use lockstep_lag::Role;
 
     #[test]

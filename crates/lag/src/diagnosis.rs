@@ -325,7 +325,9 @@ fn no_upstream(replica: &str) -> String {
 /// Whether a link goes to this node, or to this subscription of it.
 fn is_linked(view: &View<'_>, node: &NodeWindow, subscription: Option<&str>) -> bool {
     view.links.iter().any(|link| {
-        let is_its = link.replica.is_some_and(|replica| replica.name == node.name);
+        let is_its = link
+            .replica
+            .is_some_and(|replica| replica.name == node.name);
         is_its && link.subscription.as_deref() == subscription
     })
 }
@@ -380,9 +382,9 @@ fn unseen(link: &Link<'_>) -> String {
         );
     }
     match link.replies_freely() {
-        true => format!(
-            "{name} has not replied in this window: {upstream} does not show how far it is"
-        ),
+        true => {
+            format!("{name} has not replied in this window: {upstream} does not show how far it is")
+        }
         false => format!("{upstream} does not show how far {name} is"),
     }
 }

@@ -168,8 +168,8 @@ pub fn check(members: &[Member]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
+    use lockstep_lab::assert_has;
 
     fn member(name: &str, conninfo: &str, agent: Option<&str>) -> Result<Member, String> {
         let place = AgentPlace {

@@ -339,9 +339,7 @@ impl<'t> SingleCall<'t> {
         if select != "select" || rest.iter().any(|(token, _)| *token == Token::Symbol(';')) {
             return None;
         }
-        let is_function = |(token, _): &Spanned| {
-            matches!(token, Token::Word(word) if [DROP, ADVANCE].contains(&word.as_str()))
-        };
+        let is_function = |(token, _): &Spanned| matches!(token, Token::Word(word) if [DROP, ADVANCE].contains(&word.as_str()));
         let (before, call) = rest.split_at_checked(rest.iter().position(is_function)?)?;
         let [
             (Token::Word(function), _),

@@ -356,7 +356,10 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(variant: &str, rows_per_s: f64, cpu_s: f64) -> ResultRow<ApplyFigures> {
-        ResultRow::for_tests("tpcb", variant, ApplyFigures {
+        ResultRow::for_tests(
+            "tpcb",
+            variant,
+            ApplyFigures {
                 rows: 1,
                 seconds: 1.0,
                 rows_per_s,
@@ -364,7 +367,8 @@ mod tests {
                 applier_cpu_s: None,
                 relay_cpu_s: None,
                 idle_s: None,
-            })
+            },
+        )
     }
 
     #[test]
@@ -373,14 +377,17 @@ mod tests {
         // Twice the rows, for as much CPU as stock needs for half of them.
         let mut ours = row("lockstep", 390.0, 2.0);
         ours.figures.rows = 2;
-        let results = Results::for_tests(ApplyArgs::NAME, vec![
+        let results = Results::for_tests(
+            ApplyArgs::NAME,
+            vec![
                 row("stock", 100.0, 2.0),
                 row("stock-again", 98.0, 2.0),
                 ours,
                 row("lockstep-1", 375.0, 1.0),
                 row("lockstep-4", 450.0, 1.0),
                 row("limit", 500.0, 1.0),
-            ]);
+            ],
+        );
         assert_eq!(
             args.remarks(&results),
             [

@@ -308,24 +308,31 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(case: &str, variant: &str, p50: f64, p99: f64) -> ResultRow<CommitFigures> {
-        ResultRow::for_tests(case, variant, CommitFigures {
+        ResultRow::for_tests(
+            case,
+            variant,
+            CommitFigures {
                 seconds: 1.0,
                 commits: 1,
                 commit_p50_ms: p50,
                 commit_p99_ms: p99,
-            })
+            },
+        )
     }
 
     #[test]
     fn times_are_held_against_what_is_expected() {
-        let results = Results::for_tests(CommitArgs::NAME, vec![
+        let results = Results::for_tests(
+            CommitArgs::NAME,
+            vec![
                 row("logical-on", "stock", 400.0, 600.0),
                 row("logical-on", "stock-tuned", 2.0, 4.0),
                 row("logical-on", "lockstep", 2.5, 6.5),
                 row("logical-remote_apply", "lockstep", 2.0, 3.0),
                 row("logical-on-16", "stock-tuned", 20.0, 40.0),
                 row("logical-on-16", "lockstep", 10.0, 39.0),
-            ]);
+            ],
+        );
         let args: CommitArgs = parsed("");
         assert_eq!(
             args.remarks(&results),

@@ -281,13 +281,17 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(pg: u32, variant: &str, on_ms: f64, remote_apply_ms: f64) -> ResultRow<CommitFigures> {
-        ResultRow::for_tests(&format!("pg{pg} logical, in a row"), variant, CommitFigures {
+        ResultRow::for_tests(
+            &format!("pg{pg} logical, in a row"),
+            variant,
+            CommitFigures {
                 pg,
                 commits: 1,
                 remote_write_ms: 1.0,
                 on_ms,
                 remote_apply_ms,
-            })
+            },
+        )
     }
 
     fn args() -> CommitLevelsArgs {
@@ -296,7 +300,8 @@ mod tests {
 
     #[test]
     fn majors_are_kept_apart_and_held_against_what_is_expected() {
-        let mut results = Results::for_tests(CommitLevelsArgs::NAME, vec![row(17, "stock", 400.0, 5.0)]);
+        let mut results =
+            Results::for_tests(CommitLevelsArgs::NAME, vec![row(17, "stock", 400.0, 5.0)]);
         let rows = vec![row(15, "stock", 90.0, 5.0), row(15, "lockstep", 6.0, 5.5)];
         results.replace("pg15 logical, in a row", rows, vec![]);
         assert_eq!(results.rows.len(), 3);

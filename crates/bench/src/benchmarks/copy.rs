@@ -376,7 +376,10 @@ mod tests {
     use crate::results::ResultRow;
 
     fn row(case: &str, variant: &str, mb_per_s: f64, seconds: f64) -> ResultRow<CopyFigures> {
-        ResultRow::for_tests(case, variant, CopyFigures {
+        ResultRow::for_tests(
+            case,
+            variant,
+            CopyFigures {
                 rows: 1,
                 data_mb: 1.0,
                 mb_per_s,
@@ -384,19 +387,23 @@ mod tests {
                 source_cpu_s: 1.0,
                 target_cpu_s: 1.0,
                 idle_s: None,
-            })
+            },
+        )
     }
 
     #[test]
     fn a_copy_is_held_against_the_slower_server_and_other_programs() {
         let args: CopyArgs = parsed("");
-        let results = Results::for_tests(CopyArgs::NAME, vec![
+        let results = Results::for_tests(
+            CopyArgs::NAME,
+            vec![
                 row("streams-1", "source-alone", 200.0, 1.0),
                 row("streams-1", "target-alone", 100.0, 1.0),
                 row("streams-1", "lockstep", 94.0, 1.0),
                 row("mixed", "lockstep", 1.0, 2.0),
                 row("mixed", "dump-restore", 1.0, 3.0),
-            ]);
+            ],
+        );
         let remarks = args.remarks(&results);
         assert_eq!(
             remarks,

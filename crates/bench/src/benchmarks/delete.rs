@@ -396,15 +396,24 @@ mod tests {
     #[test]
     fn speed_and_bytes_are_held_against_what_is_expected() {
         let args: DeleteArgs = parsed("");
-        let row = |variant: DeleteVariant, seconds, bytes_per_row| ResultRow::for_tests("random", variant.name(), DeleteFigures {
-                bytes_per_row,
-                ..args.figures(seconds, 1.0)
-            });
-        let results = Results::for_tests(DeleteArgs::NAME, vec![
+        let row = |variant: DeleteVariant, seconds, bytes_per_row| {
+            ResultRow::for_tests(
+                "random",
+                variant.name(),
+                DeleteFigures {
+                    bytes_per_row,
+                    ..args.figures(seconds, 1.0)
+                },
+            )
+        };
+        let results = Results::for_tests(
+            DeleteArgs::NAME,
+            vec![
                 row(DeleteVariant::Stock, 5.0, None),
                 row(DeleteVariant::Lockstep, 1.0, Some(9.25)),
                 row(DeleteVariant::Streamed, 2.0, None),
-            ]);
+            ],
+        );
         assert_eq!(
             args.remarks(&results),
             [

@@ -326,20 +326,29 @@ mod tests {
     #[test]
     fn replicas_are_held_against_the_link_and_against_one() {
         let args: ReplicasArgs = parsed("");
-        let row = |case: &str, variant: ReplicasVariant, mb_per_s| ResultRow::for_tests(case, variant.name(), ReplicasFigures {
-                replicas: 1,
-                data_mb: 1.0,
-                mb_per_s,
-                mb_per_s_each: mb_per_s,
-                seconds: 1.0,
-                source_cpu_s: 1.0,
-                target_cpu_s: 1.0,
-            });
-        let results = Results::for_tests(ReplicasArgs::NAME, vec![
+        let row = |case: &str, variant: ReplicasVariant, mb_per_s| {
+            ResultRow::for_tests(
+                case,
+                variant.name(),
+                ReplicasFigures {
+                    replicas: 1,
+                    data_mb: 1.0,
+                    mb_per_s,
+                    mb_per_s_each: mb_per_s,
+                    seconds: 1.0,
+                    source_cpu_s: 1.0,
+                    target_cpu_s: 1.0,
+                },
+            )
+        };
+        let results = Results::for_tests(
+            ReplicasArgs::NAME,
+            vec![
                 row("link-1", ReplicasVariant::Raw, 50.0),
                 row("link-1", ReplicasVariant::Lockstep, 42.0),
                 row("link-2", ReplicasVariant::Lockstep, 45.0),
-            ]);
+            ],
+        );
         assert_eq!(
             args.remarks(&results),
             [

@@ -338,8 +338,8 @@ COMMIT;
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
+    use lockstep_lab::assert_has;
 
     #[test]
     fn weights_are_hundredths() {

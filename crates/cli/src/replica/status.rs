@@ -305,7 +305,11 @@ impl Known {
         if self.replica.ddl {
             notes.push("it follows changes of the source's schema".to_owned());
         }
-        notes.extend(self.source().into_iter().flat_map(|it| self.source_notes(it)));
+        notes.extend(
+            self.source()
+                .into_iter()
+                .flat_map(|it| self.source_notes(it)),
+        );
         notes.extend(unmade_words(&self.unmade, &self.replica.name));
         notes.extend(missing_words(self.missing()));
         notes

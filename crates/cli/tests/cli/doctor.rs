@@ -3,8 +3,8 @@
 //! other faults are in `doctor_matrix.rs`.
 
 use crate::doctor_support::{SPACE_MB, brief, causes, doctor, examine, untroubled, wrong};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Settings};
 use serde_json::Value;

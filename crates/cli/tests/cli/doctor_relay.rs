@@ -3,9 +3,9 @@
 
 use crate::doctor_support::{brief, causes, doctor, untroubled};
 use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::Writer;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};

@@ -210,7 +210,10 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_has!(found["remedies"][0].as_str().unwrap(), "repair what the error names");
+    assert_has!(
+        found["remedies"][0].as_str().unwrap(),
+        "repair what the error names"
+    );
     on(&followed.target, "DELETE FROM b WHERE id = 2");
     status_is(&followed, "lag_bytes", 0);
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, monitor, untroubled};
 use crate::relay_support::{until, until_answer};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::Writer;
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
@@ -380,7 +380,10 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
     let (code, json) = without_first(&cascade, None);
     let said = json["unknown"].to_string();
     assert_eq!(code, 7, "{said} {}", brief(&json));
-    assert_has!(said, &format!("it streams from {place}, which is not named here"));
+    assert_has!(
+        said,
+        &format!("it streams from {place}, which is not named here")
+    );
     assert_eq!(causes(&json), [""; 0], "{}", brief(&json));
 
     let sql = "SELECT pid::text FROM pg_stat_replication";

@@ -205,7 +205,10 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     until_answer(&pair.standby, waits, "RecoveryConflictSnapshot");
     let json = pair.assert_first("recovery_conflict");
     let remedies = json["findings"][0]["remedies"].to_string();
-    assert_has!(remedies, "max_standby_archive_delay (now -1, which means for ever)");
+    assert_has!(
+        remedies,
+        "max_standby_archive_delay (now -1, which means for ever)"
+    );
     drop(reader);
     until_answer(
         &pair.standby,

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::doctor_support::{SPACE_MB, brief, doctor, monitor};
 use crate::relay_support::{until, until_answer};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Frozen, Stage};
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_lag::Role;

@@ -7,8 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use lockstep_lab::assert_has;
 use lockstep_lab::Role;
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, settings_of};

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_lab::assert_has;
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 use nix::sys::signal::{Signal, kill};

@@ -71,7 +71,10 @@ fn nodes_come_and_go_without_a_reload() {
     let mut remove = vec!["remove", "second", "--nodes", nodes];
     remove.extend(socket);
     let said = pool(&remove, 0);
-    assert_has!(text(&said), "SELECT pg_drop_replication_slot('second') on primary");
+    assert_has!(
+        text(&said),
+        "SELECT pg_drop_replication_slot('second') on primary"
+    );
     assert!(!fs::read_to_string(&file).unwrap().contains("second"));
     await_servers(proxy.reads, &[&first]);
     remove[1] = "primary";

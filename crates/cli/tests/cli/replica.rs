@@ -3,8 +3,8 @@
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server, Stop, settings_of};
@@ -611,7 +611,10 @@ fn status_knows_of_what_the_stream_has_not_told() {
 fn rows_that_are_missing_are_counted_and_logged() {
     let mut followed = Followed::new();
     on(&followed.target, "DELETE FROM a");
-    on(&followed.source, "UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2");
+    on(
+        &followed.source,
+        "UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2",
+    );
     let missing = |status: &Value| status["missing_rows"] == 2;
     let shown = followed.status_until(&[], missing);
     assert_eq!(shown["tables"][0]["missing_rows"], 2, "{shown}");

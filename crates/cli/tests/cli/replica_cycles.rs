@@ -2,15 +2,16 @@
 
 use std::process::Output;
 
-use lockstep_lab::assert_has;
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor};
-use crate::replica::{in_app, Halted, said, on, 
-    Running, conninfo, create_args, lockstep, output, server, sql, status, text, until, value,
+use crate::replica::{
+    Halted, Running, conninfo, create_args, in_app, lockstep, on, output, said, server, sql,
+    status, text, until, value,
 };
 use crate::replica_daemon::page;
 
@@ -128,7 +129,10 @@ fn a_forced_cycle_is_printed_and_listed_and_standing_still_between_cycles_is_no_
         "t",
         &mut process,
     );
-    on(&cycling.source, "INSERT INTO t SELECT generate_series(1, 7)");
+    on(
+        &cycling.source,
+        "INSERT INTO t SELECT generate_series(1, 7)",
+    );
     let (code, json) = cycling.doctor();
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(
@@ -300,7 +304,10 @@ fn what_a_frequency_needs_is_said() {
 fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
     let cycling = Cycling::new("1s");
     let mut process = cycling.begun("1MB");
-    on(&cycling.source, "INSERT INTO t SELECT generate_series(1, 100000)");
+    on(
+        &cycling.source,
+        "INSERT INTO t SELECT generate_series(1, 100000)",
+    );
     cycling.until(
         "SELECT coalesce(spool_full_by = 'transaction', false) FROM lockstep.replica",
         "t",
@@ -328,7 +335,11 @@ fn a_transaction_larger_than_the_spool_is_the_cause_that_all_name() {
         brief(&json)
     );
     let remedy = found["remedies"][0].as_str().unwrap();
-    assert_has!(remedy, "lockstep replica run r again with a --spool-limit", "now 1.0 MB");
+    assert_has!(
+        remedy,
+        "lockstep replica run r again with a --spool-limit",
+        "now 1.0 MB"
+    );
     let causes: Vec<_> = json["findings"].as_array().unwrap().iter().collect();
     assert!(
         causes.iter().all(|it| it["cause"] != "slow_consumer"),

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::Server;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::doctor_support::doctor;
-use crate::replica::{in_app, on, Running, conninfo, lockstep, output, server, sql, text};
+use crate::replica::{Running, conninfo, in_app, lockstep, on, output, server, sql, text};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(90);
@@ -66,10 +66,7 @@ impl Several {
     }
 
     fn create(&self, name: &str) {
-        let (from, to) = (
-            in_app(&self.source),
-            self.to(name),
-        );
+        let (from, to) = (in_app(&self.source), self.to(name));
         self.target
             .execute(&format!("CREATE DATABASE {name}"))
             .unwrap();
@@ -312,10 +309,7 @@ fn a_table_that_is_not_replicated_is_told_by_everything() {
     metric("0");
     let (well, _) = health(&several);
     assert!(well.starts_with("HTTP/1.1 200"), "{well}");
-    let (from, to) = (
-        in_app(&several.source),
-        several.to("one"),
-    );
+    let (from, to) = (in_app(&several.source), several.to("one"));
     let start = || output(&["start", "one", "--target", &to, "--wait", "90"]);
     assert_eq!(start().status.code(), Some(0));
 

@@ -6,8 +6,8 @@ use lockstep_lab::assert_has;
 use lockstep_lab::server::Stop;
 
 use crate::doctor_support::doctor;
-use crate::replica::{said, 
-    Running, create_args, in_app, lockstep, on, output, pair, sql, status, text, until, value,
+use crate::replica::{
+    Running, create_args, in_app, lockstep, on, output, pair, said, sql, status, text, until, value,
 };
 
 const PHASE: &str = "SELECT phase FROM lockstep.replica";
@@ -53,7 +53,10 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     );
     let done = output(&promote);
     assert!(done.status.success(), "{}", said(&done));
-    assert_has!(said(&done), "everything that the source had committed before");
+    assert_has!(
+        said(&done),
+        "everything that the source had committed before"
+    );
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
     let log = std::fs::read_to_string(lab.folder().join("log")).unwrap();
     assert_has!(log, "a promotion of the replica has begun");

@@ -8,7 +8,7 @@ use lockstep_lab::assert_has;
 
 use serde_json::Value;
 
-use crate::replica::{on, Followed, output, sql, text, value};
+use crate::replica::{Followed, on, output, sql, text, value};
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(120);

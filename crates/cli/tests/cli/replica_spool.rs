@@ -2,14 +2,16 @@
 
 use std::process::Child;
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, SlotState};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{Server, Stop};
 
 use crate::relay_limits::Small;
-use crate::replica::{in_app, on, Running, conninfo, create_args, lockstep, output, server, sql, text, value};
+use crate::replica::{
+    Running, conninfo, create_args, in_app, lockstep, on, output, server, sql, text, value,
+};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(120);

@@ -2,8 +2,8 @@
 
 use std::process::{Output, Stdio};
 
-use lockstep_lab::assert_has;
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
@@ -89,8 +89,11 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
         assert_has!(printed, "public.A b", ": 4 tables");
         assert!(!printed.contains("left_out"), "{printed}");
     }
-    on(&followed.target, "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
-             DELETE FROM \"A b\"; DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE b");
+    on(
+        &followed.target,
+        "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
+             DELETE FROM \"A b\"; DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE b",
+    );
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
@@ -119,7 +122,10 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
 #[test]
 fn what_is_not_sent_any_more_is_no_equality() {
     let mut followed = Followed::created("CREATE TABLE n (id int PRIMARY KEY)", &[], &[], "1");
-    on(&followed.source, "DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)");
+    on(
+        &followed.source,
+        "DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)",
+    );
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
@@ -188,13 +194,20 @@ fn what_could_not_be_compared_is_no_equality() {
     let found = truncated_meanwhile(&followed, "text");
     assert_eq!(found.status.code(), Some(5), "{found:?}");
     let printed = text(&found.stdout);
-    assert_has!(printed, "public.b: not compared, or only in part: it was rewritten, truncated");
+    assert_has!(
+        printed,
+        "public.b: not compared, or only in part: it was rewritten, truncated"
+    );
     assert!(!printed.contains("are equal"), "{printed}");
     let line = printed.lines().find(|line| line.starts_with("public.b "));
     let line: Vec<_> = line.unwrap().split_whitespace().collect();
     assert_eq!(line, ["public.b", "0", "not", "compared"]);
     let words = text(&found.stderr);
-    assert_has!(words, "replica r cannot be called equal to its source at ", ": 1 of 2 tables was not compared");
+    assert_has!(
+        words,
+        "replica r cannot be called equal to its source at ",
+        ": 1 of 2 tables was not compared"
+    );
 
     on(&followed.target, "UPDATE a SET v = 'other'");
     let found = truncated_meanwhile(&followed, "json");
@@ -216,8 +229,11 @@ fn what_apply_skips_is_not_compared() {
     let tables = "CREATE SCHEMA hidden; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); \
                   CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
     let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"], "1");
-    on(&followed.source, "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
-             INSERT INTO p VALUES (1), (11)");
+    on(
+        &followed.source,
+        "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
+             INSERT INTO p VALUES (1), (11)",
+    );
     let published = "SELECT count(*)::text FROM pg_publication_tables WHERE tablename = 'p2'";
     assert_eq!(value(&followed.source, published), "1");
     let report = verify(&followed, &[]);
@@ -330,7 +346,10 @@ fn without_a_process_that_applies_verify_does_until_the_position() {
     let mut followed = Followed::with("");
     followed.status_until(&[], |status| status["lag_bytes"] == 0);
     followed.kill();
-    on(&followed.source, "INSERT INTO b SELECT generate_series(1, 1000); DELETE FROM a WHERE id = 1");
+    on(
+        &followed.source,
+        "INSERT INTO b SELECT generate_series(1, 1000); DELETE FROM a WHERE id = 1",
+    );
     assert!(
         output(&["pause", "r", "--target", &followed.to])
             .status

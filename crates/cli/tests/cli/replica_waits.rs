@@ -2,15 +2,15 @@
 
 use std::process::Stdio;
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::doctor_support::doctor;
-use crate::replica::{on, 
-    Followed, Running, create_args, in_app, lockstep, output, pair, sql, text, until, value,
+use crate::replica::{
+    Followed, Running, create_args, in_app, lockstep, on, output, pair, sql, text, until, value,
 };
 
 const SLOTS: &str = "SELECT count(*)::text FROM pg_replication_slots";
@@ -119,7 +119,11 @@ fn who_keeps_changes_waiting_is_named() {
     let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());
-    assert_has!(said.text, "the replica does not apply: it waits for a lock", "pg_terminate_backend(PID)");
+    assert_has!(
+        said.text,
+        "the replica does not apply: it waits for a lock",
+        "pg_terminate_backend(PID)"
+    );
     tool.execute("COMMIT").unwrap();
     let arrived = "SELECT count(*)::text FROM b";
     until(&followed.target, arrived, "1", &mut followed.running.0);

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use crate::doctor_support::SPACE_MB;
 use crate::serve_support::{Answer, Serve, until};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, settings_of};
@@ -155,7 +155,10 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
     let words = state["verdict"]["words"].as_str().unwrap();
     assert_has!(words, "standby ", "replay is paused");
     let first = &state["diagnosis"]["findings"][0];
-    assert_has!(first["remedies"][0].as_str().unwrap(), "pg_wal_replay_resume");
+    assert_has!(
+        first["remedies"][0].as_str().unwrap(),
+        "pg_wal_replay_resume"
+    );
 
     stage.heal(injected).unwrap();
     until("metrics show the end", || {

@@ -76,7 +76,10 @@ fn is_told(serve: &Serve) {
     assert!(second["sessions"].is_number(), "{told}");
     assert!(second["staleness_ms"].is_number(), "{told}");
     let third = &told["nodes"][2];
-    assert_eq!((&third["answer"], &told["trouble"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        (&third["answer"], &told["trouble"]),
+        (&Value::Null, &Value::Null)
+    );
     assert_eq!(third["door"], "reports");
 }
 

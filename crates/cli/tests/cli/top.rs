@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use crate::doctor_support::SPACE_MB;
 use crate::terminal::{PATIENCE, Terminal};
-use lockstep_lab::assert_has;
 use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Stop;
 use nix::sys::signal::Signal;

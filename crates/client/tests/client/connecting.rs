@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_lab::assert_has;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Result};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server};
 

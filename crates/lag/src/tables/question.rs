@@ -18,7 +18,9 @@ type Field = (&'static str, String);
 /// The statement for [`Tables`](super::Tables). Whoever asks may read all of it.
 pub fn question() -> String {
     let fields = published().into_iter().chain(subscribed()).chain(there());
-    let fields: Vec<String> = fields.map(|(name, sql)| format!("'{name}', {sql}")).collect();
+    let fields: Vec<String> = fields
+        .map(|(name, sql)| format!("'{name}', {sql}"))
+        .collect();
     format!("SELECT json_build_object({})", fields.join(", "))
 }
 
@@ -71,7 +73,8 @@ fn published() -> [Field; 8] {
 
 /// What subscriptions follow.
 fn subscribed() -> [Field; 4] {
-    let classes = "JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace";
+    let classes =
+        "JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace";
     let tables = format!(
         "(SELECT DISTINCT srrelid FROM pg_subscription_rel LIMIT {MOST_TABLES}) r {classes}"
     );
@@ -152,7 +155,9 @@ fn there() -> [Field; 5] {
            JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {REPLICATES})"
     );
     let number = |view: &str| {
-        format!("(SELECT count(*) FROM (SELECT FROM {view} LIMIT {MOST_TABLES}) a) >= {MOST_TABLES}")
+        format!(
+            "(SELECT count(*) FROM (SELECT FROM {view} LIMIT {MOST_TABLES}) a) >= {MOST_TABLES}"
+        )
     };
     let (published, followed) = (
         number("pg_publication_tables"),

@@ -359,7 +359,10 @@ mod tests {
             todo.map_err(|error| error.to_string())
         };
         assert_eq!(todo(None, Folder::Empty), Ok(Todo::Begin));
-        assert_has!(todo(None, Folder::Filled).unwrap_err(), "/data is not empty");
+        assert_has!(
+            todo(None, Folder::Filled).unwrap_err(),
+            "/data is not empty"
+        );
         for (step, folder, expected) in [
             (Step::Begun, Folder::Empty, Todo::CloneAnew),
             (Step::Begun, Folder::Filled, Todo::CloneAnew),

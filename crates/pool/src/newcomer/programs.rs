@@ -196,8 +196,8 @@ pub fn reason(log: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
+    use lockstep_lab::assert_has;
 
     #[test]
     fn progress_is_read() {
@@ -239,6 +239,9 @@ mod tests {
             .to_string();
         assert!(error.contains("no such unit"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert_has!(find(Some(folder.path()), 15).unwrap_err().to_string(), "--bin-dir");
+        assert_has!(
+            find(Some(folder.path()), 15).unwrap_err().to_string(),
+            "--bin-dir"
+        );
     }
 }

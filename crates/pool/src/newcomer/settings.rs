@@ -113,9 +113,9 @@ pub fn slot_of(node: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::super::peer::tests::facts;
     use super::*;
+    use lockstep_lab::assert_has;
 
     fn made(given: &[(&str, &str)], peer: &Facts, primary: &Facts) -> Result<String, String> {
         let given: Vec<_> = given
@@ -152,16 +152,26 @@ mod tests {
             "the clone has the peer's: {text}"
         );
         peer.limits.insert("max_connections".to_owned(), 5);
-        assert_has!(made(&[], &peer, &primary).unwrap(), "max_connections = '10'");
+        assert_has!(
+            made(&[], &peer, &primary).unwrap(),
+            "max_connections = '10'"
+        );
         peer.settings_elsewhere = true;
-        assert_has!(made(&[], &peer, &primary).unwrap(), "max_wal_senders = '10'");
+        assert_has!(
+            made(&[], &peer, &primary).unwrap(),
+            "max_wal_senders = '10'"
+        );
 
         let given = [("max_connections", "9")];
         let error = made(&given, &peer, &primary).unwrap_err();
         assert_has!(error, "--set max_connections=9", "primary's 10");
         let given = [("max_connections", "20"), ("shared_preload_libraries", "")];
         let text = made(&given, &peer, &primary).unwrap();
-        assert_has!(text, "max_connections = '20'", "shared_preload_libraries = ''");
+        assert_has!(
+            text,
+            "max_connections = '20'",
+            "shared_preload_libraries = ''"
+        );
     }
 
     #[test]

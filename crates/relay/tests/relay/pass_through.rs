@@ -163,7 +163,10 @@ fn replication_sessions_are_shared_between_primary_and_owner() {
         )),
         "ours\nlogical"
     );
-    assert_has!(complaint(psql(&us, &["DROP_REPLICATION_SLOT theirs"])), "\"theirs\" does not exist");
+    assert_has!(
+        complaint(psql(&us, &["DROP_REPLICATION_SLOT theirs"])),
+        "\"theirs\" does not exist"
+    );
     assert_eq!(
         relay
             .mock

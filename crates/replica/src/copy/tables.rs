@@ -141,8 +141,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_lab::assert_has;
     use super::*;
+    use lockstep_lab::assert_has;
 
     #[test]
     fn commands_name_what_is_copied() {

@@ -1,8 +1,8 @@
 //! Small transactions, which go to the target in one message: each is there with its position, or
 //! nothing of it is.
 
-use lockstep_lab::assert_has;
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 
 use super::apply_lab::{Pair, rows, sql, until};
 

@@ -1,7 +1,7 @@
 //! The hard cases, one test each.
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{Start, Starts, Stats};
+use lockstep_lab::assert_has;
 use lockstep_replica::names::TableName;
 use lockstep_wire::Lsn;
 
@@ -736,8 +736,11 @@ fn a_column_that_the_target_gets_meanwhile_keeps_its_values() {
     // Keys have changed once, so the statements are prepared.
     run(&pair, &["UPDATE t SET id = 2", "UPDATE f SET v = 2"]);
     pair.catch_up();
-    on(&pair.target, "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
-            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT");
+    on(
+        &pair.target,
+        "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
+            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT",
+    );
     run(&pair, &["UPDATE t SET id = 3", "UPDATE f SET v = 3"]);
     pair.catch_up();
     let own = "SELECT t.id, t.own, f.v, f.own FROM t, f";

@@ -71,7 +71,10 @@ fn a_transaction_changes_many_tables_and_the_one_that_is_in_the_way_is_named() {
     let mut pair = Pair::new(&tables);
     let control = pair.start();
     pair.catch_up();
-    on(&pair.target, "DELETE FROM m5 WHERE id = 2; DELETE FROM m6 WHERE id = 2");
+    on(
+        &pair.target,
+        "DELETE FROM m5 WHERE id = 2; DELETE FROM m6 WHERE id = 2",
+    );
     let swap = each(
         "UPDATE m% SET v = 'b' WHERE id IN (1, 2); DELETE FROM m% WHERE id = 5; \
          INSERT INTO m% VALUES (6, 5, 'c')",

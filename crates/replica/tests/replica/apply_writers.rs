@@ -3,9 +3,9 @@
 //! Most tests hold the first batch up: it changes row 1 of table `gate`, which a session on the
 //! target has locked. What follows is larger, so that it goes to a writer of its own.
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{self as apply, Control, Starts};
 use lockstep_client::Connection;
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
 
@@ -447,7 +447,11 @@ fn a_change_that_does_not_fit_stops_right_before_it_whatever_ran_ahead() {
     ahead(&pair, 2);
     drop(gate);
     let error = pair.blocked();
-    assert_has!(error, "table \"public.t\" on the target refused a change of the transaction that", "Key (id)=(1) already exists");
+    assert_has!(
+        error,
+        "table \"public.t\" on the target refused a change of the transaction that",
+        "Key (id)=(1) already exists"
+    );
     assert_eq!(
         count(&pair, "SELECT count(*) FROM filler"),
         WORTH.to_string()

@@ -1,7 +1,7 @@
 //! A replica from its creation to its end.
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::remove::remove;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
@@ -13,7 +13,7 @@ use lockstep_replica::state::{Cycle, Forced, ReplicaState};
 use lockstep_replica::verify::named::replica as verify;
 
 use crate::apply_lab::{Ends, LONG, until};
-use crate::{on, Told, conninfo, options, server, sql, state_of, to_verify, values};
+use crate::{Told, conninfo, on, options, server, sql, state_of, to_verify, values};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{Control, SpoolConfig, Writers};
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::error::ReplicaError;
@@ -589,7 +589,10 @@ fn a_drop_takes_the_event_triggers_away_and_nothing_of_a_user_breaks() {
     assert_eq!(values(&scene.source, "SELECT count(*) FROM u"), ["0"]);
     scene.stop();
     let replica = state_of(&scene.target).replica("r").unwrap().unwrap();
-    assert_has!(left_on_source(&replica).unwrap().concat(), "DROP EVENT TRIGGER");
+    assert_has!(
+        left_on_source(&replica).unwrap().concat(),
+        "DROP EVENT TRIGGER"
+    );
     remove("r", &conninfo(&scene.target), None).unwrap();
     let left = "SELECT count(*) FROM pg_event_trigger UNION ALL SELECT count(*) FROM pg_proc p \
         JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'lockstep' UNION ALL \

@@ -1,8 +1,8 @@
 //! A copy of a target's database has a copy of the state, and nothing is done with that.
 
-use lockstep_lab::assert_has;
 use lockstep_apply::Control;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::follow::{Following, follow};

@@ -1,7 +1,7 @@
 //! A publication that somebody altered, and a replica with a spool.
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig};
+use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::follow::{Following, follow};
 
 use crate::apply_lab::{Ends, LONG};

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use lockstep_lab::assert_has;
 use lockstep_apply::Stats;
+use lockstep_lab::assert_has;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::status::source::Source;

@@ -5,9 +5,9 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lockstep_lab::assert_has;
 use lockstep_apply::{Control, Phase, SpoolConfig, SpoolStats, Stats};
 use lockstep_client::{Connection, Purpose, SlotState};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_replica::error::ReplicaError;
@@ -19,7 +19,7 @@ use lockstep_replica::verify::named::replica as verify;
 use lockstep_wire::Lsn;
 
 use crate::apply_lab::{Ends, LONG, until, while_following};
-use crate::{on, Told, conninfo, copied, options, sql, to_verify, values};
+use crate::{Told, conninfo, copied, on, options, sql, to_verify, values};
 
 /// Larger than anything here.
 const LARGE: u64 = 1 << 30;

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use lockstep_lab::assert_has;
 use lockstep_apply::target_state::ADD_MISSING;
 use lockstep_apply::{FullBy, SpoolFull, SpoolStats, Unreplicated};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::SUPERUSER;

@@ -1,7 +1,7 @@
 //! A schema `lockstep` that somebody else has made beforehand: no code of theirs runs.
 
-use lockstep_lab::assert_has;
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::lifecycle::create::create;

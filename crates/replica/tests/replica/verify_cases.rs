@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_lab::assert_has;
 use lockstep_apply::Starts;
+use lockstep_lab::assert_has;
 use lockstep_replica::state::Applied;
 use lockstep_replica::verify::hold::ThroughState;
 use lockstep_replica::verify::{self, DifferenceKind, Hold, InProcess, Options, Report};
@@ -152,8 +152,11 @@ fn a_wider_type_of_the_target_is_no_difference() {
         "CREATE DOMAIN price numeric(8, 2); CREATE TABLE t (k numeric(10, 2) PRIMARY KEY, i int, c char(5), \
              d price, n numeric(10, 2))",
     );
-    on(&pair.target, "ALTER TABLE t ALTER k TYPE numeric(12, 4), ALTER i TYPE numeric(12, 3), ALTER c TYPE char(9), \
-                 ALTER d TYPE numeric(12, 4), ALTER n TYPE numeric(12, 4)");
+    on(
+        &pair.target,
+        "ALTER TABLE t ALTER k TYPE numeric(12, 4), ALTER i TYPE numeric(12, 3), ALTER c TYPE char(9), \
+                 ALTER d TYPE numeric(12, 4), ALTER n TYPE numeric(12, 4)",
+    );
     let mut source = sql(&pair.source);
     let rows = "INSERT INTO t SELECT i + 0.5, i, 'a', i + 0.25, 3.7 FROM generate_series(1, 300) i; \
         ANALYZE t";
