@@ -7,7 +7,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 
 use super::house::root;
-use crate::replica::{conninfo, on, server, sql, text, value};
+use crate::replica::{conninfo, on, server, text, value};
 
 /// What an application has, with what a move may forget: a role, settings, a sequence that has moved on, a
 /// view of a view.

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor};
 use crate::replica::{
-    Halted, Running, conninfo, create_args, in_app, lockstep, on, output, said, server, sql,
-    status, text, until, value,
+    Halted, Running, create_args, in_app, lockstep, on, output, said, server, sql, status, text,
+    until, value,
 };
 use crate::replica_daemon::page;
 

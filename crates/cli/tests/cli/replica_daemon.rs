@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::doctor_support::doctor;
-use crate::replica::{Running, conninfo, in_app, lockstep, on, output, server, sql, text};
+use crate::replica::{Running, conninfo, in_app, lockstep, on, output, server, text};
 
 /// Longer than anything here takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(90);

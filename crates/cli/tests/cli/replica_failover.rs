@@ -5,9 +5,7 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 
 use crate::relay_support::until as wait_until;
 use crate::relay_survives::copy_slot;
-use crate::replica::{
-    Followed, Running, create_args, in_app, on, output, server, sql, until, value,
-};
+use crate::replica::{Followed, Running, create_args, in_app, on, output, server, until, value};
 
 /// A replica of t, which has no key, so that a row that came twice would be there twice. Its source
 /// was killed, with all it had on its standby and on the target, and the standby promoted.

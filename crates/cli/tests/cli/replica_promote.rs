@@ -1,6 +1,6 @@
 //! `lockstep replica promote` with real servers, as a user runs it.
 
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use lockstep_lab::assert_has;
 use lockstep_lab::server::Stop;

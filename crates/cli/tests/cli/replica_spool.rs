@@ -10,7 +10,7 @@ use lockstep_lab::server::{Server, Stop};
 
 use crate::relay_limits::Small;
 use crate::replica::{
-    Running, conninfo, create_args, in_app, lockstep, on, output, server, sql, text, value,
+    Running, create_args, in_app, lockstep, on, output, server, sql, text, value,
 };
 
 /// Longer than anything here takes.
