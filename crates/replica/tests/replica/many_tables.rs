@@ -8,7 +8,7 @@ use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::verify::{self, Replicated};
 
 use crate::apply_lab::{Ends, LONG};
-use crate::{Told, conninfo, on, options, settings, sql, values};
+use crate::{Told, conninfo, on, options, settings, values};
 
 const PARTITIONS: usize = 100;
 
