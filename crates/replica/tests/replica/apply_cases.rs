@@ -5,7 +5,7 @@ use lockstep_lab::assert_has;
 use lockstep_replica::names::TableName;
 use lockstep_wire::Lsn;
 
-use super::apply_lab::{LONG, Pair, rows, sql, until};
+use super::apply_lab::{LONG, Pair, on, rows, sql, until};
 
 fn run(pair: &Pair, statements: &[&str]) {
     let mut source = sql(&pair.source);

@@ -186,6 +186,10 @@ pub fn sql(server: &Server) -> Connection {
     Connection::connect(&conninfo(server), Purpose::Sql, "test").unwrap()
 }
 
+pub fn on(server: &Server, statements: &str) {
+    sql(server).execute(statements).unwrap();
+}
+
 pub fn rows(server: &Server, query: &str) -> Vec<Vec<Option<String>>> {
     server.rows_in(DATABASE, query).unwrap()
 }

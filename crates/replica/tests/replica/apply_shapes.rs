@@ -3,7 +3,7 @@
 use lockstep_lab::for_tests::source_major;
 use lockstep_lab::server::Server;
 
-use super::apply_lab::{Pair, rows, sql};
+use super::apply_lab::{Pair, on, rows, sql};
 
 fn run(pair: &Pair, statements: &[&str]) {
     let mut source = sql(&pair.source);

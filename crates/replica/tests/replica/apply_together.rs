@@ -2,7 +2,7 @@
 
 use lockstep_lab::assert_has;
 
-use crate::apply_lab::{Pair, sql};
+use crate::apply_lab::{Pair, on, sql};
 
 /// Number of tables that one transaction changes.
 const TABLES: usize = 120;

@@ -8,7 +8,7 @@ use lockstep_replica::state::Applied;
 use lockstep_replica::verify::hold::ThroughState;
 use lockstep_replica::verify::{self, DifferenceKind, Hold, InProcess, Options, Report};
 
-use super::apply_lab::{LONG, Pair, conninfo, sql};
+use super::apply_lab::{LONG, Pair, conninfo, on, sql};
 use super::{copied, state_of};
 
 pub fn options(pair: &Pair) -> Options {

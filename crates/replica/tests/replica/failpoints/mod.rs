@@ -27,7 +27,7 @@ use lockstep_wire::Lsn;
 
 use self::process::{Death, Does, Process, Starts, said};
 use crate::apply_lab::until;
-use crate::{Told, conninfo, create_options, on, server, sql, values};
+use crate::{Told, conninfo, create_options, on, server, values};
 
 const SCHEMA: &str = "CREATE TABLE log (n int, v text); ALTER TABLE log REPLICA IDENTITY FULL; \
     CREATE TABLE k (id int PRIMARY KEY, c int NOT NULL DEFAULT 0, v text UNIQUE); \
