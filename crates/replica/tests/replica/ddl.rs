@@ -61,7 +61,7 @@ pub struct Scene {
     spool: Option<PathBuf>,
     pub writers: Writers,
     // Last: it ends what still runs.
-    lab: Lab,
+    _lab: Lab,
 }
 
 impl Scene {
@@ -94,7 +94,7 @@ impl Scene {
             thread: None,
             spool,
             writers: 1.into(),
-            lab,
+            _lab: lab,
         };
         scene.start();
         scene
