@@ -22,6 +22,7 @@ mod doctor_support;
 mod doctor_unfed;
 mod doctor_unnamed;
 mod house;
+mod kubernetes;
 mod links;
 mod moving;
 mod nodes_file;
