@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::{Conninfo, Purpose, Server};
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, AnswerKind, Canceller, Handle};
+use crate::libpq::{Answer, AnswerKind, Canceller, Greeting, Handle};
 use crate::request::Request;
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
@@ -79,10 +79,15 @@ impl Connection {
         Ok(upstream)
     }
 
-    /// Whether a server answers at a conninfo, be it with a refusal: too many connections, a
-    /// wrong password, a server that starts or stops. Blocks as [`Connection::connect`] does.
+    /// How a server answers at a conninfo. Blocks as [`Connection::connect`] does.
+    pub fn greeting(conninfo: &Conninfo) -> Greeting {
+        Handle::greeting(&conninfo.parameters(Purpose::Sql, ""))
+    }
+
+    /// Whether a server answers at a conninfo, be it with a refusal. Blocks as
+    /// [`Connection::connect`] does.
     pub fn answers(conninfo: &Conninfo) -> bool {
-        Handle::answers(&conninfo.parameters(Purpose::Sql, ""))
+        Self::greeting(conninfo) != Greeting::Silent
     }
 
     pub(crate) fn from_link(link: Link, purpose: Purpose) -> Self {

@@ -58,7 +58,7 @@ pub use connection::{Connection, DATABASE_OID, Identity, Rows, Table};
 pub use conninfo::{Conninfo, Purpose, Server};
 pub use copy::{CopyIn, CopyOut};
 pub use error::{ClientError, Refusal, Result, Step};
-pub use libpq::{Canceller, CopyData, return_freed_memory};
+pub use libpq::{Canceller, CopyData, Greeting, return_freed_memory};
 pub use limits::{
     CANCEL_PATIENCE, CONNECT_TIMEOUT_S, MOST_ANSWER, MOST_NAME, MOST_PARAMETERS, MOST_SENT,
     MOST_SWITCHES, MOST_WORDS, PATIENCE,

@@ -182,6 +182,16 @@ impl Drop for Handle {
     }
 }
 
+/// How a server answers who wants a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeting {
+    /// It takes sessions, though perhaps not this one: a wrong password, too many connections.
+    Open,
+    /// It takes none at present: it starts, or shuts down and waits for its sessions.
+    Closed,
+    Silent,
+}
+
 impl Handle {
     /// Connects, and blocks until that is done. An error is libpq's message in one line.
     pub fn connect(parameters: &[(CString, CString)]) -> Result<Self, String> {
@@ -209,13 +219,17 @@ impl Handle {
         }
     }
 
-    /// Whether a server answers, be it with a refusal. Blocks as [`Handle::connect`] does.
-    pub fn answers(parameters: &[(CString, CString)]) -> bool {
+    /// How a server answers who wants a session. Blocks as [`Handle::connect`] does.
+    pub fn greeting(parameters: &[(CString, CString)]) -> Greeting {
         let parameters = Parameters::new(parameters);
         // SAFETY: two arrays of strings that end with null, which libpq only reads.
         let found =
             unsafe { pq::PQpingParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0) };
-        matches!(found, pq::PGPing::PQPING_OK | pq::PGPing::PQPING_REJECT)
+        match found {
+            pq::PGPing::PQPING_OK => Greeting::Open,
+            pq::PGPing::PQPING_REJECT => Greeting::Closed,
+            _ => Greeting::Silent,
+        }
     }
 
     /// The last error, in one line.

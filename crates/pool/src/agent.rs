@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Switch};
+use lockstep_client::{ClientError, Connection, Conninfo, Greeting, Purpose, Switch};
 use lockstep_service::sanitize::sanitize;
 use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
@@ -21,8 +21,9 @@ use crate::weight::Load;
 /// Shown by servers.
 const APPLICATION_NAME: &str = "lockstep pool agent";
 
-/// Name of the prepared question in each session.
+/// Names of the prepared questions in a session.
 const QUESTION: &str = "lockstep_pool";
+const LOAD: &str = "lockstep_pool_load";
 
 /// Least time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -295,16 +296,17 @@ impl Agent {
     fn node_session(&self, conninfo: &Conninfo) -> Result<(), String> {
         let connected = Instant::now();
         let (mut server, session) = self.connect(conninfo, questions::NODE)?;
+        server.prepare(LOAD, questions::LOAD).map_err(words)?;
         let mut histories = self.histories(&server, conninfo, NODE);
         let mut max_age = self.max_age(&session);
         // This was a new session; the next probe may be a while off.
-        self.known().judge.accepts(true);
+        self.known().judge.greeted(Greeting::Open);
         let mut load: Option<(Instant, Load)> = None;
         while self.runs() {
             let began = Instant::now();
             let is_load_due = load.is_none_or(|(at, _)| at.elapsed() >= LOAD_EVERY);
             if is_load_due {
-                let rows = server.query(questions::LOAD).map_err(words)?;
+                let rows = server.query_prepared(LOAD, &[]).map_err(words)?;
                 load = Some((began, questions::read_load(&rows).map_err(words)?));
             }
             let asked = self.known().now();
@@ -357,13 +359,14 @@ impl Agent {
         }
     }
 
-    /// A session answers although its server may accept no other: the postmaster may be stopped.
+    /// A session answers although its server may take no other: the postmaster may be stopped, or wait for
+    /// the sessions to end.
     fn probes(&self, conninfo: &Conninfo) {
         while self.runs() {
             thread::sleep(PROBE_EVERY);
-            let accepts = Connection::answers(conninfo);
+            let greeting = Connection::greeting(conninfo);
             let mut known = self.known();
-            known.judge.accepts(accepts);
+            known.judge.greeted(greeting);
             known.verdict();
         }
     }

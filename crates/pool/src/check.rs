@@ -208,7 +208,10 @@ impl Check {
 fn keeps_sessions(state: NodeState) -> bool {
     match state {
         NodeState::Late(_) | NodeState::Draining => true,
-        NodeState::Out(reason) => matches!(reason, Reason::Full | Reason::ServersNotAsked),
+        NodeState::Out(reason) => matches!(
+            reason,
+            Reason::Full | Reason::Closing | Reason::ServersNotAsked
+        ),
         NodeState::In => false,
     }
 }

@@ -78,8 +78,9 @@ pub struct ServerLine {
 /// Weight of each server, of which agents give a share.
 const WEIGHT: u32 = 200;
 
-/// Checks over HTTP for each agent-check of a late node, whose share moves slowly.
-const LATE_CHECKS: u32 = 2;
+/// How many times as long as elsewhere it takes until a node is checked again among late nodes. They are needed
+/// only if no node is in, and their share moves slowly.
+const LATE_LESS_OFTEN: u32 = 2;
 
 /// The configuration; an error if the members cannot be written down.
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
@@ -158,7 +159,10 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
         ServerPlace::Tcp(at) => at.to_string(),
         ServerPlace::Socket { folder, port } => format!("unix@{folder}/.s.PGSQL.{port}"),
     };
-    let every = rules.check_every;
+    let every = match door {
+        PoolDoor::Late(_) => rules.check_every * LATE_LESS_OFTEN,
+        PoolDoor::Readers(_) | PoolDoor::Writes => rules.check_every,
+    };
     // A session that stays on a server that was the primary would write there.
     let closes = door == PoolDoor::Writes || rules.sessions_when_out == SessionsWhenOut::Close;
     let closing = if closes {
@@ -171,16 +175,11 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
         None => String::new(),
     };
     let (agent, check) = (&member.agent, &member.agent_check);
-    let share_every = match door {
-        PoolDoor::Writes => None,
-        PoolDoor::Late(_) => Some(every * LATE_CHECKS),
-        PoolDoor::Readers(_) => Some(every),
-    };
     // The runtime socket takes no line end into agent-send, so that a full stop ends the door's name.
-    let share = share_every.map(|share_every| {
+    let share = (door != PoolDoor::Writes).then(|| {
         format!(
             " agent-check agent-inter {}ms agent-addr {} agent-port {} agent-send {}.",
-            share_every.as_millis(),
+            every.as_millis(),
             check.host,
             check.port,
             door.name()
@@ -269,13 +268,14 @@ fn front(text: &mut String, rules: &ProxyRules, name: &str, port: u16, uses: &[S
     let _ = writeln!(text, "    default_backend {name}");
 }
 
+/// A back end. OPTIONS is answered as GET is, without a body that HAProxy would not read.
 fn back(text: &mut String, lines: &[ServerLine], door: PoolDoor) {
     let backend = back_name(door);
     let _ = write!(
         text,
         "\nbackend {backend}\n    \
              option httpchk\n    \
-             http-check send meth GET uri /pool/{}\n    \
+             http-check send meth OPTIONS uri /pool/{}\n    \
              http-check disable-on-404\n",
         door.name(),
     );
@@ -335,6 +335,11 @@ mod tests {
         assert!(
             plain
                 .contains("agent-inter 1000ms agent-addr a agent-port 9873 agent-send late-fresh.")
+        );
+        assert!(
+            plain.contains(
+                "weight 200 inter 1000ms fall 1 rise 1 check addr a port 9872 agent-check"
+            )
         );
         assert!(!plain.contains("agent-send writes"));
         // Only writers are cut off.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::Switch;
+use lockstep_client::{Greeting, Switch};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use crate::contest::{Contender, Contest, Instance, Ruling};
@@ -158,8 +158,8 @@ pub struct Judge {
     node_lineage: Option<Lineage>,
     /// Since when the node has been on a timeline that the primary has left, if nobody says where.
     left_since: Option<Moment>,
-    /// Whether a new session to the node was accepted.
-    accepts: bool,
+    /// How the node has answered who wanted a new session.
+    greeting: Greeting,
     is_drained: bool,
     /// The node at each door.
     standings: [Standing; 2],
@@ -185,7 +185,7 @@ impl Judge {
             has_failed: false,
             node_lineage: None,
             left_since: None,
-            accepts: true,
+            greeting: Greeting::Open,
             is_drained: false,
             standings: standings(None),
         }
@@ -342,9 +342,9 @@ impl Judge {
         self.is_primary(instance) || !matches!(self.ruling(), Ruling::Primary(_))
     }
 
-    /// A new session to the node was accepted, or was not.
-    pub fn accepts(&mut self, accepts: bool) {
-        self.accepts = accepts;
+    /// Takes how the node has answered who wanted a new session.
+    pub fn greeted(&mut self, greeting: Greeting) {
+        self.greeting = greeting;
     }
 
     /// An operator wants that the node takes no new session, or wants it no longer.
@@ -437,8 +437,10 @@ impl Judge {
         if self.is_silent(now) {
             return Some(Reason::NodeSilent);
         }
-        if !self.accepts {
-            return Some(Reason::NoSession);
+        match self.greeting {
+            Greeting::Open => {}
+            Greeting::Closed => return Some(Reason::Closing),
+            Greeting::Silent => return Some(Reason::NoSession),
         }
         if let Some(reason) = self.fault_of(now, &node.answer) {
             return Some(reason);
@@ -525,7 +527,7 @@ impl Judge {
             unreceived_bytes: node
                 .and_then(|node| behind(node.received.unwrap_or(node.shown).max(node.shown))),
             is_standby: node.map(|node| node.is_standby),
-            takes_writes: self.accepts
+            takes_writes: self.greeting == Greeting::Open
                 && node.is_some_and(|node| {
                     !node.is_standby && self.contest.ruling() == Ruling::Primary(node.instance)
                 }),

@@ -132,8 +132,18 @@ impl Runtime {
     /// Lets a server take no new session, or take some again.
     pub fn drain(&self, server: &Present, is_drained: bool) -> Result<(), RuntimeError> {
         let state = if is_drained { "drain" } else { "ready" };
+        self.set_state(server, state).map(drop)
+    }
+
+    /// Sets a server's state; false if HAProxy has no such server.
+    fn set_state(&self, server: &Present, state: &str) -> Result<bool, RuntimeError> {
         let (backend, name) = (&server.backend, &server.name);
-        self.tell(&format!("set server {backend}/{name} state {state}"))
+        let command = format!("set server {backend}/{name} state {state}");
+        match self.ask(&command)?.trim() {
+            "" => Ok(true),
+            "No such server." => Ok(false),
+            words => Err(refused(&command, backend, words)),
+        }
     }
 
     pub fn add(&self, line: &ServerLine) -> Result<(), RuntimeError> {
@@ -152,14 +162,19 @@ impl Runtime {
         self.tell(&format!("set server {backend}/{name} state ready"))
     }
 
-    /// Drains a server, and removes it if it has no session. True if it is gone.
+    /// Drains a server, and removes it if it has no session. True if it is gone, be it that another process
+    /// has removed it meanwhile.
     pub fn retire(&self, server: &Present) -> Result<bool, RuntimeError> {
         let (backend, name) = (&server.backend, &server.name);
-        self.drain(server, true)?;
+        if !self.set_state(server, "drain")? {
+            return Ok(true);
+        }
         if server.sessions > 0 {
             return Ok(false);
         }
-        self.tell(&format!("set server {backend}/{name} state maint"))?;
+        if !self.set_state(server, "maint")? {
+            return Ok(true);
+        }
         let words = self.ask(&format!("del server {backend}/{name}"))?;
         match words.trim() {
             "Server deleted." | "No such server." => Ok(true),
@@ -213,6 +228,9 @@ fn refused(command: &str, backend: &str, words: &str) -> RuntimeError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
     use super::*;
 
     fn line(backend: &'static str, name: &str) -> ServerLine {
@@ -255,5 +273,43 @@ mod tests {
         ] {
             assert!(read_statistics(text).is_err(), "{text}");
         }
+    }
+
+    /// `pool door` and `pool haproxy --watch` take one server out at the same time.
+    #[test]
+    fn a_server_that_another_process_has_removed_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answers = [
+            "No such server.",
+            "",
+            "No such server.",
+            "",
+            "",
+            "No such server.",
+        ];
+        let proxy = thread::spawn(move || {
+            answers.map(|answer| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 256];
+                let length = stream.read(&mut asked).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+                String::from_utf8_lossy(&asked[..length]).into_owned()
+            })
+        });
+        let server = Present {
+            backend: "reads".to_owned(),
+            name: "a".to_owned(),
+            sessions: 0,
+            takes_sessions: true,
+        };
+        let runtime = Runtime { socket };
+        for _ in 0..3 {
+            assert!(runtime.retire(&server).unwrap());
+        }
+        let asked = proxy.join().unwrap();
+        assert_eq!(asked[0], "set server reads/a state drain\n");
+        assert_eq!(asked[5], "del server reads/a\n");
     }
 }

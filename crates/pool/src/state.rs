@@ -69,6 +69,8 @@ pub enum Reason {
     NodeSilent,
     /// The node accepts no new session, although the agent's own session is answered.
     NoSession,
+    /// The node's server shuts down, and waits for its sessions to end.
+    Closing,
     /// All connections of the node that ordinary roles may have are in use.
     Full,
     OtherCluster,
@@ -113,6 +115,7 @@ impl Reason {
             Self::NotAsked => "not_asked",
             Self::NodeSilent => "node_silent",
             Self::NoSession => "no_session",
+            Self::Closing => "closing",
             Self::Full => "full",
             Self::OtherCluster => "other_cluster",
             Self::IsPrimary => "is_primary",
@@ -140,6 +143,7 @@ impl Reason {
             Self::NotAsked => "the node has not answered yet",
             Self::NodeSilent => "the node does not answer",
             Self::NoSession => "the node accepts no new session",
+            Self::Closing => "the node's server shuts down, and waits for its sessions to end",
             Self::OtherCluster => "the node belongs to another cluster than the primary",
             Self::Full => "all connections of the node are in use: raise max_connections",
             Self::IsPrimary => "the node is the primary: readers get standbys",
@@ -188,6 +192,7 @@ impl Reason {
             Self::NotAsked
             | Self::NodeSilent
             | Self::NoSession
+            | Self::Closing
             | Self::Full
             | Self::OtherCluster
             | Self::IsPrimary

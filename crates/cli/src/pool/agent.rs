@@ -24,6 +24,9 @@ const INTERVALS: u32 = 3;
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// Least age from which sessions are ended.
+const LEAST_AGE: Duration = Duration::from_secs(1);
+
 /// Which readers a node is for.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum DoorArg {
@@ -80,7 +83,7 @@ pub struct AgentArgs {
     /// Age from which sessions of clients on the node are ended while they are idle and the node is a
     /// standby, so that nodes that come get some; one in a hundred each second at most. The role needs
     /// pg_signal_backend. Never by default
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", value_parser = session_age)]
     max_session_age: Option<Duration>,
     /// Address for HTTP; port 0 takes a free port, which the log names
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9872", value_parser = HostPort::parse)]
@@ -95,6 +98,16 @@ pub struct AgentArgs {
     /// Who may ask, TLS, and the log.
     #[command(flatten)]
     doors: DoorArgs,
+}
+
+/// An age that sessions may reach before they are ended.
+fn session_age(text: &str) -> Result<Duration, String> {
+    match span::parse(text)? {
+        age if age < LEAST_AGE => {
+            Err("it is 1s at least; without it no session is ended".to_owned())
+        }
+        age => Ok(age),
+    }
 }
 
 impl AgentArgs {

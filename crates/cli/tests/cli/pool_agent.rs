@@ -260,6 +260,47 @@ fn a_bound_that_is_too_short_is_refused_with_one_that_is_taken() {
     Serve::start_as(&["pool", "agent"], &args);
 }
 
+/// 0 turns things off elsewhere; here it would end each idle session at once.
+#[test]
+fn an_age_at_which_every_session_is_old_is_refused() {
+    let mut refused = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    refused.args(["pool", "agent", "--primary", "host=/nowhere"]);
+    let output = refused.args(["--max-session-age", "0s"]).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("1s at least"), "{words}");
+}
+
+/// A server that is shut down once its sessions have ended takes no new one, and keeps those that it has.
+#[test]
+fn a_server_that_waits_for_its_sessions_takes_no_new_one() {
+    let lab = TestLab::stock().start().unwrap();
+    let mut primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let agents = [&primary, &standby].map(|node| Agent::start(&primary, node, &[]));
+    let [of_primary, of_standby] = &agents;
+    of_standby.await_state("in", None);
+    let servers = [&primary, &standby];
+    let mut sessions = servers.map(|server| server.connect(SUPERUSER, "test").unwrap());
+    for server in [&standby, &primary] {
+        kill(Pid::from_raw(server.pid().unwrap()), Signal::SIGTERM).unwrap();
+    }
+    for (agent, path) in [(of_standby, "/pool/fresh"), (of_primary, "/pool/writes")] {
+        agent.await_state("out", Some("closing"));
+        // HAProxy sends it no new session, and cuts off none.
+        assert_eq!(agent.serve.get(path).status, 404);
+    }
+    assert_eq!(of_primary.serve.get("/primary").status, 503);
+    for session in &mut sessions {
+        assert!(session.query("SELECT 1").is_ok());
+    }
+    drop(sessions);
+    standby.stop(Stop::Fast).unwrap();
+    primary.stop(Stop::Fast).unwrap();
+    of_standby.await_state("out", Some("node_silent"));
+}
+
 /// Sessions of readers that are old are ended while they are idle, and only on standbys.
 #[test]
 fn old_sessions_are_ended_while_they_are_idle() {

@@ -295,12 +295,14 @@ fn silence_of_either_is_noticed() {
 #[test]
 fn operators_and_new_sessions_count() {
     let mut judge = settled(Door::Fresh);
-    judge.accepts(false);
-    assert_eq!(
-        judge.verdict(ms(1000)).state,
-        NodeState::Out(Reason::NoSession)
-    );
-    judge.accepts(true);
+    for (greeting, reason) in [
+        (Greeting::Silent, Reason::NoSession),
+        (Greeting::Closed, Reason::Closing),
+    ] {
+        judge.greeted(greeting);
+        assert_eq!(judge.verdict(ms(1000)).state, NodeState::Out(reason));
+    }
+    judge.greeted(Greeting::Open);
     judge.drain(true);
     assert_eq!(judge.verdict(ms(1000)).state, NodeState::Draining);
     judge.drain(false);

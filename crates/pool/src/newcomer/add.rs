@@ -160,14 +160,16 @@ fn ask_all(order: &Order) -> Result<(Facts, Vec<Asked>), NewcomerError> {
     })
 }
 
-/// The postmaster in a data folder, and what it says of itself, if it runs.
+/// The postmaster in a data folder, and what it says of itself, if it runs. After a crash of the machine its number
+/// may be another process's by now, which works in another folder.
 fn postmaster(data: &Path) -> Option<(Pid, String)> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let mut lines = text.lines();
     let pid: i32 = lines.next()?.trim().parse().ok()?;
     let status = lines.nth(6).unwrap_or_default().trim().to_owned();
-    let runs = pid > 1 && Path::new(&format!("/proc/{pid}")).exists();
-    runs.then_some((Pid::from_raw(pid), status))
+    let folder = fs::canonicalize(data).ok()?;
+    let is_its = fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|works_in| works_in == folder);
+    (pid > 1 && is_its).then_some((Pid::from_raw(pid), status))
 }
 
 /// Whether nothing is left to do for a node of the nodes file: no call has begun that did not end, and the
@@ -558,4 +560,32 @@ fn make_standby(data: &Path) -> Result<(), NewcomerError> {
 fn sync(data: &Path) -> Result<(), NewcomerError> {
     let synced = fs::File::open(data).and_then(|folder| folder.sync_all());
     synced.map_err(NewcomerError::io("write", data))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn another_process_with_the_number_of_a_dead_postmaster_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let lines = |pid: u32| format!("{pid}\n/data\n0\n5432\n/run\n*\n1 2\nready   \n");
+        let file = data.join("postmaster.pid");
+        fs::write(&file, lines(std::process::id())).unwrap();
+        assert_eq!(postmaster(data), None);
+        let mut server = Command::new("sleep")
+            .arg("600")
+            .current_dir(data)
+            .spawn()
+            .unwrap();
+        fs::write(&file, lines(server.id())).unwrap();
+        let found = postmaster(data);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_eq!(found.unwrap().1, "ready");
+        assert_eq!(postmaster(data), None);
+    }
 }
