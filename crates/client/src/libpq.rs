@@ -185,9 +185,9 @@ impl Drop for Handle {
 /// How a server answers who wants a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Greeting {
-    /// It takes sessions, though perhaps not this one: a wrong password, too many connections.
+    /// Sessions are taken, though perhaps not this one: a wrong password, too many connections.
     Open,
-    /// It takes none at present: it starts, or shuts down and waits for its sessions.
+    /// No session is taken at present: the server starts, or waits for its sessions to end.
     Closed,
     Silent,
 }

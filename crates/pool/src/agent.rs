@@ -21,15 +21,17 @@ use crate::weight::Load;
 /// Shown by servers.
 const APPLICATION_NAME: &str = "lockstep pool agent";
 
-/// Names of the prepared questions in a session.
+/// Names of the prepared questions in a session: the usual one, and that of a server that takes writes, or
+/// of the node with its load.
 const QUESTION: &str = "lockstep_pool";
-const LOAD: &str = "lockstep_pool_load";
+const SECOND: &str = "lockstep_pool_2";
 
 /// Least time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Time between two questions to a server that is not the primary: whether it takes writes by now. Where
-/// there are many, it is longer: LOOKS_APART for each.
+/// there are many, it is longer: LOOKS_APART for each, and twice that beside a standby, which gets no
+/// writers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOKS_APART: Duration = Duration::from_millis(250);
 
@@ -88,8 +90,8 @@ struct Known {
 /// All that the agent knows.
 pub struct Agent {
     rules: Rules,
-    /// Time between two questions to a server that is not the primary.
-    look_every: Duration,
+    /// Number of servers that are asked for the primary.
+    candidates: u32,
     /// Age from which idle sessions of readers are ended.
     max_session_age: Option<Duration>,
     known: Mutex<Known>,
@@ -105,7 +107,7 @@ impl Agent {
         let agent = Arc::new(Self {
             rules,
             max_session_age,
-            look_every: LOOK_EVERY.max(LOOKS_APART.saturating_mul(count)),
+            candidates: count,
             known: Mutex::new(Known {
                 clock: Clock::start(),
                 judge: Judge::new(rules, servers.candidates.len()),
@@ -191,18 +193,26 @@ impl Agent {
 
     fn server_session(&self, candidate: &Candidate) -> Result<(), String> {
         let conninfo = &candidate.conninfo;
-        let (mut server, facts) = self.connect(conninfo, questions::PRIMARY)?;
+        let (mut server, facts) =
+            self.connect(conninfo, [questions::PRIMARY, questions::FLUSHED])?;
+        let mut writes: Option<PrimaryAnswer> = None;
         let mut histories = self.histories(&server, conninfo, &candidate.name);
         let mut oldest_at: Option<Instant> = None;
         while self.runs() {
             let began = Instant::now();
             let asked = self.known().now();
-            let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
-            let mut answer = questions::read_primary(&rows, &facts).map_err(words)?;
-            if let Some(answer) = &mut answer {
+            if let Some(answer) = &mut writes {
+                let rows = server.query_prepared(SECOND, &[]).map_err(words)?;
+                answer.flushed.lsn = questions::read_flushed(&rows).map_err(words)?;
+            } else {
+                let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
+                writes = questions::read_primary(&rows, &facts).map_err(words)?;
+            }
+            if let Some(answer) = &mut writes {
                 answer.history = self.history(&mut histories, answer.flushed.timeline);
             }
-            let is_standby = answer.is_none();
+            let is_standby = writes.is_none();
+            let answer = writes.clone();
             let needs_oldest = self.learns(|known| known.server_answered(candidate, asked, answer));
             if needs_oldest && oldest_at.is_none_or(|at| at.elapsed() >= OLDEST_EVERY) {
                 oldest_at = Some(Instant::now());
@@ -221,7 +231,7 @@ impl Agent {
         let mut known = self.known();
         while self.runs() {
             let time = match (known.judge.is_awaited(facts.instance), is_standby) {
-                (false, _) => self.look_every,
+                (false, _) => look_every(self.candidates, known.judge.is_standby()),
                 (true, true) => AGAIN,
                 (true, false) => self.rules.interval,
             };
@@ -295,8 +305,8 @@ impl Agent {
 
     fn node_session(&self, conninfo: &Conninfo) -> Result<(), String> {
         let connected = Instant::now();
-        let (mut server, session) = self.connect(conninfo, questions::NODE)?;
-        server.prepare(LOAD, questions::LOAD).map_err(words)?;
+        let with_load = questions::node_and_load();
+        let (mut server, session) = self.connect(conninfo, [questions::NODE, &with_load])?;
         let mut histories = self.histories(&server, conninfo, NODE);
         let mut max_age = self.max_age(&session);
         // This was a new session; the next probe may be a while off.
@@ -305,12 +315,9 @@ impl Agent {
         while self.runs() {
             let began = Instant::now();
             let is_load_due = load.is_none_or(|(at, _)| at.elapsed() >= LOAD_EVERY);
-            if is_load_due {
-                let rows = server.query_prepared(LOAD, &[]).map_err(words)?;
-                load = Some((began, questions::read_load(&rows).map_err(words)?));
-            }
+            let question = if is_load_due { SECOND } else { QUESTION };
             let asked = self.known().now();
-            let rows = server.query_prepared(QUESTION, &[]).map_err(words)?;
+            let rows = server.query_prepared(question, &[]).map_err(words)?;
             let facts = NodeFacts {
                 system: session.system,
                 instance: session.instance,
@@ -319,6 +326,9 @@ impl Agent {
                 oldest: self.known().detail.oldest,
             };
             let mut answer = questions::read_node(&rows, &facts).map_err(words)?;
+            if let Some(new) = answer.load.filter(|_| is_load_due) {
+                load = Some((began, new));
+            }
             let timeline = answer.timeline;
             answer.history = timeline.and_then(|it| self.history(&mut histories, it));
             let old = max_age.filter(|_| is_load_due && answer.is_standby);
@@ -360,7 +370,7 @@ impl Agent {
     }
 
     /// A session answers although its server may take no other: the postmaster may be stopped, or wait for
-    /// the sessions to end.
+    /// the sessions to end. What nobody asks for changes with time, too, and is logged here.
     fn probes(&self, conninfo: &Conninfo) {
         while self.runs() {
             thread::sleep(PROBE_EVERY);
@@ -371,11 +381,11 @@ impl Agent {
         }
     }
 
-    /// A session in which a question is prepared.
+    /// A session in which two questions are prepared.
     fn connect(
         &self,
         conninfo: &Conninfo,
-        question: &str,
+        [usual, second]: [&str; 2],
     ) -> Result<(Connection, SessionFacts), String> {
         let mut server =
             Connection::connect(conninfo, Purpose::Sql, APPLICATION_NAME).map_err(words)?;
@@ -388,9 +398,16 @@ impl Agent {
                 facts.role
             ));
         }
-        server.prepare(QUESTION, question).map_err(words)?;
+        server.prepare(QUESTION, usual).map_err(words)?;
+        server.prepare(SECOND, second).map_err(words)?;
         Ok((server, facts))
     }
+}
+
+/// Time between two questions to one of so many servers that is not the primary.
+fn look_every(servers: u32, is_standby: bool) -> Duration {
+    let apart = LOOKS_APART * if is_standby { 2 } else { 1 };
+    LOOK_EVERY.max(apart.saturating_mul(servers))
 }
 
 /// What the node is called beside servers that may be the primary.
@@ -553,5 +570,23 @@ impl Known {
             self.detail.node_trouble = Some(trouble.to_owned());
         }
         self.verdict();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_are_many_servers_each_is_looked_at_less_often() {
+        for (servers, is_standby, expected_ms) in [
+            (1, false, 2000),
+            (4, true, 2000),
+            (20, false, 5000),
+            (20, true, 10_000),
+        ] {
+            let every = look_every(servers, is_standby);
+            assert_eq!(every.as_millis(), expected_ms, "{servers} {is_standby}");
+        }
     }
 }

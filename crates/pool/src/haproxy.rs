@@ -78,8 +78,8 @@ pub struct ServerLine {
 /// Weight of each server, of which agents give a share.
 const WEIGHT: u32 = 200;
 
-/// How many times as long as elsewhere it takes until a node is checked again among late nodes. They are needed
-/// only if no node is in, and their share moves slowly.
+/// How many times as long as elsewhere it takes until a node is checked again among late nodes. They are
+/// needed only if no node is in, and their share moves slowly.
 const LATE_LESS_OFTEN: u32 = 2;
 
 /// The configuration; an error if the members cannot be written down.

@@ -342,6 +342,12 @@ impl Judge {
         self.is_primary(instance) || !matches!(self.ruling(), Ruling::Primary(_))
     }
 
+    /// Whether the node was a standby when it last answered.
+    pub fn is_standby(&self) -> bool {
+        let node = self.node.as_ref();
+        node.is_some_and(|node| node.answer.is_standby)
+    }
+
     /// Takes how the node has answered who wanted a new session.
     pub fn greeted(&mut self, greeting: Greeting) {
         self.greeting = greeting;

@@ -27,6 +27,10 @@ pub const PRIMARY: &str = "SELECT pg_is_in_recovery(), \
      CASE WHEN NOT pg_is_in_recovery() \
           THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END";
 
+/// Asked of a server that has answered [`PRIMARY`] as one that takes writes. Such a server stays one, on the
+/// timeline that it named, as long as the session lasts, since only a restart makes it a standby.
+pub const FLUSHED: &str = "SELECT pg_current_wal_flush_lsn()";
+
 /// Asked of the node each interval.
 pub const NODE: &str = "SELECT s.standby, \
      CASE WHEN s.standby THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END, \
@@ -37,11 +41,20 @@ pub const NODE: &str = "SELECT s.standby, \
      r.status, current_setting('primary_conninfo') <> '', current_setting('restore_command') <> '' \
      FROM (SELECT pg_is_in_recovery() AS standby) AS s LEFT JOIN pg_stat_wal_receiver AS r ON true";
 
-/// Asked of the node now and then: its sessions, and how many ordinary roles may have.
-pub const LOAD: &str = "SELECT count(*), current_setting('max_connections')::int4 \
-     - current_setting('superuser_reserved_connections')::int4 \
-     - coalesce(current_setting('reserved_connections', true)::int4, 0) \
-     FROM pg_stat_activity WHERE backend_type = 'client backend'";
+/// Asked of the node now and then in place of [`NODE`]: also its sessions, and how many ordinary roles may
+/// have.
+pub fn node_and_load() -> String {
+    format!(
+        "SELECT n.*, (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), \
+         current_setting('max_connections')::int4 \
+         - current_setting('superuser_reserved_connections')::int4 \
+         - coalesce(current_setting('reserved_connections', true)::int4, 0) \
+         FROM ({NODE}) AS n"
+    )
+}
+
+/// Columns of [`NODE`], behind which the load comes.
+const LOAD_AT: usize = 8;
 
 /// Ends sessions of ordinary roles that are older than this and idle, the longest idle first: one in a
 /// hundred of all sessions, and one at least. A session in a transaction is not idle.
@@ -132,12 +145,18 @@ pub fn read_primary(rows: &Rows, facts: &SessionFacts) -> Result<Option<PrimaryA
     }))
 }
 
+/// The flush position.
+pub fn read_flushed(rows: &Rows) -> Result<Lsn> {
+    field(row(rows)?, 0)
+}
+
 /// What is known of the node from before.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeFacts {
     pub system: SystemId,
     pub instance: Instance,
     pub up_for: Duration,
+    /// The node's load when it was last asked for.
     pub load: Option<Load>,
     /// Where the primary's oldest WAL begins, if it was asked.
     pub oldest: Option<Lsn>,
@@ -179,15 +198,13 @@ pub fn read_node(rows: &Rows, facts: &NodeFacts) -> Result<NodeAnswer> {
         supply,
         is_paused: field(row, 4)?,
         up_for: facts.up_for,
-        load: facts.load,
-    })
-}
-
-pub fn read_load(rows: &Rows) -> Result<Load> {
-    let row = row(rows)?;
-    Ok(Load {
-        sessions: field(row, 0)?,
-        most: field(row, 1)?,
+        load: match row.len() > LOAD_AT {
+            true => Some(Load {
+                sessions: field(row, LOAD_AT)?,
+                most: field(row, LOAD_AT + 1)?,
+            }),
+            false => facts.load,
+        },
     })
 }
 
@@ -304,7 +321,11 @@ mod tests {
             Some("f"),
         ];
         let answer = read_node(&rows(&written), &facts()).unwrap();
-        assert_eq!(answer.timeline, Timeline::new(3));
+        assert_eq!((answer.timeline, answer.load), (Timeline::new(3), None));
+        let with_load = [&written[..], &[Some("5"), Some("97")]].concat();
+        let answer = read_node(&rows(&with_load), &facts()).unwrap();
+        let (sessions, most) = (5, 97);
+        assert_eq!(answer.load, Some(Load { sessions, most }));
     }
 
     #[test]

@@ -19,9 +19,6 @@ use crate::error::PoolError;
 use crate::judge::Rules;
 use crate::routes;
 
-/// Time between two looks at what nobody has asked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
 /// How long threads of the runtime may take to end.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
@@ -106,8 +103,6 @@ async fn until_signal(agency: Agency) -> Result<(), PoolError> {
             },
             _ = drain.recv() => agent.drain(true),
             _ = join.recv() => agent.drain(false),
-            // What nobody asks for changes with time, too, and is logged.
-            () = tokio::time::sleep(LOOK_EVERY) => { agent.verdict_at(None); }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }

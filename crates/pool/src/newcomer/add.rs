@@ -160,8 +160,8 @@ fn ask_all(order: &Order) -> Result<(Facts, Vec<Asked>), NewcomerError> {
     })
 }
 
-/// The postmaster in a data folder, and what it says of itself, if it runs. After a crash of the machine its number
-/// may be another process's by now, which works in another folder.
+/// The postmaster in a data folder, and what it says of itself, if it runs. After a crash of the machine its
+/// number may be another process's by now, which works in another folder.
 fn postmaster(data: &Path) -> Option<(Pid, String)> {
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
     let mut lines = text.lines();

@@ -1,5 +1,6 @@
 //! The part of YAML in which our manifests are written: mappings, sequences, plain and quoted scalars,
-//! literal text, `{}`. What is not of this part is refused, also plain words that YAML takes for something else.
+//! literal text, `{}`. What is not of this part is refused, also plain words that YAML takes for something
+//! else.
 
 use serde_json::{Map, Value};
 
