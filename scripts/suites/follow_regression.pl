@@ -23,6 +23,8 @@ from the beginning; its roles are superusers, so none lacks a right that the sou
 There are no prepared transactions: one that has created a table locks the replica's publication, so all
 others that create one would wait until its end, and the suite's own test creates one in between.
 
+Table regress_encoding has text whose bytes are valid in no encoding, which a target refuses. It is excluded.
+
 Views of catalogs and of the moment have other rows on any other server: only their query counts.
 
 =head1 ENVIRONMENT
@@ -139,7 +141,8 @@ sub lockstep
 }
 
 my @target = ('--target', $target->connstr('regression'));
-lockstep('replica', 'create', 'suite', '--source', $source->connstr('regression'), @target, '--ddl')
+lockstep('replica', 'create', 'suite', '--source', $source->connstr('regression'), @target, '--ddl',
+	'--exclude-table', 'public.regress_encoding')
   or BAIL_OUT('the replica could not be created');
 # The commands as the source's event trigger writes them.
 $source->safe_psql('regression',

@@ -237,7 +237,10 @@ fn one_of(all: &[Statement<'_>], captured: &Captured) -> Result<String, String> 
 /// The statement as it can run within a transaction.
 fn alone(statement: &Statement<'_>, tag: &str) -> String {
     match tag {
-        "CREATE INDEX" | "DROP INDEX" | "ALTER TABLE" => statement.without("concurrently"),
+        "CREATE INDEX" | "ALTER TABLE" => statement.without("concurrently"),
+        "DROP OWNED" => statement.text.to_owned(),
+        // Temporary objects that a command drops with others are not here.
+        tag if tag.starts_with("DROP ") => statement.if_exists(),
         _ => statement.text.to_owned(),
     }
 }
@@ -253,6 +256,11 @@ pub fn shown(text: &str) -> String {
 }
 
 impl Command {
+    /// Its beginning and its position, as an error has them.
+    pub fn named(&self) -> (String, Lsn) {
+        (self.shown(), self.lsn)
+    }
+
     /// The command for people.
     pub fn shown(&self) -> String {
         shown(match &self.todo {
@@ -366,10 +374,14 @@ pub fn using(text: &str, plain_strings: bool) -> Using {
         .unwrap_or_default();
     let is_type = tokens.first().is_some_and(|token| token.is("alter"))
         && tokens.get(1).is_some_and(|token| token.is("table"));
-    let mut using = tokens
-        .iter()
-        .skip_while(|token| !(is_type && token.is("using")))
-        .peekable();
+    // Constraints have EXCLUDE USING and USING INDEX.
+    let is_using = |place: usize| {
+        let is = |place: usize, word| tokens.get(place).is_some_and(|token| token.is(word));
+        is(place, "using") && !is(place + 1, "index") && !(place > 0 && is(place - 1, "exclude"))
+    };
+    let first = (0..tokens.len()).find(|place| is_type && is_using(*place));
+    let rest = first.and_then(|first| tokens.get(first..));
+    let mut using = rest.unwrap_or_default().iter().peekable();
     let (mut functions, mut others) = (Vec::new(), Vec::new());
     let mut is_qualified = false;
     while let Some(token) = using.next() {
@@ -480,7 +492,7 @@ mod tests {
             of("CREATE TABLE", 1).unwrap(),
             "CREATE TABLE c (y text DEFAULT ';')"
         );
-        assert_eq!(of("DROP TABLE", 0).unwrap(), "DROP TABLE a");
+        assert_eq!(of("DROP TABLE", 0).unwrap(), "DROP TABLE IF EXISTS a");
         assert!(
             of("CREATE TABLE", 2)
                 .unwrap_err()
@@ -537,10 +549,49 @@ mod tests {
         );
         assert_eq!(
             text("DROP INDEX", "DROP INDEX CONCURRENTLY i"),
-            "DROP INDEX  i"
+            "DROP INDEX IF EXISTS  i"
         );
         let refresh = "REFRESH MATERIALIZED VIEW CONCURRENTLY m";
         assert_eq!(text("REFRESH MATERIALIZED VIEW", refresh), refresh);
+    }
+
+    #[test]
+    fn what_a_drop_does_not_find_is_gone() {
+        for (tag, query, expected) in [
+            (
+                "DROP TABLE",
+                "DROP TABLE IF EXISTS a",
+                "DROP TABLE IF EXISTS a",
+            ),
+            (
+                "DROP TABLE",
+                "drop table a, \"if\" cascade",
+                "drop table IF EXISTS a, \"if\" cascade",
+            ),
+            (
+                "DROP MATERIALIZED VIEW",
+                "DROP MATERIALIZED VIEW m",
+                "DROP MATERIALIZED VIEW IF EXISTS m",
+            ),
+            (
+                "DROP TEXT SEARCH CONFIGURATION",
+                "DROP TEXT SEARCH CONFIGURATION c",
+                "DROP TEXT SEARCH CONFIGURATION IF EXISTS c",
+            ),
+            (
+                "DROP LANGUAGE",
+                "DROP PROCEDURAL LANGUAGE l",
+                "DROP PROCEDURAL LANGUAGE IF EXISTS l",
+            ),
+            (
+                "DROP CAST",
+                "DROP CAST (a AS b)",
+                "DROP CAST IF EXISTS (a AS b)",
+            ),
+            ("DROP OWNED", "DROP OWNED BY r", "DROP OWNED BY r"),
+        ] {
+            assert_eq!(text(tag, query, None, 0).unwrap(), expected);
+        }
     }
 
     fn message(json: &serde_json::Value) -> Vec<u8> {
@@ -553,7 +604,7 @@ mod tests {
             "query": "DROP TABLE t", "context": null, "role": "x"});
         let read = |replica, xid| command(&message(&json), replica, xid, Lsn::from(1));
         let found = read("r", 7).unwrap();
-        assert_eq!(found.todo, Todo::Run("DROP TABLE t".to_owned()));
+        assert_eq!(found.todo, Todo::Run("DROP TABLE IF EXISTS t".to_owned()));
         assert!(found.proven.starts_with('{') && found.digits.len() == DIGITS);
         assert_eq!(read("other", 7), None);
         assert_eq!(read("r", 8), None, "somebody has written it again");
@@ -611,10 +662,17 @@ mod tests {
         assert_eq!(of("extract(epoch FROM now())"), moment("now"));
         assert_eq!(of("a + CURRENT_DATE"), moment("current_date"));
         assert_eq!(of("f(' Today ')"), moment("' today '"));
-        assert_eq!(
-            using("ALTER TABLE t ADD b int DEFAULT f()", true),
-            names(&[], &[])
-        );
+        for other in [
+            "ADD b int DEFAULT f()",
+            "ADD CONSTRAINT i UNIQUE USING INDEX i",
+            "ADD UNIQUE (a) USING INDEX TABLESPACE s",
+            "ADD EXCLUDE USING gist (f(a) WITH &&)",
+        ] {
+            let of = using(&format!("ALTER TABLE t {other}"), true);
+            assert_eq!(of, names(&[], &[]), "{other}");
+        }
+        let both = "ALTER TABLE t ADD UNIQUE USING INDEX i, ALTER a TYPE int USING f(a)";
+        assert_eq!(using(both, true), names(&["f"], &["a"]));
     }
 
     #[test]

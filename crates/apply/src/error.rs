@@ -45,8 +45,8 @@ pub enum ApplyError {
 pub struct Conflict {
     /// The table; empty if it is not known.
     pub table: TableName,
-    /// The beginning of the command that changes the schema, if it is one.
-    pub command: Option<String>,
+    /// The beginning of the command that changes the schema, if it is one, and the command's position.
+    pub command: Option<(String, Lsn)>,
     /// The commit of the source's transaction that holds the change; `0/0` while it is not known.
     pub lsn: Lsn,
     /// The target's error code; None if the change was not tried.
@@ -99,7 +99,9 @@ impl Conflict {
                  delete the target's row with that key; the change is then tried again by itself"
             }
             _ if self.command.is_some() => {
-                "make the target such that the command can run there; it is then tried again by itself"
+                "make the target such that the command can run there, and it is tried again by itself; or make by \
+                 hand what it changes, and then run lockstep replica resume NAME --made-by-hand LSN with the \
+                 command's position"
             }
             _ => "repair the target; the change is then tried again by itself",
         }
@@ -115,7 +117,7 @@ impl fmt::Display for Conflict {
         if self.lsn.is_valid() {
             write!(f, " of the transaction that committed at {}", self.lsn)?;
         }
-        if let Some(command) = &self.command {
+        if let Some((command, _)) = &self.command {
             write!(f, ": {command}")?;
         }
         write!(f, ": {}", self.message)?;
@@ -124,6 +126,9 @@ impl fmt::Display for Conflict {
         }
         if let Some(context) = &self.context {
             write!(f, " (in: {context})")?;
+        }
+        if let Some((_, position)) = &self.command {
+            write!(f, " (the command's position is {position})")?;
         }
         write!(f, "; {}", self.hint())
     }
@@ -158,8 +163,8 @@ impl ApplyError {
         }
     }
 
-    /// The error of a command that changes the schema, of which `command` is the beginning.
-    pub fn on_command(command: String, error: ClientError) -> Self {
+    /// The error of a command that changes the schema: of its beginning, and its position.
+    pub fn on_command(command: (String, Lsn), error: ClientError) -> Self {
         let table = error.refusal().and_then(|report| report.table.clone());
         let (schema, table) = table.unwrap_or_default();
         match Self::on_table(&TableName { schema, table }, error) {
@@ -172,7 +177,7 @@ impl ApplyError {
     }
 
     /// A command that changes the schema and cannot be followed.
-    pub fn not_followed(command: String, message: String, todo: &'static str) -> Self {
+    pub fn not_followed(command: (String, Lsn), message: String, todo: &'static str) -> Self {
         Self::Conflict(Box::new(Conflict {
             table: TableName::default(),
             command: Some(command),

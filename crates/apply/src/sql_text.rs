@@ -63,6 +63,31 @@ impl<'a> Statement<'a> {
         format!("{before}{after}")
     }
 
+    /// The text of DROP with IF EXISTS: what is not there is dropped already.
+    pub fn if_exists(&self) -> String {
+        let text = self.without("concurrently");
+        let mut tokens = self.tokens.iter().skip(1).peekable();
+        tokens.next_if(|token| token.is("procedural"));
+        let words: Vec<_> = tokens
+            .clone()
+            .map(|token| token.text.to_lowercase())
+            .collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let kind = KINDS.iter().find(|kind| begins(&words, kind));
+        let length = kind.map_or(0, |kind| kind.split(' ').count());
+        let last = length.checked_sub(1).and_then(|place| tokens.nth(place));
+        let is_named = tokens.find(|token| !token.is("concurrently"));
+        let start = self.tokens.first().map_or(0, |token| token.at);
+        match (last, is_named) {
+            (Some(last), Some(name)) if !name.is("if") => {
+                let end = last.at - start + last.text.len();
+                let (before, rest) = text.split_at_checked(end).unwrap_or((&text, ""));
+                format!("{before} IF EXISTS{rest}")
+            }
+            _ => text,
+        }
+    }
+
     fn has(&self, word: &str) -> bool {
         (self.tokens.iter()).any(|token| token.depth == 0 && token.is(word))
     }

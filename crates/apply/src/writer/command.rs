@@ -5,6 +5,8 @@
 //! that the command makes join it, those that it drops leave it, and those that it renames are renamed there.
 //! [`crate::ddl`] decides which statement that is, and what rows from before have in a new column.
 
+use std::collections::BTreeMap;
+
 use lockstep_client::{Connection, ToText, field};
 use tracing::{info, warn};
 
@@ -19,16 +21,15 @@ use crate::sessions::SILENT;
 /// Whether an event trigger of the replica has written what `$2` is, which `$3` proves, and whether somebody
 /// has made the command by hand that ends at `$4`. `$1` is the replica.
 const PROVEN: &str = "SELECT pg_catalog.encode(pg_catalog.sha256(d.key || pg_catalog.sha256(d.key \
-        || pg_catalog.convert_to($2, 'UTF8'))), 'hex') = $3, d.made_by_hand = $4::pg_catalog.pg_lsn \
+        || pg_catalog.convert_to($2, 'UTF8'))), 'hex') = $3, $4::pg_catalog.pg_lsn = ANY (d.made_by_hand) \
     FROM lockstep.ddl AS d WHERE d.replica = $1";
 
 /// Settings of the source's session that say what a command means.
-const SETTINGS: [&str; 21] = [
+const SETTINGS: [&str; 20] = [
     "search_path",
     "TimeZone",
     "DateStyle",
     "IntervalStyle",
-    "check_function_bodies",
     "default_table_access_method",
     "default_toast_compression",
     "xmloption",
@@ -199,7 +200,7 @@ impl Writer {
             return Ok(());
         }
         let shown = command.shown();
-        let asked = |error| ApplyError::on_command(shown.clone(), error);
+        let asked = |error| ApplyError::on_command(command.named(), error);
         let listed = self.listed().map_err(asked)?;
         match by_hand {
             Some(true) => info!("a command was made by hand: {shown}"),
@@ -208,7 +209,7 @@ impl Writer {
         if let Some(words) = self.list_anew(command, &listed).map_err(asked)? {
             let todo =
                 "make it there as it is on the source; the command is then tried again by itself";
-            return Err(ApplyError::not_followed(shown, words, todo));
+            return Err(ApplyError::not_followed(command.named(), words, todo));
         }
         failpoint::APPLY_ALTERED.reach();
         info!("a command of the source is made: {shown}");
@@ -222,12 +223,8 @@ impl Writer {
     }
 
     fn run_command(&mut self, command: &Command) -> Result<()> {
-        let shown = command.shown();
-        let stop = |words: String| {
-            let words = format!("{words} (the command's position is {})", command.lsn);
-            ApplyError::not_followed(shown.clone(), words, BY_HAND)
-        };
-        let refused = |error| ApplyError::on_command(shown.clone(), error);
+        let stop = |words: String| ApplyError::not_followed(command.named(), words, BY_HAND);
+        let refused = |error| ApplyError::on_command(command.named(), error);
         let text = match &command.todo {
             Todo::Run(text) => text,
             Todo::Stop(words) => return Err(stop(words.clone())),
@@ -257,8 +254,7 @@ impl Writer {
 
     /// Runs a statement as the source's role, with the source's settings.
     fn run_as(&mut self, command: &Command, text: &str) -> Result<()> {
-        let shown = command.shown();
-        let refused = |error| ApplyError::on_command(shown.clone(), error);
+        let refused = |error| ApplyError::on_command(command.named(), error);
         let captured = &command.captured;
         let role = captured.role.clone().unwrap_or_default();
         let found = "SELECT pg_catalog.pg_has_role(current_user, oid, 'MEMBER') \
@@ -282,12 +278,14 @@ impl Writer {
         if let Some(why) = why {
             let todo = "create the role on the target or grant it to the replica's role there; the command is \
                         then tried again by itself";
-            return Err(ApplyError::not_followed(shown, why, todo));
+            return Err(ApplyError::not_followed(command.named(), why, todo));
         }
         let wanted = captured.settings.iter();
-        let wanted = wanted.filter(|(name, _)| SETTINGS.contains(&name.as_str()));
-        let wanted: std::collections::BTreeMap<_, _> = wanted.collect();
-        let names = wanted.keys().map(|name| name.as_str()).chain(["role"]);
+        let wanted = wanted.map(|(name, value)| (name.as_str(), value.as_str()));
+        let wanted = wanted.filter(|(name, _)| SETTINGS.contains(name));
+        // The source has checked them, and temporary tables that they may name are not here.
+        let wanted: BTreeMap<_, _> = wanted.chain([("check_function_bodies", "off")]).collect();
+        let names = wanted.keys().copied().chain(["role"]);
         let names = serde_json::Value::from_iter(names).to_string();
         let wanted = serde_json::json!(wanted).to_string();
         let mut run = || -> lockstep_client::Result<()> {

@@ -79,7 +79,8 @@ BEGIN
         ELSIF tg_event = 'sql_drop' THEN
             IF tg_tag !~ '^DROP ' OR tg_tag = 'DROP OWNED' OR NOT EXISTS (
                 SELECT FROM pg_event_trigger_dropped_objects() d
-                WHERE d.original AND NOT d.is_temporary AND d.schema_name IS DISTINCT FROM 'lockstep'
+                WHERE d.original AND NOT d.is_temporary AND d.object_identity !~ '\mpg_temp(_\d+)?\.'
+                    AND d.schema_name IS DISTINCT FROM 'lockstep'
                     AND NOT coalesce(d.schema_name, CASE d.object_type WHEN 'schema' THEN d.object_name END,
                         d.address_names[1], '') = ANY ('{schemas}')
                     AND NOT coalesce(CASE WHEN d.object_type IN ('trigger', 'policy', 'rule',
@@ -90,6 +91,20 @@ BEGIN
                 RETURN;
             END IF;
         ELSIF tg_tag ~ '^DROP ' AND tg_tag <> 'DROP OWNED' THEN
+            RETURN;
+        -- PostgreSQL does not say what a GRANT is on: the tables that this transaction has changed so far.
+        ELSIF tg_tag IN ('GRANT', 'REVOKE')
+            AND EXISTS (SELECT FROM pg_event_trigger_ddl_commands() d WHERE d.object_type IN ('TABLE', 'SEQUENCE'))
+            AND (SELECT bool_and(c.relpersistence = 't' OR n.nspname = ANY ('{schemas}')
+                    OR format('%s.%s', n.nspname, c.relname) = ANY ('{tables}'))
+                FROM (SELECT oid, xmin FROM pg_class UNION ALL SELECT attrelid, xmin FROM pg_attribute)
+                        AS r(oid, xid)
+                    JOIN pg_class c ON c.oid = r.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+                    CROSS JOIN LATERAL (SELECT (said ->> 'xid')::int8) AS t(xid)
+                    CROSS JOIN LATERAL (SELECT (r.xid::text::int8 - t.xid) & 4294967295) AS l(later)
+                WHERE l.later < 2147483648
+                    AND NOT pg_visible_in_snapshot((t.xid + l.later)::text::xid8, pg_current_snapshot()))
+        THEN
             RETURN;
         ELSIF tg_tag <> 'DROP OWNED' AND NOT EXISTS (
             SELECT FROM pg_event_trigger_ddl_commands() d LEFT JOIN pg_class c ON c.oid = CASE d.classid
@@ -110,6 +125,13 @@ BEGIN
                         THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = d.objid) END
                 LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE NOT d.in_extension AND c.relpersistence IS DISTINCT FROM 't'
+                AND lower(d.object_type) <> 'large object'
+                -- What uses a temporary table or type goes away with it.
+                AND (d.classid = 'pg_class'::regclass OR NOT EXISTS (SELECT FROM pg_depend e
+                    LEFT JOIN pg_class x ON e.refclassid = 'pg_class'::regclass AND x.oid = e.refobjid
+                    LEFT JOIN pg_type y ON e.refclassid = 'pg_type'::regclass AND y.oid = e.refobjid
+                    WHERE e.classid = d.classid AND e.objid = d.objid AND e.deptype = 'n'
+                        AND coalesce(x.relnamespace, y.typnamespace) = pg_my_temp_schema()))
                 AND d.schema_name IS DISTINCT FROM 'pg_temp' AND d.schema_name IS DISTINCT FROM 'lockstep'
                 AND n.nspname IS DISTINCT FROM 'lockstep'
                 AND (EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
@@ -126,7 +148,8 @@ BEGIN
             FOR one IN
                 SELECT DISTINCT c.oid, n.nspname, c.relname, c.relkind, c.relreplident,
                     format('%I.%I', n.nspname, c.relname) AS name,
-                    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
+                    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
+                        AND i.indimmediate) AS has_key,
                     EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
                         WHERE p.pubname = '{publication}' AND r.prrelid = c.oid) AS is_published
                 FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON d.classid = 'pg_class'::regclass
@@ -158,11 +181,12 @@ BEGIN
                         has_rows := false;
                     END IF;
                 END IF;
-                IF one.relkind = 'r' AND NOT one.has_key AND one.relreplident = 'd' AND NOT one.is_published
+                IF one.relkind = 'r' AND NOT one.has_key AND one.relreplident = 'd'
+                    AND (NOT one.is_published OR tg_tag = 'ALTER TABLE')
                 THEN
                     -- Otherwise updates and deletes would be refused once it is published.
                     EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', one.name);
-                    INSERT INTO lockstep.{full} VALUES (one.oid);
+                    INSERT INTO lockstep.{full} VALUES (one.oid) ON CONFLICT DO NOTHING;
                     new_identity := 'FULL';
                 ELSIF one.has_key AND one.relreplident = 'f' AND EXISTS (
                     SELECT FROM lockstep.{full} f WHERE f.oid = one.oid)

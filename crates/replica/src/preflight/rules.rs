@@ -166,7 +166,7 @@ fn source_limits(source: &Server, found: &mut Findings) {
 }
 
 fn nothing_to_copy(facts: &Facts, found: &mut Findings) {
-    if facts.copied().next().is_none() {
+    if facts.copied().next().is_none() && !facts.ddl {
         let says = format!(
             "database \"{}\" has no table that would be copied, and tables that are made later are not \
              replicated",

@@ -16,9 +16,12 @@ impl ReplicaState {
         kept.map(drop).map_err(ReplicaError::Target)
     }
 
-    /// The command whose message ends there was made by hand. False if the replica follows no commands.
+    /// The command whose message ends there was made by hand, too, besides others of transactions that are still
+    /// to be applied. False if the replica follows no commands.
     pub fn set_made_by_hand(&mut self, name: &str, command: Lsn) -> Result<bool> {
-        let sql = "UPDATE lockstep.ddl SET made_by_hand = $2::pg_lsn WHERE replica = $1 RETURNING replica";
+        let sql = "UPDATE lockstep.ddl AS d SET made_by_hand = array_append(ARRAY(SELECT m FROM unnest(d.made_by_hand) AS m \
+                     WHERE m > coalesce(r.applied_lsn, '0/0')), $2::pg_lsn) \
+                   FROM lockstep.replica AS r WHERE r.name = d.replica AND d.replica = $1 RETURNING d.replica";
         let rows = self.connection.query_with(sql, &[&name, &command]);
         Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
     }

@@ -147,6 +147,19 @@ impl Scene {
         self.control.stats().error.unwrap()
     }
 
+    /// Goes on after the command that an error names was made on the target by hand.
+    pub fn made_by_hand(&self, error: &str) {
+        let at = error.split("position is ").nth(1).unwrap();
+        let mut at = at.split(|c: char| !(c.is_ascii_hexdigit() || c == '/'));
+        let at = at.next().unwrap().parse().unwrap();
+        let mut state = state_of(&self.target);
+        assert!(state.set_made_by_hand("r", at).unwrap());
+        state.set_paused("r", false).unwrap();
+        until("that it goes on", || {
+            self.control.stats().error.as_deref() != Some(error)
+        });
+    }
+
     /// Both sides have the same objects, and the same rows in all tables that the replica lists.
     pub fn assert_same(&self) {
         self.catch_up();
@@ -402,19 +415,6 @@ fn what_cannot_be_repeated_stops_with_words_and_can_be_made_by_hand() {
         ["2"],
         "nothing of its transaction"
     );
-    let by_hand = |error: &str| {
-        let at = error.split("position is ").nth(1).unwrap();
-        let at = at
-            .split(|c: char| !(c.is_ascii_hexdigit() || c == '/'))
-            .next()
-            .unwrap();
-        let mut state = state_of(&scene.target);
-        assert!(state.set_made_by_hand("r", at.parse().unwrap()).unwrap());
-        state.set_paused("r", false).unwrap();
-        until("that it goes on", || {
-            scene.control.stats().phase == lockstep_apply::Phase::Applying
-        });
-    };
     let values_of =
         "SELECT format('UPDATE t SET n = %s WHERE id = %s;', n, id) FROM t WHERE id < 4";
     let mut made = vec!["BEGIN; INSERT INTO t VALUES (3); ALTER TABLE t ADD n serial;".to_owned()];
@@ -422,7 +422,7 @@ fn what_cannot_be_repeated_stops_with_words_and_can_be_made_by_hand() {
     // The row of the command's transaction is the replica's.
     made.push("DELETE FROM t WHERE id = 3; COMMIT".to_owned());
     on(&scene.target, &made.concat());
-    by_hand(&error);
+    scene.made_by_hand(&error);
     scene.catch_up();
     scene.run(
         "CREATE FUNCTION later() RETURNS void LANGUAGE sql AS 'CREATE TABLE l (a int)'; \
@@ -434,7 +434,7 @@ fn what_cannot_be_repeated_stops_with_words_and_can_be_made_by_hand() {
         &scene.target,
         "CREATE TABLE l (a int); ALTER TABLE l REPLICA IDENTITY FULL",
     );
-    by_hand(&error);
+    scene.made_by_hand(&error);
     scene.run("INSERT INTO l VALUES (1)");
     scene.catch_up();
     scene.run("ALTER TABLE t ALTER n TYPE float8 USING n + random()");

@@ -4,7 +4,7 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 
 use crate::ddl::Scene;
-use crate::{Told, options, pair, sql, values};
+use crate::{Told, on, options, pair, sql, values};
 
 /// The replica stops at a command, with all of these words.
 fn stops(schema: &str, command: &str, words: &[&str]) {
@@ -102,5 +102,100 @@ fn a_wait_in_the_event_trigger_ends_with_the_users_lock_timeout() {
     let made = second.execute("SET lock_timeout = 300; CREATE TABLE b (id int)");
     assert!(made.unwrap_err().to_string().contains("lock timeout"));
     first.execute("COMMIT").unwrap();
+    scene.assert_same();
+}
+
+/// Runs each statement by itself.
+fn each(scene: &Scene, statements: &[&str]) {
+    let mut session = sql(&scene.source);
+    for statement in statements {
+        session.execute(statement).unwrap();
+    }
+}
+
+#[test]
+fn what_is_temporary_or_a_large_object_is_nothing_for_the_target() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    each(
+        &scene,
+        &[
+            "CREATE TEMP TABLE tmp (id int)",
+            "GRANT SELECT ON tmp TO PUBLIC",
+            "BEGIN",
+            "SAVEPOINT s",
+            "GRANT UPDATE (id) ON tmp TO PUBLIC",
+            "COMMIT",
+            "CREATE FUNCTION f(tmp) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "COMMENT ON FUNCTION f(tmp) IS 'x'",
+            "DROP FUNCTION f(tmp)",
+            "CREATE FUNCTION g() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM tmp'",
+            "CREATE TABLE gone (id int PRIMARY KEY)",
+            "DROP TABLE tmp, gone",
+            "SELECT lo_create(77)",
+            "GRANT ALL ON LARGE OBJECT 77 TO PUBLIC",
+            "COMMENT ON LARGE OBJECT 77 IS 'x'",
+            "CREATE TEMP TABLE t (id int)",
+            "GRANT ALL ON t TO PUBLIC",
+            "DROP TABLE t",
+            "GRANT SELECT ON t TO PUBLIC",
+            "INSERT INTO t VALUES (1)",
+        ],
+    );
+    scene.assert_same();
+}
+
+#[test]
+fn updates_go_on_without_a_key_that_can_tell_rows_apart() {
+    let scene = Scene::new("CREATE TABLE k (id int PRIMARY KEY); INSERT INTO k VALUES (1)");
+    each(
+        &scene,
+        &[
+            "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE)",
+            "INSERT INTO d VALUES (1)",
+            "UPDATE d SET id = 2",
+            "ALTER TABLE k DROP CONSTRAINT k_pkey",
+            "UPDATE k SET id = 2",
+            "ALTER TABLE k ADD PRIMARY KEY (id)",
+            "UPDATE k SET id = 3",
+        ],
+    );
+    scene.assert_same();
+}
+
+#[test]
+fn several_commands_of_a_transaction_can_be_made_by_hand() {
+    let scene = Scene::new(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
+         INSERT INTO u VALUES (1)",
+    );
+    each(
+        &scene,
+        &[
+            "BEGIN",
+            "ALTER TABLE t ADD n int DEFAULT random()",
+            "CREATE TABLE v (id int PRIMARY KEY)",
+            "ALTER TABLE u ADD n int DEFAULT random()",
+            "UPDATE t SET n = 7",
+            "UPDATE v SET id = 1",
+            "COMMIT",
+        ],
+    );
+    for table in ["t", "u"] {
+        let error = scene.blocked();
+        assert!(error.contains(&format!("ALTER TABLE {table}")), "{error}");
+        on(
+            &scene.target,
+            &format!("ALTER TABLE {table} ADD n int DEFAULT random()"),
+        );
+        scene.made_by_hand(&error);
+    }
+    // What the target refuses can be made by hand as well.
+    scene.run("UPDATE u SET n = 7");
+    on(&scene.target, "CREATE VIEW w AS SELECT 1 AS a");
+    scene.run("CREATE VIEW w AS SELECT 1 AS a");
+    let error = scene.blocked();
+    assert!(error.contains("already exists"), "{error}");
+    assert!(error.contains("--made-by-hand"), "{error}");
+    scene.made_by_hand(&error);
     scene.assert_same();
 }
