@@ -16,8 +16,8 @@ impl ReplicaState {
         kept.map(drop).map_err(ReplicaError::Target)
     }
 
-    /// The command whose message ends there was made by hand, too, besides others of transactions that are still
-    /// to be applied. False if the replica follows no commands.
+    /// The command whose message ends there was made by hand, too, besides others of transactions that are
+    /// still to be applied. False if the replica follows no commands.
     pub fn set_made_by_hand(&mut self, name: &str, command: Lsn) -> Result<bool> {
         let sql = "UPDATE lockstep.ddl AS d SET made_by_hand = array_append(ARRAY(SELECT m FROM unnest(d.made_by_hand) AS m \
                      WHERE m > coalesce(r.applied_lsn, '0/0')), $2::pg_lsn) \
