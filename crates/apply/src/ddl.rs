@@ -256,7 +256,7 @@ pub fn shown(text: &str) -> String {
 }
 
 impl Command {
-    /// Its beginning and its position, as an error has them.
+    /// Beginning and position of a command, as an error has them.
     pub fn named(&self) -> (String, Lsn) {
         (self.shown(), self.lsn)
     }
