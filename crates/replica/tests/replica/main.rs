@@ -18,6 +18,7 @@ mod apply_standby;
 mod apply_together;
 mod apply_writers;
 mod attached;
+mod binary_alike;
 mod collations;
 mod create;
 mod cycles;
