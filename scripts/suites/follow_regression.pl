@@ -141,9 +141,12 @@ sub lockstep
 }
 
 my @target = ('--target', $target->connstr('regression'));
+# Only a table that is there can be excluded.
+$source->safe_psql('regression', 'CREATE TABLE regress_encoding ()');
 lockstep('replica', 'create', 'suite', '--source', $source->connstr('regression'), @target, '--ddl',
 	'--exclude-table', 'public.regress_encoding')
   or BAIL_OUT('the replica could not be created');
+$source->safe_psql('regression', 'DROP TABLE regress_encoding');
 # The commands as the source's event trigger writes them.
 $source->safe_psql('regression',
 	q{SELECT pg_create_logical_replication_slot('commands', 'test_decoding')});
