@@ -236,7 +236,7 @@ fn upstream_away(cascade: &mut Cascade) {
     assert_eq!(behind(&json), [FIRST], "{}", brief(&json));
     assert_eq!(
         found(&json),
-        at("not_streaming", &[FIRST]),
+        at("no_upstream", &[FIRST]),
         "{}",
         brief(&json)
     );
