@@ -160,6 +160,7 @@ fn a_slot_is_dropped_with_its_copy_or_not_at_all() {
     until("the relay has forgotten it", || {
         relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
     });
+    until_answer(primary, active, "true");
     stage.subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     until_answer(primary, active, "false");
     enable();
