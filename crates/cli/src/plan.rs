@@ -86,6 +86,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     let base = measured.unwrap_or(REFERENCE);
     let costs = Costs {
+        per_cycle: base.per_cycle,
         per_table: args.overhead.map_or(base.per_table, |it| it.as_secs_f64()),
         rate: args.rate.map_or(base.rate, |rate| rate as f64),
     };
@@ -178,8 +179,12 @@ fn costs_words(costs: Costs, args: &PlanArgs, is_measured: bool) -> String {
         (false, true) => "measured",
         (false, false) => "the reference's",
     };
+    let cycle = match costs.per_cycle > 0.0 {
+        true => format!("a cycle takes {} (measured), ", time(costs.per_cycle)),
+        false => String::new(),
+    };
     format!(
-        "a table takes {} ({}), data moves at {}/s ({}); 1 GB is 1024 MB",
+        "{cycle}a table takes {} ({}), data moves at {}/s ({}); 1 GB is 1024 MB",
         time(costs.per_table),
         from(args.overhead.is_some()),
         bytes(costs.rate),
@@ -192,8 +197,12 @@ fn plan_words(plan: &Plan) -> String {
         true => "fits into",
         false => "does not fit into",
     };
+    let cycle = match plan.for_cycle > 0.0 {
+        true => format!("{} + ", time(plan.for_cycle)),
+        false => String::new(),
+    };
     format!(
-        "{} and {} take {} + {} = {}, which {fits} {}",
+        "{} and {} take {cycle}{} + {} = {}, which {fits} {}",
         figures::counted(plan.tables, "table"),
         bytes(plan.data as f64),
         time(plan.for_tables),
@@ -345,12 +354,14 @@ fn as_json(costs: Costs, plan: Option<&Plan>, history: Option<&History>) -> Valu
         }))
     });
     json!({
+        "start_s_per_cycle": costs.per_cycle,
         "overhead_s_per_table": costs.per_table,
         "rate_bytes_per_s": finite(costs.rate),
         "plan": plan.map(|plan| json!({
             "budget_s": plan.budget,
             "tables": plan.tables,
             "data_bytes": plan.data,
+            "cycle_s": plan.for_cycle,
             "tables_s": plan.for_tables,
             "data_s": plan.for_data,
             "fits": plan.fits(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{RunArgs, joined, rounds, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
-use crate::copying::cycling::{Replica, Subscription};
+use crate::copying::cycling::{Cycle, Replica, Subscription};
 use crate::copying::programs::{self, PGCOPYDB, Peer, left_out};
 use crate::copying::servers::{Servers, execute};
 use crate::results::{Headline, Results, ratio, rounded};
@@ -26,16 +26,19 @@ pub enum TablesCase {
     Cycle,
     /// A cycle after nothing was changed
     Idle,
+    /// Cycles of several sizes, each after its forecast
+    Plan,
 }
 
 impl TablesCase {
-    const ALL: [Self; 3] = [Self::Copy, Self::Cycle, Self::Idle];
+    const ALL: [Self; 4] = [Self::Copy, Self::Cycle, Self::Idle, Self::Plan];
 
     fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
             Self::Cycle => "cycle",
             Self::Idle => "idle",
+            Self::Plan => "plan",
         }
     }
 }
@@ -86,11 +89,20 @@ const MOST_CYCLE_MS: f64 = 1.0;
 /// Milliseconds of a cycle without changes that are expected at most.
 const MOST_IDLE_MS: f64 = 50.0;
 
+/// Percent by which a forecast may be off.
+const MOST_OFF_PERCENT: f64 = 15.0;
+
+/// Cycles of case plan: one of so many tables changes, by so many new rows. History has each kind three times
+/// before it is forecast.
+const KINDS: [(u32, u32); 5] = [(1, 1), (10, 200), (2, 20), (1_000, 50_000), (4, 5)];
+const PAST: usize = 3;
+
 /// Time that a copy, and a cycle, takes for each of many tables with one row
 ///
 /// Writes tables.json into the results folder. pgcopydb is left out where it is not installed. In cases
 /// cycle and idle a replica's cycle is asked for once all changes are in its spool; stock is a subscription
-/// that was disabled before the changes and is enabled.
+/// that was disabled before the changes and is enabled. In case plan a replica has cycles of five sizes, and then
+/// once more each after it was forecast: how far the worst forecast is off is in off_percent.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("rounds", rounds("Copies by each variant", "3")),
@@ -122,6 +134,9 @@ pub struct TablesFigures {
     pub seconds: f64,
     pub source_cpu_s: f64,
     pub target_cpu_s: f64,
+    /// Percent by which the worst forecast of a cycle was off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_percent: Option<f64>,
     /// CPU of the replica's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applier_cpu_s: Option<f64>,
@@ -158,6 +173,7 @@ impl TablesArgs {
             seconds: rounded(took.seconds),
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
+            off_percent: None,
             applier_cpu_s: None,
         })
     }
@@ -206,7 +222,77 @@ impl TablesArgs {
             seconds: rounded(seconds),
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
+            off_percent: None,
             applier_cpu_s: Some(rounded(applier_cpu_s)),
+        })
+    }
+
+    /// New rows of one of so many tables, in a cycle.
+    fn grown(
+        &self,
+        scene: &Servers,
+        replica: &mut Replica<'_>,
+        (every, rows): (u32, u32),
+    ) -> Result<Cycle> {
+        let sql = format!(
+            "DO $$ BEGIN FOR n IN 1..{} BY {} LOOP \
+             EXECUTE format('INSERT INTO grown%s SELECT nextval(''ids''), repeat(''x'', 100) \
+                 FROM generate_series(1, {rows})', n); COMMIT; END LOOP; END $$",
+            self.tables,
+            every.min(self.tables)
+        );
+        execute(&scene.source, &sql)?;
+        replica.await_spooled(&scene.source)?;
+        replica.force()
+    }
+
+    /// Forecasts of cycles, and the cycles.
+    fn plan(&self, site: Site<'_>, scene: &Servers) -> Result<TablesFigures> {
+        let each = |what: &str| {
+            format!(
+                "DO $$ BEGIN FOR n IN 1..{} LOOP EXECUTE format('{what}', n); COMMIT; END LOOP; END $$",
+                self.tables
+            )
+        };
+        scene.empty_target()?;
+        execute(&scene.source, "CREATE SEQUENCE ids")?;
+        let make = each("CREATE TABLE grown%s (id bigint PRIMARY KEY, v text)");
+        execute(&scene.source, &make)?;
+        let mut replica = Replica::create(site, scene, true)?;
+        replica.start()?;
+        // What the first cycle costs more is no cost of each cycle.
+        self.change(scene, TablesCase::Cycle)?;
+        replica.force()?;
+        let mut last = Vec::new();
+        for _ in 0..PAST {
+            last.clear();
+            for kind in KINDS {
+                last.push(self.grown(scene, &mut replica, kind)?);
+            }
+        }
+        let before = scene.meter();
+        let (mut worst, mut ms, mut tables) = (0.0_f64, 0, 0);
+        for (kind, last) in KINDS.into_iter().zip(last) {
+            let forecast = replica.forecast(last.tables, last.sent_bytes)? * 1e3;
+            let cycle = self.grown(scene, &mut replica, kind)?;
+            let took = cycle.elapsed_ms.max(1) as f64;
+            worst = worst.max(100.0 * (forecast - took).abs() / took);
+            ms += cycle.elapsed_ms;
+            tables += cycle.tables;
+        }
+        let spent = scene.spent_since(&before);
+        replica.remove()?;
+        scene.check_same()?;
+        execute(&scene.source, &each("DROP TABLE grown%s"))?;
+        execute(&scene.source, "DROP SEQUENCE ids")?;
+        Ok(TablesFigures {
+            tables: self.tables,
+            ms_per_table: rounded(ms as f64 / tables as f64),
+            seconds: rounded(ms as f64 / 1e3),
+            source_cpu_s: rounded(spent.source_cpu_s),
+            target_cpu_s: rounded(spent.target_cpu_s),
+            off_percent: Some(rounded(worst)),
+            applier_cpu_s: None,
         })
     }
 
@@ -234,6 +320,7 @@ impl TablesArgs {
             seconds: rounded(seconds),
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
+            off_percent: None,
             applier_cpu_s: None,
         })
     }
@@ -274,8 +361,10 @@ impl Benchmark for TablesArgs {
     }
 
     fn variants(&self, case: &TablesCase) -> Vec<TablesVariant> {
-        if *case != TablesCase::Copy {
-            return TablesVariant::CYCLES.to_vec();
+        match case {
+            TablesCase::Copy => {}
+            TablesCase::Plan => return vec![TablesVariant::Lockstep],
+            TablesCase::Cycle | TablesCase::Idle => return TablesVariant::CYCLES.to_vec(),
         }
         let there = |peer: &Peer| peer.is_there(&self.pgcopydb);
         let peers = Peer::ALL.into_iter().filter(there);
@@ -302,6 +391,7 @@ impl Benchmark for TablesArgs {
     ) -> Result<TablesFigures> {
         match turn.variant {
             TablesVariant::Copy(peer) => self.copy(site, scene, peer),
+            TablesVariant::Lockstep if turn.case == TablesCase::Plan => self.plan(site, scene),
             TablesVariant::Lockstep => self.cycle(site, scene, turn.case),
             TablesVariant::Stock => self.subscription(scene, turn.case),
         }
@@ -337,6 +427,7 @@ impl Benchmark for TablesArgs {
                 median("source CPU s", |row| Some(row.source_cpu_s), hundredths),
                 median("target CPU s", |row| Some(row.target_cpu_s), hundredths),
                 median("applier CPU s", |row| row.applier_cpu_s, hundredths),
+                median("forecast off %", |row| row.off_percent, hundredths),
             ],
         )
     }
@@ -348,6 +439,7 @@ impl Benchmark for TablesArgs {
             (TablesCase::Copy.name().to_owned(), copy),
             (TablesCase::Cycle.name().to_owned(), cycles()),
             (TablesCase::Idle.name().to_owned(), cycles()),
+            (TablesCase::Plan.name().to_owned(), cycles()),
         ])
     }
 
@@ -373,6 +465,14 @@ impl Benchmark for TablesArgs {
             let met = met(ms < MOST_IDLE_MS);
             lines.push(format!(
                 "idle: {ms:.0} ms for a cycle with nothing changed (under {MOST_IDLE_MS} ms: {met})"
+            ));
+        }
+        let off = |row: &TablesFigures| row.off_percent;
+        if let Some(off) = results.median(TablesCase::Plan.name(), "lockstep", off) {
+            let met = met(off <= MOST_OFF_PERCENT);
+            lines.push(format!(
+                "plan: the worst of {} forecasts is off by {off:.1} % (at most {MOST_OFF_PERCENT} %: {met})",
+                KINDS.len()
             ));
         }
         for case in [TablesCase::Cycle, TablesCase::Idle] {

@@ -33,8 +33,21 @@ pub struct Cycle {
     pub elapsed_ms: u64,
     pub rows: u64,
     pub tables: u64,
+    /// Bytes of the source's messages.
+    pub sent_bytes: u64,
     /// Bytes of values that were sent to the target.
     pub write_bytes: u64,
+}
+
+/// What `lockstep plan` prints of a cycle.
+#[derive(Debug, Deserialize)]
+struct Planned {
+    plan: PlannedCycle,
+}
+
+#[derive(Debug, Deserialize)]
+struct PlannedCycle {
+    budget_s: f64,
 }
 
 /// A replica.
@@ -131,6 +144,18 @@ impl<'a> Replica<'a> {
         let printed = self.call("force", &["--output", "json"])?;
         serde_json::from_str(&printed)
             .map_err(|error| BenchError::Unusable(format!("replica force: {error}")))
+    }
+
+    /// Seconds that a cycle would take by the replica's history.
+    pub fn forecast(&self, tables: u64, bytes: u64) -> Result<f64> {
+        let launcher = self.site.lab.launcher();
+        let mut call = launcher.command_as_ourselves(self.site.product);
+        call.args(["plan", "--from", REPLICA, "--target", &self.target]);
+        call.args(["--tables", &tables.to_string()]);
+        call.args(["--data", &format!("{bytes}B"), "--output", "json"]);
+        let planned: Planned = serde_json::from_str(&launcher.output(call)?)
+            .map_err(|error| BenchError::Unusable(format!("plan: {error}")))?;
+        Ok(planned.plan.budget_s)
     }
 
     /// Ends it, and removes all but the copied tables.
