@@ -101,8 +101,8 @@ const PAST: usize = 3;
 ///
 /// Writes tables.json into the results folder. pgcopydb is left out where it is not installed. In cases
 /// cycle and idle a replica's cycle is asked for once all changes are in its spool; stock is a subscription
-/// that was disabled before the changes and is enabled. In case plan a replica has cycles of five sizes, and then
-/// once more each after it was forecast: how far the worst forecast is off is in off_percent.
+/// that was disabled before the changes and is enabled. In case plan a replica has cycles of five sizes,
+/// and then once more each after it was forecast: how far the worst forecast is off is in off_percent.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("rounds", rounds("Copies by each variant", "3")),

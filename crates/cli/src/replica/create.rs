@@ -82,7 +82,7 @@ pub struct CreateArgs {
 }
 
 /// Parses a table's name, which has its schema.
-fn table_name(text: &str) -> std::result::Result<String, String> {
+pub fn table_name(text: &str) -> std::result::Result<String, String> {
     let (schema, table) = text.split_once('.').unwrap_or_default();
     match schema.is_empty() || table.is_empty() {
         false => Ok(text.to_owned()),
@@ -155,7 +155,7 @@ pub fn run(args: &CreateArgs) -> Result<()> {
 }
 
 /// Tells the terminal what happens.
-struct Told {
+pub struct Told {
     output: Output,
     bar: Option<ProgressBar>,
     findings: Vec<Finding>,
@@ -163,7 +163,7 @@ struct Told {
 }
 
 impl Told {
-    fn new(output: Output) -> Self {
+    pub fn new(output: Output) -> Self {
         Self {
             output,
             bar: None,
@@ -178,7 +178,7 @@ impl Told {
         }
     }
 
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -1,11 +1,10 @@
-//! `lockstep replica history`, `force` and `alter`
+//! `lockstep replica history` and `force`
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use lockstep_apply::cycle::{LEAST_FREQUENCY, MOST_FREQUENCY};
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
@@ -54,27 +53,6 @@ pub struct ForceArgs {
     output: Output,
 }
 
-/// `lockstep replica alter`
-#[derive(Debug, Args)]
-pub struct AlterArgs {
-    /// The replica's name
-    #[arg(value_name = "NAME", value_parser = super::replica_name)]
-    name: String,
-    #[command(flatten)]
-    target: super::TargetArgs,
-    /// Time from the beginning of one cycle to that of the next, such as 60s; 0: apply changes as they
-    /// come
-    #[arg(long, value_name = "TIME", value_parser = frequency, required_unless_present = "read_only")]
-    frequency: Option<Duration>,
-    /// Whether others' new sessions in the target's database begin read-only
-    #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new([ON, OFF]))]
-    read_only: Option<String>,
-}
-
-/// Values of `--read-only`.
-const ON: &str = "on";
-const OFF: &str = "off";
-
 /// A frequency, as text.
 pub fn frequency(text: &str) -> Result<Duration, String> {
     if text == "0" {
@@ -104,45 +82,9 @@ pub fn frequency_words(frequency: Duration) -> String {
     }
 }
 
-fn no_replica(name: &str) -> anyhow::Error {
+/// What is said of a replica that is not there.
+pub fn no_replica(name: &str) -> anyhow::Error {
     Failure::Usage(format!("the target has no replica \"{name}\"")).into()
-}
-
-pub fn alter(args: &AlterArgs) -> Result<()> {
-    let target = conninfo("--target", &args.target.target)?;
-    let is_read_only = args.read_only.as_deref().map(|given| given == ON);
-    let set = || -> Result<_, ReplicaError> {
-        let Some(mut state) = ReplicaState::find(&target)? else {
-            return Ok(false);
-        };
-        let is_there = match args.frequency {
-            Some(frequency) => state.set_frequency(&args.name, frequency)?,
-            None => true,
-        };
-        match is_read_only {
-            Some(is_read_only) if is_there => state.set_read_only(&args.name, is_read_only),
-            _ => Ok(is_there),
-        }
-    };
-    if !set().map_err(failed)? {
-        return Err(no_replica(&args.name));
-    }
-    let frequency = args.frequency.map(frequency_words);
-    let read_only = is_read_only.map(|it| read_only_words(it).to_owned());
-    for words in [frequency, read_only].into_iter().flatten() {
-        output::print(&format!("replica {} {words}", args.name));
-    }
-    Ok(())
-}
-
-fn read_only_words(is_read_only: bool) -> &'static str {
-    match is_read_only {
-        true => {
-            "is read-only for others: new sessions in its database begin read-only, those that are open stay \
-             as they are"
-        }
-        false => "may be written to by others: new sessions in its database begin read-write",
-    }
 }
 
 pub fn history(args: &HistoryArgs) -> Result<()> {

@@ -1,5 +1,6 @@
 //! `lockstep replica`: a database copied to another server.
 
+mod alter;
 mod config;
 mod create;
 mod cycles;
@@ -59,10 +60,14 @@ pub enum ReplicaCommand {
     /// The target then has everything that the source had when the command began. Needs a process that
     /// applies changes (lockstep replica run).
     Force(cycles::ForceArgs),
-    /// Change a replica's frequency, or whether others may write to its target
+    /// Change a replica's frequency, whether others may write to its target, or which tables it has
     ///
-    /// A process that applies changes takes it up within a second or two; a cycle that runs is begun again.
-    Alter(cycles::AlterArgs),
+    /// A process that applies changes takes up frequency and writes within a second or two; a cycle that runs
+    /// is begun again. To change what is left out, row filters and column lists, end that process first. Only
+    /// tables that join, or of which another part is wanted, are copied; all others go on from where they
+    /// are. Tables that join must be on the target already, without rows. A command that was killed can be
+    /// repeated.
+    Alter(Box<alter::AlterArgs>),
     /// Compare all rows of a replica with those of its source, at one position, while changes go on
     ///
     /// Holds the replica at a position of the source until both sides have a snapshot, then compares
@@ -137,7 +142,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Resume(args) => run::resume(args),
         ReplicaCommand::History(args) => cycles::history(args),
         ReplicaCommand::Force(args) => cycles::force(args),
-        ReplicaCommand::Alter(args) => cycles::alter(args),
+        ReplicaCommand::Alter(args) => alter::run(args),
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Promote(args) => promote::run(args),
         ReplicaCommand::Switchover(args) => switchover::run(args),

@@ -280,6 +280,13 @@ impl Known {
         let last = self.last_cycle.as_ref();
         let mut notes = cycles::notes(&self.replica, standing, &self.applied, last);
         notes.extend(self.switchover_note());
+        if self.replica.altering {
+            notes.push(format!(
+                "it is being altered, and nothing applies; if no command works on it, lockstep replica alter {} \
+                 --go-on ends that",
+                self.replica.name
+            ));
+        }
         notes.extend(self.spool().into_iter().flat_map(spool_words));
         notes.extend((self.writers()).map(|(used, why)| format!("writers: {used}, {why}")));
         let of_source = self.errors_of_source();

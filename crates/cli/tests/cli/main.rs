@@ -55,6 +55,7 @@ mod relay_terminate;
 mod relay_two_phase;
 mod relay_writes_alike;
 mod replica;
+mod replica_alter;
 mod replica_cycles;
 mod replica_daemon;
 mod replica_failover;

@@ -2,7 +2,7 @@
 //! sessions that do not want to be fenced.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Stdio};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
@@ -12,7 +12,7 @@ use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 
 use crate::relay_support;
 use crate::replica::{
-    Running, create_args, in_app, lockstep, on, output, pair, server, sql, text, until, value,
+    Running, create_args, in_app, lockstep, on, output, pair, said, server, sql, text, until, value,
 };
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
@@ -21,11 +21,6 @@ const PROGRAM: &str = "/usr/sbin/pgbouncer";
 const SUMS: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) || ' ' || \
     (SELECT sum(tbalance) FROM pgbench_tellers) || ' ' || (SELECT sum(bbalance) FROM pgbench_branches) || ' ' || \
     (SELECT sum(delta) FROM pgbench_history) || ' ' || (SELECT count(*) FROM pgbench_history)";
-
-fn said(output: &Output) -> String {
-    let all = format!("{} {}", text(&output.stdout), text(&output.stderr));
-    all.split_whitespace().collect::<Vec<_>>().join(" ")
-}
 
 /// A PgBouncer that leads its database app to a server.
 struct Bouncer {
@@ -123,7 +118,7 @@ fn made(mut load: Child) -> u64 {
     number("number of transactions actually processed:")
 }
 
-fn follows(lab: &Lab, name: &str, to: &str, target: &Server) -> Running {
+pub fn follows(lab: &Lab, name: &str, to: &str, target: &Server) -> Running {
     let log = std::fs::File::create(lab.folder().join(format!("{name}.log"))).unwrap();
     let child = lockstep(&["run", name, "--target", to]).stderr(log).spawn();
     let mut process = Running(child.unwrap());

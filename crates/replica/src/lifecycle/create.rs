@@ -33,7 +33,7 @@ use crate::lifecycle::{Watcher, session};
 use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
-use crate::preflight::facts::Facts;
+use crate::preflight::facts::{self, Facts};
 use crate::preflight::rules::findings;
 use crate::publication;
 use crate::publication::subset::Subset;
@@ -188,6 +188,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         frequency: options.frequency,
         forces: 0,
         ddl: options.ddl,
+        altering: false,
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
@@ -201,6 +202,19 @@ pub(crate) fn unique() -> u32 {
     u32::try_from(clock::unix_ms() & i64::from(u32::MAX)).unwrap_or(0)
 }
 
+/// What a publication has, as far as it is wanted: each table with its columns and its filter.
+pub(super) fn published_tables(
+    facts: &Facts,
+    is_wanted: impl Fn(&facts::Table) -> bool,
+) -> Vec<String> {
+    let tables = facts.published().filter(|table| is_wanted(table));
+    let listed = tables.map(|table| {
+        let subset = facts.subset_of(table).map(Subset::published);
+        format!("{}{}", table.name.sql(), subset.unwrap_or_default())
+    });
+    listed.collect()
+}
+
 fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     let refused = |reason: &str| {
         Err(ReplicaError::State(format!(
@@ -211,6 +225,9 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     if replica.phase >= Phase::Ready {
         replica.check_not_promoted()?;
         return refused("exists already");
+    }
+    if replica.altering {
+        return replica.check_ready();
     }
     if replica.frequency != options.frequency {
         return refused("was begun with another frequency");
@@ -381,11 +398,7 @@ impl Run<'_> {
     fn publish(&self, watcher: &mut dyn Watcher) -> Result<bool> {
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let facts = self.facts()?;
-        let listed = facts.published().map(|table| {
-            let subset = facts.subset_of(table).map(Subset::published);
-            format!("{}{}", table.name.sql(), subset.unwrap_or_default())
-        });
-        let listed: Vec<_> = listed.collect();
+        let listed = published_tables(&facts, |_| true);
         let what = match listed.is_empty() {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),

@@ -10,6 +10,8 @@
 //! | [`fence`] | keeps a database from being written that a switchover leaves |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
+//! | [`alteration`] | what an alteration of its tables changes; no I/O |
+//! | [`alter`] | other tables, or another part of some |
 //! | `sequences` | the target's sequences follow the source's while the replica applies |
 //! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`promotion`] | when a replica may be promoted, and what comes next; no I/O |
@@ -17,6 +19,8 @@
 //! | [`promote`] | does a promotion |
 //! | [`daemon`] | several replicas in one process, each of which may fail alone |
 
+pub mod alter;
+pub mod alteration;
 pub(crate) mod capture;
 pub mod create;
 pub mod daemon;

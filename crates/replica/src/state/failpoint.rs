@@ -77,6 +77,13 @@ failpoints! {
     /// Everything is done, and the state does not say so.
     SWITCH_CLEANED = "switch-cleaned";
 
+    /// The state has what is wanted of the tables, and says that the replica is being altered.
+    ALTER_BEGUN = "alter-begun";
+    /// The source sends what is wanted.
+    ALTER_PUBLISHED = "alter-published";
+    /// All rows are there, and the state is still being altered.
+    ALTER_COPIED = "alter-copied";
+
     /// The replica's slot is dropped, its publication is not.
     DROP_SLOT = "drop-slot";
     /// The source has nothing of the replica any more.

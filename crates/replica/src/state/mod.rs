@@ -2,7 +2,7 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…`; `promote…`, see `state/promotion.rs`; `switchover`, see `state/switchover.rs` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…`, `spool_…`, `cycle_…`, `unreplicated…` and `unmade…`; `promote…`, see `state/promotion.rs`; `switchover`, see `state/switchover.rs`; `altering`, see `state/altering.rs` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
@@ -30,6 +30,7 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+mod altering;
 mod attached;
 mod cycles;
 mod ddl;
@@ -171,6 +172,8 @@ pub struct Replica {
     pub forces: u64,
     /// Changes of the source's schema are followed.
     pub ddl: bool,
+    /// Which tables it has is being altered: nothing applies until that has ended.
+    pub altering: bool,
 }
 
 impl Replica {
@@ -197,6 +200,10 @@ impl Replica {
         self.check_not_promoted()?;
         match self.phase {
             Phase::Ready => Ok(()),
+            _ if self.altering => Err(ReplicaError::State(format!(
+                "replica \"{0}\" is being altered: run lockstep replica alter {0} --go-on, which ends that",
+                self.name
+            ))),
             _ => Err(ReplicaError::State(format!(
                 "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
                 self.name
@@ -352,7 +359,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT name, source, system_id, source_database, slot, publication, origin, \
                  array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl \
+                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl, altering \
              FROM lockstep.replica AS r ORDER BY name",
             subsets::OF_REPLICA
         );
@@ -583,6 +590,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         frequency: Duration::from_millis(field(row, 14).map_err(ReplicaError::Target)?),
         forces: field(row, 15).map_err(ReplicaError::Target)?,
         ddl: field(row, 16).map_err(ReplicaError::Target)?,
+        altering: field(row, 17).map_err(ReplicaError::Target)?,
     })
 }
 

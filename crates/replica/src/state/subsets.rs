@@ -1,4 +1,5 @@
-//! The subsets of tables that a replica has. They are added with the replica and never change.
+//! The subsets of tables that a replica has. They are added with the replica, and change with `replica
+//! alter`.
 
 use serde_json::json;
 

@@ -363,6 +363,7 @@ mod tests {
             frequency: Duration::ZERO,
             forces: 0,
             ddl: false,
+            altering: false,
         };
         for (system, database, slot, has_publication, wanted) in [
             ("7", "app", Some("app"), true, ""),

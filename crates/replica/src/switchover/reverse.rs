@@ -191,6 +191,7 @@ fn begun(name: &str, new: &Conninfo, server: &mut Connection) -> Result<Replica>
         frequency: std::time::Duration::ZERO,
         forces: 0,
         ddl: false,
+        altering: false,
     })
 }
 

@@ -63,11 +63,14 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::Finding;
 use lockstep_replica::lifecycle::Watcher;
+use lockstep_replica::lifecycle::alter::AlterOptions;
+use lockstep_replica::lifecycle::alteration::Wishes;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::follow::Following;
 use lockstep_replica::lifecycle::promote::Promote;
 use lockstep_replica::lifecycle::promotion::Wish;
 use lockstep_replica::names::Excluded;
+use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::{Phase, Replica, ReplicaState};
 use lockstep_replica::switchover::run::{Compare, SwitchWatcher, Switchover};
 use lockstep_replica::verify::Replicated;
@@ -189,6 +192,28 @@ fn to_switch(target: Conninfo) -> Switchover {
     }
 }
 
+/// Leaves out a table, takes a part of another, and takes one that was made later.
+fn to_alter(target: Conninfo) -> AlterOptions {
+    let tables = |name: &str| Excluded {
+        tables: vec![name.to_owned()],
+        ..Excluded::default()
+    };
+    AlterOptions {
+        name: "r".to_owned(),
+        target,
+        source: None,
+        wishes: Wishes {
+            exclude: tables("public.emptied"),
+            include: tables("public.later"),
+            subsets: gather(&["public.much=n % 2 = 0".to_owned()], &[]).unwrap(),
+            whole: Vec::new(),
+        },
+        drops: false,
+        jobs: 2,
+        bytes_per_s: None,
+    }
+}
+
 fn options(source: &Server, target: &Server) -> CreateOptions {
     create_options(conninfo(source), conninfo(target))
 }
@@ -229,6 +254,7 @@ fn begun(name: &str, of_source: &str) -> Replica {
         frequency: Duration::ZERO,
         forces: 0,
         ddl: false,
+        altering: false,
     }
 }
 

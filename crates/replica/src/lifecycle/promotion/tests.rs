@@ -22,6 +22,7 @@ fn replica(phase: Phase) -> Replica {
         frequency: Duration::ZERO,
         forces: 0,
         ddl: false,
+        altering: false,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each source transaction adds the next number to table `log`, which has no key: so a transaction that
 //! is applied twice is there twice, and one that is left out is a gap.
 
+mod alter;
 mod apply;
 mod create;
 mod cycles;
@@ -187,6 +188,7 @@ impl Scene {
 /// Each failpoint that has a scenario.
 fn covered() -> BTreeSet<Failpoint> {
     let parts = [
+        alter::ORDER.to_vec(),
         create::ORDER.map(|(at, _)| at).to_vec(),
         apply::SCENARIOS.iter().map(|one| one.at).collect(),
         spool::SCENARIOS.iter().map(|one| one.at).collect(),

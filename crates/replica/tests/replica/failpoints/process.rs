@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lockstep_apply::{Control, SpoolConfig};
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_replica::lifecycle::alter::alter;
 use lockstep_replica::lifecycle::create::create;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
@@ -23,7 +24,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, create_options, following, to_promote, to_switch, to_verify};
+use crate::{Told, create_options, following, to_alter, to_promote, to_switch, to_verify};
 
 const DOES: &str = "LOCKSTEP_TEST_DOES";
 const SOURCE: &str = "LOCKSTEP_TEST_SOURCE";
@@ -60,10 +61,12 @@ pub enum Does {
     Switchover,
     /// Follows with replica back.
     FollowBack,
+    /// Alters which tables there are, as `to_alter` says.
+    Alter,
     Drop,
 }
 
-const ALL: [(Does, &str); 8] = [
+const ALL: [(Does, &str); 9] = [
     (Does::Create, "create"),
     (Does::Follow, "follow"),
     (Does::Reload, "reload"),
@@ -71,6 +74,7 @@ const ALL: [(Does, &str); 8] = [
     (Does::Promote, "promote"),
     (Does::Switchover, "switchover"),
     (Does::FollowBack, "follow-back"),
+    (Does::Alter, "alter"),
     (Does::Drop, "drop"),
 ];
 
@@ -290,6 +294,9 @@ fn entry() {
                 ..what
             };
             follow(&what, &Control::default()).unwrap();
+        }
+        Does::Alter => {
+            alter(&to_alter(target), &mut Told::default()).unwrap();
         }
         Does::Drop => {
             remove("r", &target, None).unwrap();

@@ -1,0 +1,375 @@
+//! `replica alter`: other tables, or another part of some, without copying again what stays.
+//!
+//! | step | what is true afterwards |
+//! |---|---|
+//! | looked at both servers | nothing is changed |
+//! | [`ReplicaState::begin_alteration`] | the state has what is wanted, and says that it is being altered: from here on there is only forward; nothing applies |
+//! | published | the source sends what is wanted |
+//! | copied | each table that joins, or is copied anew, starts at its own snapshot |
+//! | [`ReplicaState::end_alteration`] | the replica is ready |
+//!
+//! Each can be done again, so another call goes on where one was killed. Changes of a table before its
+//! snapshot are skipped by apply, as after a copy that was resumed, and those of a table that has left,
+//! too. The slot keeps everything meanwhile.
+
+use std::collections::HashSet;
+
+use lockstep_client::quote::identifier;
+use lockstep_client::{ClientError, Connection, Conninfo, field};
+use lockstep_wire::Lsn;
+
+use crate::copy::progress::Moment;
+use crate::copy::tables;
+use crate::copy::workers::{CopyWork, copy, source_session, target_session};
+use crate::error::{Finding, ReplicaError, Result};
+use crate::lifecycle::alteration::{Changes, Wishes};
+use crate::lifecycle::create::{CreateOptions, preflight, published_tables};
+use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
+use crate::lifecycle::{Watcher, session};
+use crate::names::{Excluded, TableName, named};
+use crate::preflight::collect;
+use crate::preflight::facts::{Facts, Table};
+use crate::publication;
+use crate::publication::subset::Subset;
+use crate::state::failpoint;
+use crate::state::{Replica, ReplicaState, TableState};
+use crate::status::source::{END, source_of};
+use lockstep_apply::sessions::SILENT;
+
+/// What the user asks for.
+#[derive(Debug, Clone)]
+pub struct AlterOptions {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    pub wishes: Wishes,
+    /// Tables that leave are dropped on the target.
+    pub drops: bool,
+    pub jobs: usize,
+    /// Most bytes a second from source to target.
+    pub bytes_per_s: Option<u64>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Altered {
+    /// None if an earlier call has begun it.
+    pub changes: Option<Changes>,
+    /// Figures of the rows that this call has copied.
+    pub copied: Moment,
+}
+
+/// Alters which tables a replica has, and what of each, or goes on with what an earlier call has begun.
+pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altered> {
+    let name = &options.name;
+    let unknown = || ReplicaError::Usage(format!("the target has no replica \"{name}\""));
+    let mut state = ReplicaState::find(&options.target)?.ok_or_else(unknown)?;
+    state.lock_or_say(name)?;
+    let replica = state.replica(name)?.ok_or_else(unknown)?;
+    let source = source_of(options.source.as_ref(), &replica.source)?;
+    let mut run = Run {
+        options,
+        source,
+        replica,
+        state,
+    };
+    run.check()?;
+    let wanted = options.wishes.applied(&run.replica)?;
+    let is_same = wanted == (run.replica.excluded(), run.replica.subsets.clone());
+    if run.replica.altering {
+        if !options.wishes.is_empty() && !is_same {
+            return Err(ReplicaError::State(format!(
+                "replica \"{name}\" is being altered in another way: run lockstep replica alter {name} --go-on \
+                 first, which ends that"
+            )));
+        }
+        let copied = run.go_on(watcher)?;
+        return Ok(Altered {
+            changes: None,
+            copied,
+        });
+    }
+    run.replica.check_ready()?;
+    let changes = run.begin(wanted, is_same, watcher)?;
+    let copied = match is_same && changes.is_empty() {
+        true => Moment::default(),
+        false => run.go_on(watcher)?,
+    };
+    Ok(Altered {
+        changes: Some(changes),
+        copied,
+    })
+}
+
+struct Run<'a> {
+    options: &'a AlterOptions,
+    source: Conninfo,
+    replica: Replica,
+    /// The state, whose session holds the replica's lock.
+    state: ReplicaState,
+}
+
+impl Run<'_> {
+    fn check(&mut self) -> Result<()> {
+        let name = &self.options.name;
+        self.replica.check_not_promoted()?;
+        if self.state.switch_stage(name)?.is_begun() {
+            return Err(ReplicaError::State(format!(
+                "a switchover of replica \"{name}\" has begun and is not over: repeat it first"
+            )));
+        }
+        match self.replica.ddl {
+            false => Ok(()),
+            true => Err(ReplicaError::State(format!(
+                "replica \"{name}\" follows changes of the schema: event triggers on the source know what it \
+                 leaves out, so that cannot be altered; drop the replica and create it again"
+            ))),
+        }
+    }
+
+    fn facts(&self, excluded: Excluded, subsets: Vec<Subset>) -> Result<Facts> {
+        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        Ok(Facts {
+            tables: collect::tables(&mut source).map_err(ReplicaError::Source)?,
+            excluded,
+            subsets,
+            ..Facts::default()
+        })
+    }
+
+    /// Looks whether it can be done, and keeps what is wanted.
+    fn begin(
+        &mut self,
+        (excluded, subsets): (Excluded, Vec<Subset>),
+        is_same: bool,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Changes> {
+        let (replica, wishes) = (&self.replica, &self.options.wishes);
+        let old = self.facts(replica.excluded(), replica.subsets.clone())?;
+        let new = Facts {
+            excluded: excluded.clone(),
+            subsets: subsets.clone(),
+            ..old.clone()
+        };
+        let listed = self.state.tables(&replica.name)?;
+        let changes = wishes.changes(&old, &new, &listed)?;
+        if is_same && changes.is_empty() {
+            return Ok(changes);
+        }
+        self.preflight(&old, &new, watcher)?;
+        self.check_target(&changes)?;
+        let stay: Vec<_> = (listed.iter())
+            .map(|copy| copy.name.clone())
+            .filter(|name| !changes.leaves.contains(name))
+            .chain(changes.joins.iter().map(|(name, _)| name.clone()))
+            .collect();
+        // What the source refuses changes nothing.
+        self.publish(&new, &stay, "ROLLBACK", watcher)?;
+        let drops = match self.options.drops {
+            true => &changes.leaves[..],
+            false => &[],
+        };
+        let name = &self.options.name;
+        let parts = (&changes.joins[..], &changes.leaves[..], &changes.anew[..]);
+        (self.state).begin_alteration(name, (&excluded, &subsets), parts, drops)?;
+        failpoint::ALTER_BEGUN.reach();
+        self.replica.exclude_schemas = excluded.schemas;
+        self.replica.exclude_tables = excluded.tables;
+        self.replica.subsets = subsets;
+        Ok(changes)
+    }
+
+    /// What would be wrong with a new replica that is wrong with what is wanted, and not with what was.
+    fn preflight(&self, old: &Facts, new: &Facts, watcher: &mut dyn Watcher) -> Result<()> {
+        let found = |facts: &Facts| -> Result<Vec<Finding>> {
+            let (_, found) = preflight(&CreateOptions {
+                name: self.options.name.clone(),
+                source: self.source.clone(),
+                target: self.options.target.clone(),
+                excluded: facts.excluded.clone(),
+                subsets: facts.subsets.clone(),
+                jobs: self.options.jobs,
+                bytes_per_s: None,
+                skip_large_objects: true,
+                frequency: self.replica.frequency,
+                ddl: false,
+            })?;
+            Ok(found)
+        };
+        let before = found(old)?;
+        let mut found = found(new)?;
+        found.retain(|one| !before.contains(one));
+        watcher.found(&found);
+        match found.iter().any(Finding::is_error) {
+            false => Ok(()),
+            true => Err(ReplicaError::Preflight(found)),
+        }
+    }
+
+    /// Tables that join are on the target, without rows.
+    fn check_target(&self, changes: &Changes) -> Result<()> {
+        let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        let (mut missing, mut filled) = (Vec::new(), Vec::new());
+        for (table, _) in &changes.joins {
+            let sql = "SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+                ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = $1 AND c.relname = $2";
+            let rows = target.query_with(sql, &[&table.schema, &table.table]);
+            let there =
+                rows.and_then(|rows| field::<u64>(rows.first().map_or(&[][..], Vec::as_slice), 0));
+            if there.map_err(ReplicaError::Target)? == 0 {
+                missing.push(table.to_string());
+                continue;
+            }
+            let sql = format!("SELECT EXISTS (SELECT FROM ONLY {})", table.sql());
+            let row = target.query_one(&sql).and_then(|row| field(&row, 0));
+            if row.map_err(ReplicaError::Target)? {
+                filled.push(table.to_string());
+            }
+        }
+        if !missing.is_empty() {
+            return Err(ReplicaError::State(format!(
+                "the target lacks tables that are to join: {}. Make them there without rows (pg_dump \
+                 --schema-only --table, on the source), and what they need",
+                named(&missing)
+            )));
+        }
+        match filled.is_empty() {
+            true => Ok(()),
+            false => Err(ReplicaError::State(format!(
+                "tables that are to join have rows on the target: {}. Empty them there (TRUNCATE)",
+                named(&filled)
+            ))),
+        }
+    }
+
+    /// Lets the source send what is wanted of these tables, or tries it.
+    fn publish(
+        &self,
+        facts: &Facts,
+        tables: &[TableName],
+        end: &str,
+        watcher: &mut dyn Watcher,
+    ) -> Result<()> {
+        let listed = published_tables(facts, |table| {
+            // Partitioned tables are there for partitions that are made later.
+            let below =
+                |one: &Table| one.ancestors.contains(&table.name) && tables.contains(&one.name);
+            tables.contains(&table.name) || facts.tables.iter().any(below)
+        });
+        if listed.is_empty() {
+            let words = "nothing would be left to replicate: drop the replica";
+            return Err(ReplicaError::State(words.to_owned()));
+        }
+        loop {
+            let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+            bound_wait(&mut source)?;
+            source.execute(SILENT).map_err(ReplicaError::Source)?;
+            let name = identifier("publication", &self.replica.publication);
+            let published = name.and_then(|name| {
+                let what = listed.join(", ONLY ");
+                source.execute("BEGIN")?;
+                // A statement with parameters is one statement, whatever the filters are.
+                source.query_with(
+                    &format!("ALTER PUBLICATION {name} SET TABLE ONLY {what}"),
+                    &[],
+                )?;
+                source.execute(end)
+            });
+            if unless_locked(published, watcher)?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// From a state that is being altered to one that is ready.
+    fn go_on(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
+        let name = self.replica.name.clone();
+        let facts = self.facts(self.replica.excluded(), self.replica.subsets.clone())?;
+        let listed = self.state.tables(&name)?;
+        let tables: Vec<_> = listed.iter().map(|copy| copy.name.clone()).collect();
+        self.publish(&facts, &tables, "COMMIT", watcher)?;
+        failpoint::ALTER_PUBLISHED.reach();
+        let waiting = listed.iter().filter(|it| it.state != TableState::Copied);
+        let waiting: HashSet<_> = waiting.map(|copy| copy.name.clone()).collect();
+        if waiting.is_empty() {
+            let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+            let end = source.query_one(END).and_then(|row| field::<Lsn>(&row, 0));
+            let end = end.map_err(ReplicaError::Source)?;
+            let published = self.published(&mut source)?;
+            self.state.end_alteration(&name, &published, end)?;
+            return Ok(Moment::default());
+        }
+        let exporter = self.snapshot(&waiting, watcher)?;
+        let mut source = source_session(&self.source, &exporter.snapshot)?;
+        let published = self.published(&mut source)?;
+        let tables = tables::tables(&mut source, &waiting, &self.replica.publication);
+        let tables = tables.map_err(ReplicaError::Source)?;
+        drop(source);
+        let is_there =
+            |name: &&TableName| tables.iter().any(|it| it.name == **name && it.published);
+        if let Some(gone) = waiting.iter().find(|name| !is_there(name)) {
+            return Err(ReplicaError::State(format!(
+                "table {gone} is gone from the source, or from the publication, since it was to be copied: leave \
+                 it out, or drop the replica and create it again"
+            )));
+        }
+        self.empty(&waiting)?;
+        let work = CopyWork {
+            replica: &name,
+            source: &self.source,
+            target: &self.options.target,
+            snapshot: &exporter.snapshot,
+            start: exporter.start,
+            tables: &tables,
+            jobs: self.options.jobs,
+            bytes_per_s: self.options.bytes_per_s,
+        };
+        let moment = copy(&work, &mut |moment| watcher.progress(moment))?;
+        failpoint::ALTER_COPIED.reach();
+        self.state
+            .end_alteration(&name, &published, exporter.start)?;
+        Ok(moment)
+    }
+
+    /// The publication as it is, for the state.
+    fn published(&self, source: &mut Connection) -> Result<String> {
+        let name = &self.replica.publication;
+        let text = publication::text(source, name).map_err(ReplicaError::Source)?;
+        text.ok_or_else(|| {
+            let words = format!("publication \"{name}\" is gone from the source: drop the replica");
+            ReplicaError::State(words)
+        })
+    }
+
+    fn snapshot(&self, tables: &HashSet<TableName>, watcher: &mut dyn Watcher) -> Result<Exporter> {
+        let slot = format!("{}_again", self.replica.slot);
+        loop {
+            if let Some(made) = export(&self.source, &slot, true, tables, watcher)? {
+                return Ok(made);
+            }
+        }
+    }
+
+    /// Empties tables of which rows may be there.
+    fn empty(&self, tables: &HashSet<TableName>) -> Result<()> {
+        let mut target = target_session(&self.options.target)?;
+        let mut each = || -> Result<(), ClientError> {
+            target.execute(SILENT)?;
+            for table in tables {
+                let sql = table.sql();
+                // A table to which others refer can be emptied in this way alone.
+                let refers = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint c \
+                    WHERE c.contype = 'f' AND c.confrelid = $1::pg_catalog.regclass)";
+                let rows = target.query_with(refers, &[&sql])?;
+                let is_referred: bool = field(rows.first().map_or(&[][..], Vec::as_slice), 0)?;
+                target.execute(&match is_referred {
+                    true => format!("DELETE FROM ONLY {sql}"),
+                    false => format!("TRUNCATE ONLY {sql}"),
+                })?;
+            }
+            Ok(())
+        };
+        each().map_err(ReplicaError::Target)
+    }
+}
