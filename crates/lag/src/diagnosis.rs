@@ -360,12 +360,24 @@ fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
             let slot = other.last().and_then(|last| last.slot(slot));
             other.role != Role::Subscriber && slot.is_some_and(|slot| !slot.synced)
         };
+        let publisher = node
+            .last()
+            .and_then(|last| last.background.publishers.get(&subscription.name));
         unlinked.push(match view.window.usable().find(has_namesake) {
-            Some(other) => format!(
-                "{words} for certain: {} has a slot {slot}, and so may another server; as a superuser, SELECT \
-                 subname, subconninfo FROM pg_subscription says where it connects to",
-                other.name
-            ),
+            Some(other) => {
+                let connects = match publisher.map(|publisher| &publisher.address) {
+                    Some((host, port)) => {
+                        format!("its subconninfo names {host}:{port}: name that server, too")
+                    }
+                    None => "as a superuser, SELECT subname, subconninfo FROM pg_subscription says where it \
+                             connects to"
+                        .to_owned(),
+                };
+                format!(
+                    "{words} for certain: {} has a slot {slot}, and so may another server; {connects}",
+                    other.name
+                )
+            }
             None => words,
         });
     }

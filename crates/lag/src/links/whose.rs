@@ -12,6 +12,10 @@ use crate::window::{NodeWindow, Window};
 /// Time between two samples of which one shows positions that came after those of the other.
 const APART: Duration = Duration::from_secs(1);
 
+/// Time without a message after which a worker's publisher is not there, in milliseconds: the default
+/// `wal_sender_timeout`.
+const LONGEST_SILENCE_MS: f64 = 60_000.0;
+
 /// A subscription of a subscriber that was asked.
 #[derive(Clone, Copy)]
 struct Follower<'a> {
@@ -52,7 +56,8 @@ pub(super) fn may_be_its(
         .filter(|sender| !sender.application_name.is_empty());
     let Some(user) = user else {
         let leads_elsewhere = leads_to(window, own, upstream) == Some(false);
-        return others.is_empty() && !(leads_elsewhere && has_namesake(window, own, slot));
+        let is_left = worker_without(own, slot, upstream).is_some_and(|worker| worker.may_live);
+        return others.is_empty() && !leads_elsewhere && !is_left;
     };
     match is_called(own, user) {
         true => !others.iter().any(|other| is_called(*other, user)),
@@ -127,11 +132,42 @@ fn agrees(of: Follower<'_>, slot: &str, upstream: &NodeWindow) -> Option<bool> {
     let told = began.latest_end_lsn.max(began.received_lsn);
     let is_later = above_last.at >= first.at + APART;
     let is_beyond = is_later && told > Some(above_last.end()?);
+    if is_beyond || worker_without(of, slot, upstream).is_some_and(|worker| worker.hears) {
+        return Some(false);
+    }
     let (sender, stays) = (user(above_first, slot)?, user(above_last, slot)?.pid);
     let is_after = of.last.at >= above_first.at + APART;
     if !is_after || sender.pid != stays {
-        return is_beyond.then_some(false);
+        return None;
     }
-    let lacks = sender.write_lsn? > of.row.received_lsn?;
-    Some(!is_beyond && !lacks)
+    Some(sender.write_lsn? <= of.row.received_lsn?)
+}
+
+/// A worker that ran through the whole window, in which nobody used the slot on a server.
+struct Worker {
+    /// True if it got a message meanwhile: from another server.
+    hears: bool,
+    /// True if a publisher may have been silent for as long: each tells that it is there twice in a
+    /// `wal_sender_timeout`. Otherwise the worker has lost its connection, and has not noticed it.
+    may_live: bool,
+}
+
+fn worker_without(of: Follower<'_>, slot: &str, upstream: &NodeWindow) -> Option<Worker> {
+    let (first, above_first) = (of.node.samples.first()?, upstream.samples.first()?);
+    let began = first.subscription(&of.row.name)?;
+    let is_free = |above: &Sample| above.slot(slot).is_some_and(|slot| !slot.active);
+    let stays = began.pid? == of.row.pid? && of.row.receives();
+    if !stays || !upstream.samples.iter().all(is_free) {
+        return None;
+    }
+    let from = first.at.max(above_first.at) + APART;
+    let silent = of.row.message_age_ms.filter(|age| *age >= 0.0);
+    let heard_at = silent
+        .and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok())
+        .and_then(|silent| of.last.at.checked_sub(silent));
+    let moves = of.last.at >= from && of.row.received_lsn > began.received_lsn;
+    Some(Worker {
+        hears: moves || heard_at.is_some_and(|at| at >= from),
+        may_live: silent.is_some_and(|ms| ms < LONGEST_SILENCE_MS),
+    })
 }

@@ -1,13 +1,15 @@
 //! Tests of subscriptions beside others: of the same subscriber, or with a slot of the same name.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Cause;
 use super::refused_tests::tables;
 use super::scene::{START, STEP, Scene, lsn};
-use crate::diagnosis::Diagnosis;
+use crate::diagnosis::{Diagnosis, diagnose};
 use crate::source::Publisher;
 use crate::views::{Background, Subscription};
+use crate::window::Window;
 
 /// The first subscriber has one more subscription of the same tables, which has this slot.
 fn with_second(slot: Option<&str>) -> Scene {
@@ -87,24 +89,31 @@ fn a_slot_with_the_name_of_another_publishers_is_not_taken_for_it() {
     }
 }
 
+/// Subscriptions of the first subscriber connect to these hosts.
+fn connect(scene: &mut Scene, to: &[(&str, &str)]) {
+    let publisher = |host: &str| Publisher {
+        address: (host.to_owned(), "5432".to_owned()),
+        database: Some("app".to_owned()),
+        ..Publisher::default()
+    };
+    let publishers = to.iter();
+    let publishers: BTreeMap<_, _> = publishers
+        .map(|(name, host)| ((*name).to_owned(), publisher(host)))
+        .collect();
+    for sample in &mut scene.one.samples {
+        sample.background = Arc::new(Background {
+            publishers: publishers.clone(),
+            ..Background::default()
+        });
+    }
+}
+
 /// Where the subscriptions connect to tells them apart, if it may be seen.
 #[test]
 fn a_connection_string_says_whose_a_slot_is() {
     let mut scene = with_second(Some("slot_one"));
     scene.primary.address = "db1:5432/app".to_owned();
-    let to = |host: &str| Publisher {
-        address: (host.to_owned(), "5432".to_owned()),
-        database: Some("app".to_owned()),
-        ..Publisher::default()
-    };
-    let publishers = [("sub_one", "db2"), ("shard_b", "db1")];
-    let publishers = publishers.map(|(name, host)| (name.to_owned(), to(host)));
-    for sample in &mut scene.one.samples {
-        sample.background = Arc::new(Background {
-            publishers: publishers.clone().into(),
-            ..Background::default()
-        });
-    }
+    connect(&mut scene, &[("sub_one", "db2"), ("shard_b", "db1")]);
     for sample in &mut scene.primary.samples {
         sample.senders[1].application_name = "given".to_owned();
     }
@@ -132,6 +141,72 @@ fn positions_say_that_a_slot_is_another_ones() {
         sample.senders[1].application_name = "given".to_owned();
     }
     assert!(scene.diagnose().healthy);
+}
+
+/// A slot that was left on its first publisher: the worker gets its changes from another one.
+#[test]
+fn a_slot_that_nobody_uses_is_not_that_of_a_worker_that_works() {
+    let left = |received: fn(u64) -> u64, silent_ms: Option<f64>| {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.primary.samples {
+            let slot = &mut sample.slots[1];
+            (slot.active, slot.active_pid) = (false, None);
+            sample.senders.remove(1);
+        }
+        for (index, sample) in (0..).zip(&mut scene.one.samples) {
+            let row = &mut sample.subscriptions[0];
+            row.received_lsn = lsn(received(index));
+            row.message_age_ms = silent_ms;
+        }
+        scene
+    };
+    type Received = fn(u64) -> u64;
+    let still: Received = |_| START;
+    let cases: [(Received, Option<f64>); 4] = [
+        (still, Some(100.0)),
+        (|index| START / 2 + index, None),
+        (|_| 9 * START, Some(20_000.0)),
+        // Its publisher may have been silent.
+        (still, Some(20_000.0)),
+    ];
+    for (received, silent_ms) in cases {
+        let mut scene = left(received, silent_ms);
+        // What its publisher has is not compared.
+        tables(&mut scene.primary, |it| it.publications.clear());
+        let diagnosis = scene.diagnose();
+        assert!(
+            is_open(&diagnosis, "sub_one"),
+            "{silent_ms:?}: {diagnosis:?}"
+        );
+        let of_one = diagnosis.findings.iter().filter(|it| it.at == "one");
+        assert_eq!(of_one.count(), 0, "{:?}", diagnosis.findings);
+    }
+    // Who may read where it connects to needs no right to do so.
+    let mut scene = left(still, Some(100.0));
+    scene.primary.address = "db1:5432/app".to_owned();
+    connect(&mut scene, &[("sub_one", "db2")]);
+    let unknown = scene.diagnose().unknown.concat();
+    let words = "its subconninfo names db2:5432: name that server, too";
+    assert!(
+        unknown.contains(words) && !unknown.contains("superuser"),
+        "{unknown}"
+    );
+    // One that fails is none of this server's either.
+    let mut scene = left(still, None);
+    for sample in &mut scene.one.samples {
+        let row = &mut sample.subscriptions[0];
+        (row.pid, row.received_lsn) = (None, None);
+    }
+    scene.primary.address = "db1:5432/app".to_owned();
+    for (host, is_its) in [("db1", true), ("db2", false)] {
+        connect(&mut scene, &[("sub_one", host)]);
+        let window = [&scene.primary, &scene.standby, &scene.one, &scene.two].map(Clone::clone);
+        let diagnosis = diagnose(&Window::new(window.into()));
+        assert_eq!(is_open(&diagnosis, "sub_one"), !is_its, "{host}");
+    }
+    // It has lost its connection, and waits for what does not come.
+    let diagnosis = left(still, Some(90_000.0)).diagnose();
+    assert_eq!(replicas(&diagnosis), ["one"]);
 }
 
 /// The subscriber has a table of the name that a publisher's has: nothing was renamed.

@@ -682,12 +682,13 @@ const DANGEROUS: [(&str, Change, Cause, Option<&str>); 8] = [
         None,
     ),
     (
-        "the slot of a subscriber that is disabled",
+        "the slot of a subscriber that has lost its connection",
         |s| {
             for sample in &mut s.primary.samples {
                 sample.slots[1].safe_wal_size = Some(1_000);
                 sample.slots[1].active = false;
             }
+            received(&mut s.one, |_| lsn(START));
         },
         Cause::RetainedWalNearLimit,
         None,
