@@ -49,7 +49,8 @@ pub struct Tables {
     pub via_root: BTreeSet<String>,
     /// Tables that a publication has with a row filter.
     pub filtered: BTreeSet<String>,
-    /// Partitions of a database with publications, each with the tables that it is a partition of.
+    /// Partitions of a database with publications or subscriptions, each with the tables that it is a
+    /// partition of.
     pub ancestors: BTreeMap<String, BTreeSet<String>>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,

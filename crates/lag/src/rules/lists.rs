@@ -1,8 +1,8 @@
 //! The signal of publications that have different columns of one table: a server sends them over one slot to
 //! nobody, and what was written meanwhile cannot be decoded afterwards either.
 
+use super::anew::{EMPTIES, SHARED, Slot, recreated};
 use super::published::{by_worker, followed, publisher};
-use super::refused::recreated;
 use super::{Cause, Evidence, Rule, View, identifier, in_database};
 use crate::tables::{Followed, Tables};
 
@@ -14,10 +14,10 @@ pub(super) const RULE: Rule = Rule {
     remedies: &[
         "on {publisher}: ALTER PUBLICATION {other} DROP TABLE {table}; if the columns that {one} has of it are enough; \
          or give it the same list in both; then as follows",
-        "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
-         {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; after that, with the connection string \
-         that \\dRs+ showed before, if the worker still fails: what was written while the lists differed is decoded \
-         with those lists, and SKIP does not get past it",
+        EMPTIES,
+        SHARED,
+        "on {server}: {recreate}; with the subconninfo that was shown, if the worker still fails after that: what was \
+         written while the lists differed is decoded with those lists, and SKIP does not get past it",
     ],
 };
 
@@ -67,7 +67,7 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
             .name("other", identifier(other))
             .name("table", table)
             .name("publisher", in_database(server, &database));
-        Some(recreated(evidence, link))
+        Some(recreated(evidence, link, Slot::There))
     });
     found.collect()
 }
@@ -119,7 +119,8 @@ mod tests {
         let drop = "on primary, in database app: ALTER PUBLICATION q DROP TABLE public.t;";
         assert!(remedies[0].starts_with(drop), "{remedies:?}");
         assert!(
-            remedies[1].contains("DROP SUBSCRIPTION sub_one; TRUNCATE public.t;"),
+            remedies[2]
+                .contains("TRUNCATE public.t; DROP SUBSCRIPTION sub_one; CREATE SUBSCRIPTION"),
             "{remedies:?}"
         );
         let failing = found(&["a", "b", "id"], 1);

@@ -19,6 +19,7 @@ use crate::window::{NodeWindow, Window};
 
 #[cfg(test)]
 mod all_clear_tests;
+mod anew;
 #[cfg(test)]
 mod bound_tests;
 mod cause;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use super::anew::{EMPTIES, SHARED, Slot, recreated};
 use super::published::{Difference, by_worker, difference, some};
-use super::refused::recreated;
 use super::{Cause, Evidence, Rule, View};
 use crate::link::Link;
 use crate::tables::{Followed, Tables};
@@ -18,9 +18,10 @@ pub(super) const RULE: Rule = Rule {
         "on {publisher}: ALTER PUBLICATION {publication} SET (publish_via_partition_root = {via_root}); it is then \
          published as it is followed. What was written to it meanwhile is missing at the subscriber, or still makes \
          its worker fail",
-        "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
-         {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; after that, if something was written \
-         to it meanwhile: with the connection string that \\dRs+ showed before. It copies its tables anew",
+        EMPTIES,
+        SHARED,
+        "on {server}: {recreate}; with the subconninfo that was shown, after that, if something was written to it \
+         meanwhile: it copies its tables anew",
         "if it is meant to be published as {published}: make these tables at the subscriber, and its subscription \
          anew, with empty tables",
     ],
@@ -121,7 +122,7 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
             .name("publisher", publisher)
             .name("publication", &first.publication)
             .name("via_root", first.is_root.to_string());
-        Some(recreated(evidence, link))
+        Some(recreated(evidence, link, Slot::There))
     });
     found.collect()
 }
@@ -182,9 +183,9 @@ mod tests {
                 "{:?}",
                 first.remedies
             );
-            let anew = "on one: DROP SUBSCRIPTION sub_one; TRUNCATE public.r; and then CREATE SUBSCRIPTION sub_one \
-                        CONNECTION '...' PUBLICATION p WITH (slot_name = 'slot_one');";
-            assert!(first.remedies[1].starts_with(anew), "{:?}", first.remedies);
+            let anew = "TRUNCATE public.r; DROP SUBSCRIPTION sub_one; CREATE SUBSCRIPTION sub_one CONNECTION '...' \
+                        PUBLICATION p WITH (slot_name = 'slot_one');";
+            assert!(first.remedies[2].contains(anew), "{:?}", first.remedies);
         }
     }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use lockstep_service::words::figures::{bytes, percent};
 
+use super::anew::{Slot, recreated};
 use super::halted::ended;
 use super::published::{connects_to, meant, some};
 use super::receive::not_streaming_links;
 use super::synchronised::{is_fresh, retry};
 use super::unfed::source;
-use super::{Cause, Evidence, Rule, Severity, View, identifier, in_database, server};
+use super::{Cause, Evidence, Rule, Severity, View, identifier, in_database};
 use crate::link::Link;
 use crate::node::Role;
 use crate::sample::Sample;
@@ -34,9 +35,6 @@ pub(super) const OWNER: Rule = Rule {
 
 /// Share of samples from which a worker counts as away, or all places as taken.
 const MOSTLY: f64 = 0.5;
-
-/// Most tables that a remedy empties by name.
-const MOST_EMPTIED: usize = 20;
 
 /// Subscriptions that are enabled and have no apply worker most of the time, each with its subscriber and the
 /// evidence for that.
@@ -89,34 +87,9 @@ pub(super) fn follows<'v>(link: &Link<'v>) -> Option<&'v Followed> {
     last.tables.subscriptions.get(link.subscription.as_deref()?)
 }
 
-fn quoted(followed: &Followed) -> Vec<String> {
+pub(super) fn quoted(followed: &Followed) -> Vec<String> {
     let publications = followed.publications.iter();
     publications.map(|name| identifier(name)).collect()
-}
-
-/// Adds what it takes to make the subscription of a link again, if it can be said in a line.
-pub(super) fn recreated(evidence: Evidence, link: &Link<'_>) -> Evidence {
-    let few = |followed: &&Followed| (1..=MOST_EMPTIED).contains(&followed.tables.len());
-    let followed = follows(link).filter(few).zip(link.subscription.as_ref());
-    let Some((followed, subscription)) = followed else {
-        return evidence;
-    };
-    let tables: Vec<&str> = followed.tables.iter().map(String::as_str).collect();
-    evidence
-        .name("server", server(link))
-        .name("subscription", subscription)
-        .name("its_tables", tables.join(", "))
-        .name("publications", quoted(followed).join(", "))
-        .name("with_slot", with_slot(link, subscription))
-}
-
-/// What names the slot where a subscription is made that would call it otherwise: by its own name, which may
-/// be none that a slot can have.
-fn with_slot(link: &Link<'_>, subscription: &str) -> String {
-    let slot = link.slot.as_deref().filter(|slot| *slot != subscription);
-    slot.map_or_else(String::new, |slot| {
-        format!(" WITH (slot_name = '{}')", slot.replace('\'', "''"))
-    })
 }
 
 /// Adds what is missing besides the slot, and how certain its publisher is: a slot on another server would
@@ -137,7 +110,11 @@ fn of_slot(view: &View<'_>, link: &Link<'_>, node: &NodeWindow, evidence: Eviden
     };
     let slot = link.slot.as_deref().unwrap_or_default();
     let words = format!("its slot {slot} is on no server that is named here; {words}");
-    let evidence = recreated(evidence.fact("missing_slots", 1.0, words), link);
+    let evidence = match publications.is_empty() {
+        true => evidence,
+        false => evidence.name("publications", publications.join(", ")),
+    };
+    let evidence = recreated(evidence.fact("missing_slots", 1.0, words), link, Slot::Gone);
     match (meant(view, link), connects_to(link)) {
         (Some((publisher, database)), _) => match has_all {
             true => evidence.name("publisher", in_database(publisher, &database)),
@@ -191,7 +168,7 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let evidence = evidence.severity(Severity::Lag);
         let evidence = evidence.fact("taken_slots", 1.0, words);
         let evidence = evidence.name("whose", "subscription").name("other", other);
-        Some(recreated(evidence, link))
+        Some(recreated(evidence, link, Slot::There))
     };
     workless(view).filter_map(taken).collect()
 }

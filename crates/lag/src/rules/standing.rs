@@ -3,9 +3,9 @@
 
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
+use super::anew::{self, recreated};
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
-use super::refused::recreated;
 use super::{Evidence, Severity, View};
 use crate::link::{LAG_MS, Link};
 use crate::links::is_of_table;
@@ -144,7 +144,7 @@ pub(super) fn lost(view: &View<'_>) -> Vec<Evidence> {
                 .filter(|link| link.subscription.is_some())
             {
                 evidence.at.clone_from(&link.name);
-                evidence = recreated(evidence, link);
+                evidence = recreated(evidence, link, anew::Slot::There);
             }
             found.push(of_owner(evidence, view, node, slot));
         }

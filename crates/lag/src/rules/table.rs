@@ -1,5 +1,6 @@
 //! Every cause, with its signal and its remedies.
 
+use super::anew::{EMPTIES, SHARED};
 use super::{
     Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, left, lists, lock,
     logical, machine, partitions, paused, primaries, published, receive, refused, relay, renamed,
@@ -176,10 +177,10 @@ pub const RULES: &[Rule] = &[
              without a slot. A slot of its own, with another name, keeps WAL for it",
             "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
              and SET (slot_name = NONE) before it is dropped there",
-            "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
-             {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; after that, with the connection \
-             string that \\dRs+ showed before: it copies its tables again, since it has lost the changes that the \
-             other has confirmed",
+            EMPTIES,
+            SHARED,
+            "on {server}: {recreate}; with the subconninfo that was shown, after that: it copies its tables again, \
+             since it has lost the changes that the other has confirmed",
         ],
     },
     Rule {
@@ -352,10 +353,9 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "if the subscription gets its changes from another server than {guessed}, name that one, too: {connects}",
             "on {lacking_publisher}: create its publications first ({publications}), as they were",
-            "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; ALTER SUBSCRIPTION {subscription} SET \
-             (slot_name = NONE); DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE \
-             SUBSCRIPTION {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; with the connection \
-             string that \\dRs+ showed before: it makes the slot, and copies its tables",
+            EMPTIES,
+            SHARED,
+            "on {server}: {recreate}; with the subconninfo that was shown: it makes the slot, and copies its tables",
             "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); the subscription then \
              goes on, and what was changed since the slot was dropped is lost there",
             "if {guessed} is its publisher, create slot {slot} there (pg_create_logical_replication_slot): what was \
@@ -686,9 +686,9 @@ pub const RULES: &[Rule] = &[
         title: "slot {slot} has lost WAL that its consumer needs",
         signal: standing::lost,
         remedies: &[
-            "on {server}: DROP SUBSCRIPTION {subscription}; TRUNCATE {its_tables}; and then CREATE SUBSCRIPTION \
-             {subscription} CONNECTION '...' PUBLICATION {publications}{with_slot}; with the connection string that \\dRs+ \
-             showed before: it makes the slot anew, and copies its tables",
+            EMPTIES,
+            SHARED,
+            "on {server}: {recreate}; with the subconninfo that was shown: it makes the slot anew, and copies its tables",
             "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
              copies its tables. A standby with a restore_command may have that WAL from an archive",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",

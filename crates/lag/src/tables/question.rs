@@ -140,7 +140,7 @@ fn there() -> [Field; 5] {
               FROM pg_partition_ancestors(c.oid) AS a(relid) JOIN pg_class d ON d.oid = a.relid \
                 JOIN pg_namespace m ON m.oid = d.relnamespace WHERE d.oid <> c.oid) AS above \
            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-           WHERE c.relispartition AND c.relkind IN ('r', 'p') AND EXISTS (SELECT FROM pg_publication) \
+           WHERE c.relispartition AND c.relkind IN ('r', 'p') AND {REPLICATES} \
            LIMIT {MOST_TABLES}) p WHERE above IS NOT NULL)"
     );
     let there = format!(

@@ -503,8 +503,8 @@ impl Pasted {
             Some((place, database)) => (place, Some(plain(database))),
             None => (place, None),
         };
-        let piece = |piece: &str| piece.trim().trim_start_matches("and then ").to_owned();
-        let mut pieces: Vec<String> = rest.split(';').map(piece).collect();
+        let pieces = rest.split(';').map(|piece| piece.trim().to_owned());
+        let mut pieces: Vec<String> = pieces.collect();
         let is_statement = |piece: &&String| piece.chars().take(4).all(|c| c.is_ascii_uppercase());
         let words = pieces.split_off(1);
         let more = words.iter().take_while(is_statement);
@@ -688,12 +688,10 @@ fn a_remedy_is_read_as_it_is_pasted() {
     );
     assert_eq!(of.statements, ["ALTER SYSTEM SET x = ''", "SELECT f()"]);
     assert!(of.restart && !of.is_command);
-    let of = Pasted::of(
-        "on b: DROP SUBSCRIPTION s; TRUNCATE t; and then CREATE SUBSCRIPTION s; with it",
-    );
+    let of = Pasted::of("on b: TRUNCATE t; DROP SUBSCRIPTION s; CREATE SUBSCRIPTION s; with it");
     assert_eq!(
         of.statements,
-        ["DROP SUBSCRIPTION s", "TRUNCATE t", "CREATE SUBSCRIPTION s"]
+        ["TRUNCATE t", "DROP SUBSCRIPTION s", "CREATE SUBSCRIPTION s"]
     );
     let of = Pasted::of("on the machine of b: kill -CONT 7; a signal has");
     assert_eq!(
