@@ -202,12 +202,12 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
         "ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"
     ));
     other.run(&format!("DROP SUBSCRIPTION {SUBSCRIPTION}"));
-    let second = Pasted::of(json["findings"][0]["remedies"][1].as_str().unwrap());
-    let statements = second.statements.iter();
+    let last = Pasted::of(json["findings"][0]["remedies"][2].as_str().unwrap());
+    let statements = last.statements.iter();
     let statements: Vec<String> = statements
         .map(|sql| sql.replace("'...'", &pair.connection()))
         .collect();
-    second.execute(&pair.subscriber, &statements);
+    last.execute(&pair.subscriber, &statements);
     pair.await_copies();
     let rows = format!("SELECT count(*)::text FROM {TABLE}");
     let there = pair.primary.query_text(&rows).unwrap().unwrap();
