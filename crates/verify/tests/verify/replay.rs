@@ -95,15 +95,17 @@ pub struct Backlogs {
 
 impl Backlogs {
     /// The primary must have the extension. Helpers of odd seeds work however little WAL waits, those
-    /// of even ones as in production, but for less WAL: on a busy machine perhaps not at all.
+    /// of even ones as in production, but for less WAL: on a busy machine perhaps not at all. Those
+    /// of seeds that leave 0 or 1 when divided by 4 also read WAL for the startup process.
     pub fn start(replay: Replay, standby: &Server, seed: u64) -> Self {
         let stop = Arc::new(OnceLock::new());
         let at_any_cost = seed % 2 == 1;
         let thread = (replay == Replay::Helpers).then(|| {
             let least = if at_any_cost { "0" } else { "64kB" };
-            standby.run(&format!(
-                "ALTER SYSTEM SET lockstep.replay_min_backlog = '{least}'"
-            ));
+            let read = if seed % 4 < 2 { "on" } else { "off" };
+            for (name, value) in [("replay_min_backlog", least), ("replay_read_helpers", read)] {
+                standby.run(&format!("ALTER SYSTEM SET lockstep.{name} = '{value}'"));
+            }
             standby.run("SELECT pg_reload_conf()");
             let stop = Arc::clone(&stop);
             let address = standby.config(SUPERUSER, "lockstep lab backlogs");
