@@ -49,6 +49,7 @@ static int64 helper_count_looked_at = 0;
 static struct rusage helper_count_noted;
 
 static void helper_count_begin_state(void);
+static int helper_count_most(void);
 static bool helper_count_all_help(void);
 static void helper_count_publish(void);
 static void helper_count_begin_window(void);
@@ -91,7 +92,7 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.executed -= helper_count_before.executed;
 	in.blocked -= helper_count_before.blocked;
 	in.pages_read -= helper_count_before.pages_read;
-	in.workers = ls_most_helpers;
+	in.workers = helper_count_most();
 	in.cores = ls_sched_cores();
 	in.records = helper_count_records;
 	in.done = helper_count_done;
@@ -106,6 +107,8 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	helper_count_begin_window();
 	if (enough)
 		return LS_PARALLEL;
+	if (in.cores < LS_LEAST_CORES)
+		return LS_NO_CORE;
 	return in.elapsed_us > 0 && helper_count_state.crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
 }
 
@@ -148,8 +151,14 @@ ls_helper_skip_waits(void)
 static void
 helper_count_begin_state(void)
 {
-	ls_helpers_begin(&helper_count_state, ls_most_helpers,
-					 helper_count_all_help() ? 1 + ls_most_helpers : ls_sched_cores());
+	ls_helpers_begin(&helper_count_state, helper_count_most(),
+					 helper_count_all_help() ? 1 + helper_count_most() : ls_sched_cores());
+}
+
+static int
+helper_count_most(void)
+{
+	return pg_atomic_read_u32(&ls_queue->hot) != 0 ? ls_most_hot_helpers : ls_most_helpers;
 }
 
 /*

@@ -12,7 +12,8 @@
  *
  * Others may need the cores that look spare. A helper that waits for a core keeps the record that
  * it has begun, and all that come after it. So where one of the processes waits for a
- * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while.
+ * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while. Nor
+ * does anybody where the server has lost all cores but one.
  *
  * Helpers that mostly give records back, since what comes before them is not begun or the
  * startup process was there first, cost more than they do: one fewer, and none more for a
@@ -76,7 +77,7 @@ ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 	state->why = state->used > plain ? LS_HELPERS_STORAGE :
 		state->used == plain ? LS_HELPERS_PLAIN :
 		state->crowded ? LS_HELPERS_CROWDED : LS_HELPERS_FEWER;
-	return in->done >= in->records / LS_MIN_SHARE;
+	return in->cores >= LS_LEAST_CORES && in->done >= in->records / LS_MIN_SHARE;
 }
 
 static int

@@ -4,6 +4,9 @@
 #ifndef LOCKSTEP_HELPER_RULE_H
 #define LOCKSTEP_HELPER_RULE_H
 
+/* Cores below which nobody helps: two processes that replay would only take turns. */
+#define LS_LEAST_CORES 2
+
 /* Reason for the number of helpers. */
 typedef enum LsHelperWhy
 {

@@ -27,6 +27,7 @@
 #include "replay/dispatch.h"
 #include "replay/helper_count.h"
 #include "replay/helper_processes.h"
+#include "replay/helper_rule.h"
 #include "replay/hot_standby.h"
 #include "replay/known_files.h"
 #include "replay/look_ahead.h"
@@ -258,7 +259,7 @@ pipeline_why_not(void)
 		return LS_NO_SWITCH;
 	if (recoveryTarget != RECOVERY_TARGET_UNSET && !LS_BREAKS(TARGET))
 		return LS_NO_TARGET;
-	if (ls_sched_cores() < 2)
+	if (ls_sched_cores() < LS_LEAST_CORES)
 		return LS_NO_CORE;
 	if (reachedConsistency || XLogRecPtrIsInvalid(pipeline.limit))
 		return LS_NO_CONSISTENT;
@@ -740,7 +741,7 @@ pipeline_watch_helpers(bool by_helper)
 
 	if (++pipeline.worked >= LS_GOOD_WHILE)
 		pipeline.rest_for_cores = LS_REST;
-	if (why != LS_PARALLEL && (pipeline.hot || why == LS_NO_SPARE_CORE))
+	if (why != LS_PARALLEL && (pipeline.hot || why != LS_NO_USE))
 		pipeline_let_helpers_rest(why);
 	if (wanted > 0)
 		ls_helpers_start(wanted);
@@ -752,7 +753,7 @@ pipeline_let_helpers_rest(LsPipelineState why)
 	pipeline.worked = 0;
 	pipeline.rest = LS_REST;
 	pipeline.rest_why = why;
-	if (why != LS_NO_SPARE_CORE)
+	if (why == LS_NO_USE)
 		return;
 	pipeline.rest = pipeline.rest_for_cores;
 	pipeline.rest_for_cores = Min(pipeline.rest_for_cores * 2, LS_LONG_REST);

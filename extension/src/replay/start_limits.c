@@ -19,10 +19,12 @@
 #include "replay/start_rule.h"
 
 int			ls_most_helpers = 0;
+int			ls_most_hot_helpers = 0;	/* in hot standby */
 LsPipelineState ls_why_no_helpers = LS_NO_SLOT; /* while ls_most_helpers is 0 */
 int			ls_queue_kb = 0;	/* 0: there are no helpers */
 
 static void start_limits_choose_helpers(int room);
+static const char *start_limits_say_when(bool is_tested);
 static void start_limits_say_missing(int room);
 static void start_limits_size_queue(void);
 
@@ -37,7 +39,7 @@ ls_decide_start_limits(void)
 		start_limits_choose_helpers(room);
 	else
 	{
-		ls_most_helpers = ls_replay_workers;
+		ls_most_helpers = ls_most_hot_helpers = ls_replay_workers;
 		ls_why_no_helpers = LS_NO_WORKERS;
 		start_limits_say_missing(room);
 	}
@@ -53,6 +55,7 @@ start_limits_choose_helpers(int room)
 	bool		is_tested = ls_is_listed(PG_MAJORVERSION_NUM, ls_tested_majors);
 
 	ls_most_helpers = ls_automatic_helpers(is_tested, cores, room);
+	ls_most_hot_helpers = ls_automatic_hot_helpers(ls_most_helpers, room);
 	if (!is_tested)
 		ls_why_no_helpers = LS_NO_MAJOR;
 	else if (cores < 2)
@@ -60,11 +63,20 @@ start_limits_choose_helpers(int room)
 	ereport(LOG,
 			(errmsg("lockstep.replay_workers is \"auto\", which means %d", ls_most_helpers),
 			 errdetail("Cores that the server may use: %.4g. Background workers that max_worker_processes leaves: %d. %s",
-					   cores, room,
-					   !is_tested ? "One process replays, since more are not tested on PostgreSQL " PG_MAJORVERSION "." :
-					   ls_most_helpers == 0 ? "One process replays." :
-					   ls_replays_in_hot_standby() ? "Replay helpers also work in hot standby, by lockstep.replay_hot_standby." :
-					   "Replay helpers work until recovery is consistent, and not in hot standby.")));
+					   cores, room, start_limits_say_when(is_tested))));
+}
+
+static const char *
+start_limits_say_when(bool is_tested)
+{
+	if (!is_tested)
+		return "One process replays, since more are not tested on PostgreSQL " PG_MAJORVERSION ".";
+	if (ls_most_helpers == 0)
+		return "One process replays.";
+	if (!ls_replays_in_hot_standby())
+		return "Replay helpers work until recovery is consistent, and not in hot standby.";
+	return psprintf("By lockstep.replay_hot_standby replay helpers also work in hot standby, at most %d.",
+					ls_most_hot_helpers);
 }
 
 /*

@@ -7,6 +7,7 @@
 #include "replay/queue.h"
 
 extern int	ls_most_helpers;
+extern int	ls_most_hot_helpers;
 extern LsPipelineState ls_why_no_helpers;
 extern int	ls_queue_kb;
 

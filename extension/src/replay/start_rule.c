@@ -17,8 +17,8 @@ const int	ls_tested_majors[] = {15, 17, 18, 19, 0};
  * Majors on which lockstep.replay_hot_standby = auto means on. A major belongs here once scripts/soak has
  * run on it with this code, without a difference: 200 seeds of helpers-equality, 200 crashes of helpers-crashes of
  * which a third are power cuts, 40 snapshots of helpers-invariants, and PostgreSQL's recovery suite with helpers
- * and with assertions; and once somebody who did not write it has attacked it there. docs/explanation.md says how
- * far each major is.
+ * and with assertions; and once somebody who did not write it has attacked it there. docs/explanation.md has a
+ * table of how far each major is, which a test of the program's compares with this list.
  */
 const int	ls_soaked_majors[] = {0};
 
@@ -43,6 +43,16 @@ ls_automatic_helpers(bool is_tested, double cores, int room)
 	int			spare = (int) Min(cores, LS_MOST_AUTOMATIC + 1) - 1;
 
 	return is_tested ? Max(Min(spare, room), 0) : 0;
+}
+
+/*
+ * How many of them may work in hot standby. There they stay, and parallel queries need background workers as
+ * well: at least half of those that are left are left to these, unless there is only one.
+ */
+int
+ls_automatic_hot_helpers(int helpers, int room)
+{
+	return Min(helpers, Max(room / 2, 1));
 }
 
 /* Size of the queue. memory_kb: that the server may use; 0: not known. */

@@ -15,6 +15,7 @@ extern const int ls_soaked_majors[];
 
 extern bool ls_is_listed(int major, const int *majors);
 extern int	ls_automatic_helpers(bool is_tested, double cores, int room);
+extern int	ls_automatic_hot_helpers(int helpers, int room);
 extern int	ls_queue_within_memory(int wanted_kb, uint64 memory_kb);
 extern bool ls_hot_standby_is_on(LsReplayHotStandby setting, bool is_soaked);
 

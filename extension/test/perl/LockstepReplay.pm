@@ -34,8 +34,9 @@ our @EXPORT = qw(
   files_of differing differing_files overwrite without_checksums
 );
 
-# Without a backlog that is asked for helpers never rest, on busy machines neither.
-our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\n";
+# Until recovery is consistent, on any major. Without a backlog that is asked for helpers never rest, on busy
+# machines neither.
+our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\nlockstep.replay_hot_standby = off\n";
 
 # Helpers also read WAL.
 our $READING = "${WORKERS}lockstep.replay_read_helpers = on\n";

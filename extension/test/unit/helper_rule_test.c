@@ -145,6 +145,21 @@ test_crowds(void)
 	}
 }
 
+/* ---- Cores that are lost ---- */
+
+static void
+test_lost_cores(void)
+{
+	for (int cores = 1; cores <= 3; cores++)
+	{
+		LsHelperState state = {.used = 1};
+		LsHelperInput in = {.workers = 1,.cores = cores,.records = RECORDS,.done = RECORDS,.executed = RECORDS};
+		bool		enough = ls_helpers_step(&state, &in);
+
+		ok(enough == (cores >= 2) && state.used == 1, "%d cores: the helper %s", cores, enough ? "goes on" : "rests");
+	}
+}
+
 /* ---- Models ---- */
 
 /* Replay in which a number of helpers find work, and each more gives back what it takes. */
@@ -208,6 +223,7 @@ main(void)
 	test_begin();
 	test_steps();
 	test_crowds();
+	test_lost_cores();
 	test_models();
 	return done_testing();
 }

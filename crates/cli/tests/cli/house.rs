@@ -218,6 +218,39 @@ fn program_library_and_changelog_are_of_one_version() {
     assert!(version.starts_with(&format!("{sql}.")), "{sql} {version}");
 }
 
+/// Major versions in a list of `start_rule.c`, which ends with 0.
+fn majors(list: &str) -> BTreeSet<u32> {
+    let path = root().join("extension/src/replay/start_rule.c");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once(&format!("{list}[] = {{")).expect(list);
+    let (numbers, _) = rest.split_once('}').unwrap();
+    let numbers = numbers
+        .split(',')
+        .map(|number| number.trim().parse().unwrap());
+    numbers.filter(|number| *number != 0).collect()
+}
+
+#[test]
+fn docs_say_on_which_majors_helpers_work_in_hot_standby() {
+    let text = fs::read_to_string(root().join("docs/explanation.md")).unwrap();
+    let (_, text) = text.split_once("### How far it is tested").unwrap();
+    let rows = text.lines().filter_map(|line| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        Some((cells.get(1)?.parse::<u32>().ok()?, cells[cells.len() - 2]))
+    });
+    let (on, off): (Vec<_>, Vec<_>) = rows.partition(|(_, meaning)| *meaning == "on");
+    let set = |rows: Vec<(u32, &str)>| -> BTreeSet<u32> {
+        rows.into_iter().map(|(major, _)| major).collect()
+    };
+    assert!(off.iter().all(|(_, meaning)| *meaning == "off"), "{off:?}");
+    let (on, off) = (set(on), set(off));
+    assert_eq!(on, majors("ls_soaked_majors"));
+    // For 16 the extension is only compiled.
+    let mut all = majors("ls_tested_majors");
+    all.insert(16);
+    assert_eq!(on.union(&off).copied().collect::<BTreeSet<_>>(), all);
+}
+
 /// Nouns that follow numbers in printed words.
 const NOUNS: [&str; 8] = [
     "rows", "nodes", "sessions", "segments", "times", "replicas", "errors", "objects",

@@ -122,10 +122,10 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "less WAL: drop indexes that nobody uses, on standbys either, fillfactor below 100 for \
              tables with many updates, wal_compression, checkpoints further apart (max_wal_size)",
-            "on {lockstep_node}, on trial: several processes that replay, lockstep.replay_workers (now \
+            "on {lockstep_node}: several processes that replay, lockstep.replay_workers (now \
              {lockstep.replay_workers}) with lockstep.replay_hot_standby (now \
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
-            "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
+            "on {stock_node}: Lockstep's extension, with which several processes can replay; \
              'lockstep wal analyze' says how much of this WAL they can share",
             "faster cores for {node}: more cores do not help with what the startup process does alone",
         ],
@@ -138,10 +138,10 @@ pub const RULES: &[Rule] = &[
             "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency \
              (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
             "on {node}: more shared_buffers or memory, so that pages to be changed are in memory already",
-            "on {lockstep_node}, on trial: several processes that replay, which wait for storage at the same \
+            "on {lockstep_node}: several processes that replay, which wait for storage at the same \
              time, lockstep.replay_workers (now {lockstep.replay_workers}) with \
              lockstep.replay_hot_standby (now {lockstep.replay_hot_standby})",
-            "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay and \
+            "on {stock_node}: Lockstep's extension, with which several processes can replay and \
              wait for storage at the same time",
             "faster storage for {node}",
         ],
