@@ -73,6 +73,9 @@
 #define LS_LONG_REST (16 * LS_REST)
 #define LS_GOOD_WHILE (4 * LS_REST)
 
+/* Records until helpers are tried again if no background worker was free: parallel queries take them, too. */
+#define LS_WAIT_FOR_WORKER (8 * 1024)
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -85,9 +88,10 @@
  *   COUNTING -> WAITING at the limit of rule 9, or after the end of a backup
  *   WAITING -> OPENING  once enough WAL waits and rule 11 holds (asked each LS_ASK_AFTER records)
  *   OPENING -> RUNNING  at the record at which the reader's buffer can be changed, with a helper
- *   OPENING -> OFF      if the server is not as expected (self_check.c), or no background worker is free
+ *   OPENING -> OFF      if the server is not as expected (self_check.c)
  *   RUNNING -> COUNTING when all has retired, to try again after a rest (before consistency)
  *   RUNNING -> WAITING  when all has retired and nothing more may be dispatched
+ *   OPENING -> COUNTING or WAITING as from RUNNING, if no background worker is free
  *   any -> OFF          at the end of recovery
  */
 typedef enum PipelinePhase
@@ -145,6 +149,7 @@ static void pipeline_wait_for_hot_standby(LsPipelineState why);
 static bool pipeline_may_dispatch(void);
 static void pipeline_start(XLogReaderState *reader);
 static bool pipeline_is_as_expected(XLogReaderState *reader);
+static void pipeline_wait_for_worker(void);
 static bool pipeline_start_helpers(void);
 static void pipeline_stop_helpers(LsPipelineState why);
 static void pipeline_run(XLogReaderState *reader);
@@ -314,8 +319,7 @@ pipeline_start(XLogReaderState *reader)
 	pipeline.at_limit = false;
 	if (!pipeline_start_helpers())
 	{
-		pipeline_end_for_good(LS_NO_SLOT);
-		ls_look_ahead_resume();
+		pipeline_wait_for_worker();
 		return;
 	}
 	/* rule 10: what was replayed without us may have dropped files */
@@ -343,6 +347,18 @@ pipeline_is_as_expected(XLogReaderState *reader)
 	pipeline_end_for_good(LS_NO_CHECK);
 	ls_look_ahead_resume();
 	return false;
+}
+
+/* No background worker is free. */
+static void
+pipeline_wait_for_worker(void)
+{
+	pipeline.rest = LS_WAIT_FOR_WORKER;
+	pipeline.rest_why = LS_NO_SLOT;
+	if (pipeline.hot)
+		pipeline_leave_hot(LS_NO_SLOT);
+	else
+		pipeline_close_queue(LS_NO_SLOT);
 }
 
 /* False: none could be started, and none runs. */

@@ -39,8 +39,9 @@ ls_decide_start_limits(void)
 		start_limits_choose_helpers(room);
 	else
 	{
-		ls_most_helpers = ls_most_hot_helpers = ls_replay_workers;
-		ls_why_no_helpers = LS_NO_WORKERS;
+		ls_most_helpers = ls_most_hot_helpers = Min(ls_replay_workers, room);
+		if (ls_replay_workers == 0)
+			ls_why_no_helpers = LS_NO_WORKERS;
 		start_limits_say_missing(room);
 	}
 	if (ls_most_helpers > 0)

@@ -103,6 +103,29 @@ waits('wait_lock_ms', 10, sub {
 	kill 'CONT', map { $_->pid } @readers;
 }, 'replay that waits for a helper that waits for a lock says so', 'UPDATE often SET filler = i WHERE i = 1');
 
+# ---- Background workers that others have ----
+
+# Ends helpers, and takes what they leave.
+set_and_reload($ours, 'lockstep.enabled' => 'off');
+says('no: lockstep.enabled is off', 'helpers end');
+wait_for_value($admin, 'SELECT count(*) FROM lockstep_stat_replay_workers WHERE pid IS NOT NULL', 0, 'and are gone');
+my $forced = $ours->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
+my @takers = map { LockstepSession->new($ours, options => "-c $forced=on") } 1 .. 5;
+$_->send('SELECT pg_sleep(10000)') for @takers;
+wait_for_value($admin, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'}, 5,
+	'parallel queries have all background workers');
+set_and_reload($ours, 'lockstep.enabled' => 'on');
+says('no: no background worker is free', 'one process replays');
+like(slurp_file($ours->logfile), qr/LOG:  1 of 1 replay helpers cannot run: no background worker is free/, 'as the log says');
+for my $taker (@takers)
+{
+	$taker->cancel;
+	$taker->result;
+	$taker->close;
+}
+says('yes', 'until they are free again');
+same_rows($primary, $ours, 'and no row is lost by that');
+
 # ---- A server that is not PostgreSQL's own ----
 
 # A library that puts itself between the server and a resource manager's redo, as a patched server might.
