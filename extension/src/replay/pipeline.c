@@ -529,6 +529,7 @@ pipeline_fill(XLogReaderState *reader)
 		record = ls_next_decoded(reader, ls_entry(ls_dispatched.tail)->record, &ours);
 		if (record == NULL || !pipeline_may_run_ahead(reader, record))
 			break;
+		ls_stretch_count(record);
 		ls_dispatch(record, true);
 	}
 	if (ls_dispatched.tail == before)

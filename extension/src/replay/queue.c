@@ -19,7 +19,7 @@
 /* "no: " and why helpers do nothing once sessions may read; or that alone, where they help then, too. */
 #define QUEUE_UNTIL_CONSISTENT(why) \
 	(ls_replays_in_hot_standby() ? "no: " why : \
-	 ls_replay_hot_standby == LS_HOT_OFF ? "no: " why ", and lockstep.replay_hot_standby is off" : \
+	 ls_replay_hot_standby == LS_OFF ? "no: " why ", and lockstep.replay_hot_standby is off" : \
 	 "no: " why ", and lockstep.replay_hot_standby = auto means off on PostgreSQL " PG_MAJORVERSION)
 
 LsQueueShared *ls_queue = NULL;

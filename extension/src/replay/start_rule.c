@@ -66,7 +66,7 @@ ls_queue_within_memory(int wanted_kb, uint64 memory_kb)
 
 /* Do helpers work while sessions read? is_soaked: the major is among ls_soaked_majors. */
 bool
-ls_hot_standby_is_on(LsReplayHotStandby setting, bool is_soaked)
+ls_hot_standby_is_on(LsAutoSwitch setting, bool is_soaked)
 {
-	return setting == LS_HOT_AUTO ? is_soaked : setting == LS_HOT_ON;
+	return setting == LS_AUTO ? is_soaked : setting == LS_ON;
 }

@@ -17,6 +17,6 @@ extern bool ls_is_listed(int major, const int *majors);
 extern int	ls_automatic_helpers(bool is_tested, double cores, int room);
 extern int	ls_automatic_hot_helpers(int helpers, int room);
 extern int	ls_queue_within_memory(int wanted_kb, uint64 memory_kb);
-extern bool ls_hot_standby_is_on(LsReplayHotStandby setting, bool is_soaked);
+extern bool ls_hot_standby_is_on(LsAutoSwitch setting, bool is_soaked);
 
 #endif							/* LOCKSTEP_START_RULE_H */

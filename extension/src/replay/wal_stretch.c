@@ -55,6 +55,7 @@ static struct
 	XLogRecPtr	limit;			/* as far as PostgreSQL can read from the open segment */
 	XLogSegNo	limit_segment;
 	uint64		records;		/* all that were linked */
+	LsImages	images;			/* in what was decoded of late */
 }			wal_stretch;
 
 static bool wal_stretch_link(XLogReaderState *reader, DecodedXLogRecord **record);
@@ -62,6 +63,7 @@ static bool wal_stretch_has_more(void);
 static void wal_stretch_wait(void);
 static void wal_stretch_end(void);
 static bool wal_stretch_ask(XLogReaderState *reader);
+static bool wal_stretch_is_wanted(void);
 static void wal_stretch_write(XLogReaderState *reader, Size begin, Size size);
 static XLogRecPtr wal_stretch_limit(XLogReaderState *reader);
 
@@ -74,6 +76,18 @@ ls_stretch_allow(bool allowed)
 	wal_stretch.allowed = allowed;
 	wal_stretch.own = 0;
 	wal_stretch.limit_is_known = false;
+}
+
+/* A record runs ahead, whoever has decoded it. */
+void
+ls_stretch_count(const DecodedXLogRecord *record)
+{
+	uint32		images = 0;
+
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record->blocks[id].in_use && record->blocks[id].has_image)
+			images += record->blocks[id].bimg_len;
+	ls_images_count(&wal_stretch.images, record->header.xl_tot_len, images);
 }
 
 /* PostgreSQL has read: it may have opened another file, and may know of more WAL. */
@@ -261,7 +275,7 @@ wal_stretch_ask(XLogReaderState *reader)
 	Size		begin;
 	Size		room;
 
-	if (!ls_replay_read_helpers || reader->errormsg_deferred ||
+	if (!wal_stretch_is_wanted() || reader->errormsg_deferred ||
 		wal_stretch_limit(reader) < reader->NextRecPtr + LS_WORTH_PAGES * XLOG_BLCKSZ)
 		return false;
 	room = ls_stretch_room(size, head, tail, &begin);
@@ -270,6 +284,12 @@ wal_stretch_ask(XLogReaderState *reader)
 	wal_stretch_write(reader, begin, Min(room, Max(size / LS_BUFFER_SHARE, LS_STRETCH_LEAST)));
 	ls_helpers_wake();
 	return true;
+}
+
+static bool
+wal_stretch_is_wanted(void)
+{
+	return ls_replay_read_helpers == LS_AUTO ? wal_stretch.images.dominate : ls_replay_read_helpers == LS_ON;
 }
 
 static void

@@ -57,6 +57,7 @@ typedef struct LsStretch
 extern void ls_stretch_allow(bool allowed);
 extern bool ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRecord **record);
 extern void ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last);
+extern void ls_stretch_count(const DecodedXLogRecord *record);
 extern void ls_stretch_forget_limit(void);
 extern void ls_stretch_read_here(uint32 records);
 extern uint64 ls_stretch_records(void);

@@ -32,9 +32,9 @@ int			ls_wait_timeout = 10000;
 int			ls_replay_look_ahead = 8;
 int			ls_replay_workers = LS_WORKERS_AUTO;
 int			ls_replay_queue_size = 4096;
-int			ls_replay_hot_standby = LS_HOT_AUTO;
+int			ls_replay_hot_standby = LS_AUTO;
 int			ls_replay_min_backlog = 1024;
-bool		ls_replay_read_helpers = false;
+int			ls_replay_read_helpers = LS_AUTO;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
@@ -87,16 +87,16 @@ static const struct config_enum_entry settings_workers[] = {
 StaticAssertDecl(lengthof(settings_workers) == LS_MAX_REPLAY_WORKERS + 3, "a number of workers has no name");
 
 /* What a switch accepts, and "auto". */
-static const struct config_enum_entry settings_hot_standby[] = {
-	{"auto", LS_HOT_AUTO, false},
-	{"on", LS_HOT_ON, false},
-	{"off", LS_HOT_OFF, false},
-	{"true", LS_HOT_ON, true},
-	{"false", LS_HOT_OFF, true},
-	{"yes", LS_HOT_ON, true},
-	{"no", LS_HOT_OFF, true},
-	{"1", LS_HOT_ON, true},
-	{"0", LS_HOT_OFF, true},
+static const struct config_enum_entry settings_auto_switch[] = {
+	{"auto", LS_AUTO, false},
+	{"on", LS_ON, false},
+	{"off", LS_OFF, false},
+	{"true", LS_ON, true},
+	{"false", LS_OFF, true},
+	{"yes", LS_ON, true},
+	{"no", LS_OFF, true},
+	{"1", LS_ON, true},
+	{"0", LS_OFF, true},
 	{NULL, 0, false}
 };
 
@@ -210,17 +210,18 @@ settings_define_replay(void)
 	DefineCustomEnumVariable("lockstep.replay_hot_standby",
 							 "Lets lockstep.replay_workers also help while sessions read.",
 							 "\"auto\" does so on the major versions on which that is tested enough.",
-							 &ls_replay_hot_standby, LS_HOT_AUTO, settings_hot_standby,
+							 &ls_replay_hot_standby, LS_AUTO, settings_auto_switch,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_min_backlog",
 							"WAL that must wait for replay before lockstep.replay_hot_standby acts.",
 							NULL,
 							&ls_replay_min_backlog, 1024, 0, 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomBoolVariable("lockstep.replay_read_helpers",
+	DefineCustomEnumVariable("lockstep.replay_read_helpers",
 							 "Lets lockstep.replay_workers also read WAL for the startup process.",
-							 "A helper checks and decodes the next records of the WAL segment that is replayed.",
-							 &ls_replay_read_helpers, false,
+							 "A helper checks and decodes the next records of the WAL segment that is replayed. "
+							 "\"auto\" lets it while images of pages are most of the WAL.",
+							 &ls_replay_read_helpers, LS_AUTO, settings_auto_switch,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_queue_size",
 							"Shared memory for records that lockstep.replay_workers work on.",

@@ -18,12 +18,12 @@ typedef enum LsReplayPriority
 	LS_PRIORITY_ALWAYS
 } LsReplayPriority;
 
-typedef enum LsReplayHotStandby
+typedef enum LsAutoSwitch
 {
-	LS_HOT_OFF,
-	LS_HOT_ON,
-	LS_HOT_AUTO					/* on majors on which it is tested enough: start_rule.c */
-} LsReplayHotStandby;
+	LS_OFF,
+	LS_ON,
+	LS_AUTO						/* as start_rule.c or stretch_rule.c decides */
+} LsAutoSwitch;
 
 /* The program's too: a test holds both against CHANGELOG.md. */
 #define LS_VERSION "0.2.0"
@@ -58,7 +58,7 @@ extern int	ls_replay_workers;
 extern int	ls_replay_queue_size;
 extern int	ls_replay_hot_standby;
 extern int	ls_replay_min_backlog;
-extern bool ls_replay_read_helpers;
+extern int	ls_replay_read_helpers;	/* LsAutoSwitch */
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
 extern char *ls_replay_token;

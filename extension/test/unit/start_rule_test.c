@@ -121,9 +121,9 @@ test_majors(void)
 	}
 	for (int soaked = 0; soaked <= 1; soaked++)
 	{
-		ok(ls_hot_standby_is_on(LS_HOT_ON, soaked), "on is on");
-		ok(!ls_hot_standby_is_on(LS_HOT_OFF, soaked), "off is off");
-		ok(ls_hot_standby_is_on(LS_HOT_AUTO, soaked) == soaked, "auto goes by the long tests");
+		ok(ls_hot_standby_is_on(LS_ON, soaked), "on is on");
+		ok(!ls_hot_standby_is_on(LS_OFF, soaked), "off is off");
+		ok(ls_hot_standby_is_on(LS_AUTO, soaked) == soaked, "auto goes by the long tests");
 	}
 }
 

@@ -1,5 +1,5 @@
 /*
- * stretch_rule_test.c - where in the ring of decoded records a helper may decode, and that PostgreSQL's
+ * stretch_rule_test.c - when a helper reads WAL, where in the ring of decoded records a helper may decode, and that PostgreSQL's
  * reader could go on after whatever it has decoded there.
  */
 #include "postgres.h"
@@ -74,9 +74,46 @@ test_all_states(void)
 	ok(wrong == 0, "no part of the ring that is in use is given away (%d are)", wrong);
 }
 
+/* ---- Images ---- */
+
+/* Do images dominate after much WAL, of whose bytes this percentage are images? */
+static bool
+dominate_after(LsImages *state, int percent)
+{
+	for (int bytes = 0; bytes <= LS_JUDGED_BYTES; bytes += 1000)
+		ls_images_count(state, 1000, percent * 10);
+	return state->dominate;
+}
+
+static void
+test_images(void)
+{
+	static const struct
+	{
+		int			percent;
+		bool		dominate;
+	}			rows[] = {
+		{0, false}, {49, false}, {50, true}, {49, true}, {40, true}, {39, false}, {49, false}, {100, true}, {0, false},
+	};
+	LsImages	state = {0};
+
+	ls_images_count(&state, LS_JUDGED_BYTES - 1, LS_JUDGED_BYTES - 1);
+	ok(!state.dominate, "little WAL says nothing");
+	ls_images_count(&state, 1, 1);
+	ok(state.dominate, "more does");
+	ok(!dominate_after(&state, 0), "WAL without images follows");
+	for (int i = 0; i < lengthof(rows); i++)
+	{
+		bool		dominate = dominate_after(&state, rows[i].percent);
+
+		ok(dominate == rows[i].dominate, "%d %% after the rows before: %s", rows[i].percent, dominate ? "read" : "do not");
+	}
+}
+
 int
 main(void)
 {
+	test_images();
 	test_rooms();
 	test_all_states();
 	return done_testing();
