@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::failover::{Candidate, candidates};
 use crate::link::{BehindPrimary, LAG_MS, Link};
+use crate::links::group_name;
 use crate::node::{Role, Trouble};
 use crate::point::Bound;
 use crate::point::{LinkKind, Stage};
@@ -37,6 +38,19 @@ pub struct Diagnosis {
     pub checks: Vec<CheckReport>,
     /// Standbys that could be promoted, the first choice first.
     pub failover: Vec<Candidate>,
+    /// Subscriptions of which no server that answers here is the publisher.
+    #[serde(skip)]
+    pub unlinked: Vec<Unlinked>,
+}
+
+/// A subscription without a publisher here: it may be one of another cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlinked {
+    /// The subscriber's name.
+    pub node: String,
+    pub subscription: String,
+    /// What is said of it, among what is unknown.
+    pub words: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -71,6 +85,9 @@ pub struct LinkReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams_from: Option<String>,
     pub replica: String,
+    /// The node that it goes to and the subscription, if that was asked.
+    #[serde(skip)]
+    pub subscription: Option<(String, String)>,
     pub kind: LinkKind,
     pub slot: Option<String>,
     /// The `lockstep replica` that the link goes to, if it is one.
@@ -143,6 +160,13 @@ pub(crate) fn kind_words(kind: LinkKind, replica: Option<&ReplicaReport>) -> &'s
 }
 
 impl Diagnosis {
+    /// Says whether all is well, from all else that is said.
+    fn judge(&mut self) {
+        let is_known = self.unknown.is_empty() && self.nodes.iter().all(|node| node.usable);
+        let is_well = self.checks.iter().all(|one| one.answer == Answer::Well);
+        self.healthy = is_known && is_well && !self.has_lag() && !self.has_risk();
+    }
+
     /// Something lags.
     pub fn has_lag(&self) -> bool {
         self.has(Severity::Lag) || self.links.iter().any(|link| link.behind)
@@ -248,15 +272,18 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         findings,
         checks,
         failover,
+        unlinked: subscribers(&view)
+            .flat_map(|node| unlinked(&view, node))
+            .collect(),
     };
     add_undone(&mut diagnosis);
-    let is_known = diagnosis.unknown.is_empty() && diagnosis.nodes.iter().all(|node| node.usable);
-    let is_well = diagnosis
-        .checks
-        .iter()
-        .all(|one| one.answer == Answer::Well);
-    diagnosis.healthy = is_known && is_well && !diagnosis.has_lag() && !diagnosis.has_risk();
+    diagnosis.judge();
     diagnosis
+}
+
+fn subscribers<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v NodeWindow> {
+    let nodes = view.window.usable();
+    nodes.filter(|node| node.role == Role::Subscriber)
 }
 
 /// Adds the checks that could not be done to what is unknown, unless that is said already: of a node that
@@ -297,8 +324,10 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
             unknown.push(no_upstream(&node.name));
         }
         if node.role == Role::Subscriber {
-            unknown.extend(unlinked(view, node));
+            unknown.extend(detached(node));
+            unknown.extend(unlinked(view, node).into_iter().map(|it| it.words));
         }
+        unknown.extend(unlinked_groups(view, node));
     }
     unknown.extend(view.replicas().filter_map(|found| {
         // The source has nothing of one that has just begun.
@@ -332,21 +361,43 @@ fn is_linked(view: &View<'_>, node: &NodeWindow, subscription: Option<&str>) -> 
     })
 }
 
-/// Subscriptions of a node that have no slot, or none on a server that answers here.
-fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
+/// Groups of a relay that stream from a primary that is none of those that answer here.
+fn unlinked_groups(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
+    let relay = node.last().and_then(|last| last.relay.as_ref());
+    let groups = relay.into_iter().flat_map(|relay| &relay.groups);
+    let names = groups
+        .filter(|group| group.is_streaming())
+        .map(|group| group_name(node, &group.name));
+    let is_linked = |name: &String| {
+        let mut links = view.links.iter().filter(|link| link.is_to_relay());
+        links.any(|link| link.name == *name)
+    };
+    names
+        .filter(|name| !is_linked(name))
+        .map(|name| no_upstream(&name))
+        .collect()
+}
+
+/// Subscriptions of a node that have no slot, in words.
+fn detached(node: &NodeWindow) -> Option<String> {
+    let subscriptions = node.last().map(|sample| sample.subscriptions.iter());
+    let detached = subscriptions?.filter(|it| it.slot_name.is_none());
+    let detached: Vec<&str> = detached.map(|it| it.name.as_str()).collect();
+    let number = counted(detached.len() as u64, "subscription");
+    let names = detached.join(", ");
+    (!detached.is_empty()).then(|| {
+        format!(
+            "nothing comes to {}: {number} without a slot ({names})",
+            node.name
+        )
+    })
+}
+
+/// Subscriptions of a node that have a slot on no server that answers here.
+fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<Unlinked> {
     let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
     let subscriptions = subscriptions.unwrap_or_default();
     let mut unlinked = Vec::new();
-    let detached = subscriptions.iter().filter(|it| it.slot_name.is_none());
-    let detached: Vec<&str> = detached.map(|it| it.name.as_str()).collect();
-    if !detached.is_empty() {
-        let number = counted(detached.len() as u64, "subscription");
-        let names = detached.join(", ");
-        unlinked.push(format!(
-            "nothing comes to {}: {number} without a slot ({names})",
-            node.name
-        ));
-    }
     for subscription in subscriptions {
         let Some(slot) = &subscription.slot_name else {
             continue;
@@ -363,7 +414,7 @@ fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
         let publisher = node
             .last()
             .and_then(|last| last.background.publishers.get(&subscription.name));
-        unlinked.push(match view.window.usable().find(has_namesake) {
+        let words = match view.window.usable().find(has_namesake) {
             Some(other) => {
                 let connects = match publisher.map(|publisher| &publisher.address) {
                     Some((host, port)) => {
@@ -379,6 +430,11 @@ fn unlinked(view: &View<'_>, node: &NodeWindow) -> Vec<String> {
                 )
             }
             None => words,
+        };
+        unlinked.push(Unlinked {
+            node: node.name.clone(),
+            subscription: subscription.name.clone(),
+            words,
         });
     }
     unlinked
@@ -421,7 +477,10 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 47] = [
+const IMPLIED: [(Cause, Cause); 50] = [
+    (Cause::TableMissing, Cause::ApplyStopped),
+    (Cause::ValueMissing, Cause::ApplyStopped),
+    (Cause::NoFreeWorker, Cause::SubscriptionRefused),
     (Cause::NoUpstream, Cause::NotStreaming),
     (Cause::OwnerRefused, Cause::SubscriptionRefused),
     (Cause::OwnerRefused, Cause::ApplyStopped),
@@ -479,7 +538,13 @@ fn hide_implied(findings: &mut Vec<Finding>) {
             .filter(|finding| finding.cause == cause)
             .map(|finding| finding.at.clone())
             .collect();
-        findings.retain(|finding| finding.cause != implied || !places.contains(&finding.at));
+        // One that somebody has disabled goes on only if somebody enables it, whatever else is wrong.
+        let is_own = |finding: &Finding| {
+            let names = ["disabled_subscription", "failed_subscription", "taken_slot"];
+            let mut names = names.iter();
+            cause != Cause::SlotLost && names.any(|name| finding.names.contains_key(name))
+        };
+        findings.retain(|it| it.cause != implied || !places.contains(&it.at) || is_own(it));
     }
 }
 
@@ -504,6 +569,10 @@ fn report(
         upstream: link.upstream.name.clone(),
         streams_from: link.unasked.as_ref().map(|it| it.name().to_owned()),
         replica: link.name.clone(),
+        subscription: link
+            .replica
+            .zip(link.subscription.as_ref())
+            .map(|(node, name)| (node.name.clone(), name.clone())),
         kind: link.kind,
         slot: link.slot.clone(),
         lockstep_replica: link.replica_report(),

@@ -62,6 +62,8 @@ pub struct Link<'a> {
     /// The replica in words: its node's name, else its `application_name` or its slot.
     pub name: String,
     pub application_name: Option<String>,
+    /// The walsender, if another link has its name.
+    pub(crate) walsender: Option<u32>,
     pub slot: Option<String>,
     pub subscription: Option<String>,
     /// The name of the `lockstep replica` that it goes to.
@@ -139,6 +141,7 @@ impl<'a> Link<'a> {
             replica,
             name,
             application_name: None,
+            walsender: None,
             slot: None,
             subscription: None,
             replica_name: None,
@@ -370,6 +373,9 @@ impl<'a> Link<'a> {
     pub fn sender<'s>(&self, above: &'s Sample) -> Option<&'s Sender> {
         if let Some(slot) = self.slot.as_deref().and_then(|slot| above.slot(slot)) {
             return above.sender(slot.active_pid?);
+        }
+        if let Some(pid) = self.walsender {
+            return above.sender(pid);
         }
         let name = self.application_name.as_deref()?;
         above

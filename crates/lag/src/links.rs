@@ -11,11 +11,11 @@ use crate::points::points;
 use crate::relay::{self, Group};
 use crate::replica::{self, Replica};
 use crate::sample::{Sample, is_loopback};
-use crate::states::{SenderState, SlotType};
+use crate::states::{ReceiverStatus, SenderState, SlotType};
 use crate::views::{Receiver, Sender, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
 
-mod whose;
+pub(crate) mod whose;
 
 pub fn links(window: &Window) -> Vec<Link<'_>> {
     let mut links = Vec::new();
@@ -155,9 +155,21 @@ fn feeds(
     names: &[&str],
 ) -> bool {
     let slot = receiver.and_then(|receiver| receiver.slot_name.as_deref());
+    // A slot of this name may be another standby's, where the standby is connected elsewhere.
+    let newest = standby.last().and_then(|last| last.receiver.as_ref());
+    let is_known = newest.is_some_and(|newest| {
+        newest.status == Some(ReceiverStatus::Streaming) && newest.application_name.is_some()
+    });
+    let is_others = |sender: &Sender| {
+        let name = sender.application_name.as_str();
+        is_known && !name.is_empty() && !names.contains(&name)
+    };
     let uses = |slot: &str| {
-        let last = server.last();
-        last.is_some_and(|last| last.slot(slot).is_some_and(|slot| slot.active))
+        let found = server
+            .last()
+            .and_then(|last| Some((last, last.slot(slot)?)));
+        let user = found.and_then(|(last, slot)| last.sender(slot.active_pid?));
+        found.is_some_and(|(_, slot)| slot.active) && !user.is_some_and(is_others)
     };
     let own: Vec<&str> = names
         .iter()
@@ -227,10 +239,11 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             let slot = other.last().and_then(|last| last.slot(slot));
             slot.is_some_and(|slot| !slot.synced)
         };
-        let mut servers = window
+        let servers = window
             .usable()
             .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
-        let upstream = servers.find(has_slot)?;
+        let mut its = servers.filter(|other| whose::may_be_groups(window, node, group, other));
+        let upstream = its.find(has_slot)?;
         let name = group_name(node, &group.name);
         Some(Link {
             application_name: upstream
@@ -399,8 +412,16 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
             links.push(of_slot(window, upstream, last, slot, links));
         }
     }
-    for sender in &last.senders {
-        let has_slot = |slot: &Slot| slot.active_pid == Some(sender.pid);
+    of_senders(upstream, last, links);
+}
+
+/// Adds links to replicas without a slot that were not named.
+fn of_senders<'a>(upstream: &'a NodeWindow, last: &Sample, links: &mut Vec<Link<'a>>) {
+    let has_slot = |sender: &Sender| {
+        let mut slots = last.slots.iter();
+        slots.any(|slot| slot.active_pid == Some(sender.pid))
+    };
+    for (index, sender) in last.senders.iter().enumerate() {
         // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
@@ -412,14 +433,47 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
         let is_none = sender.state == Some(SenderState::Backup)
             || is_of_table(&sender.application_name)
             || is_of_copy(sender);
-        if !known && !is_none && !last.slots.iter().any(has_slot) {
-            let name = sender.application_name.clone();
+        if is_none || has_slot(sender) {
+            continue;
+        }
+        let name = sender.application_name.clone();
+        if !known {
             links.push(Link {
                 application_name: Some(name.clone()),
                 ..Link::new(LinkKind::Physical, upstream, None, name)
             });
+            continue;
+        }
+        let before = last.senders.iter().take(index);
+        let namesakes = before.filter(|it| it.application_name == name && !has_slot(it));
+        let claimed = links.iter().filter(|link| {
+            let is_its = link.slot.is_none() && link.walsender.is_none();
+            let is_named = link.application_name.as_deref() == Some(&name);
+            link.upstream.name == upstream.name && is_its && is_named
+        });
+        // Each of the others has one of them. A connection that was just made anew may be there twice.
+        if namesakes.count() >= claimed.count() && stays(upstream, sender) {
+            links.push(Link {
+                application_name: Some(name.clone()),
+                walsender: Some(sender.pid),
+                ..Link::new(
+                    LinkKind::Physical,
+                    upstream,
+                    None,
+                    format!("{name} (process {})", sender.pid),
+                )
+            });
         }
     }
+}
+
+/// The walsender was there in the whole window, which was no moment, and streams.
+fn stays(upstream: &NodeWindow, sender: &Sender) -> bool {
+    let streams = |sample: &Sample| {
+        let own = sample.sender(sender.pid);
+        own.is_some_and(|own| own.state == Some(SenderState::Streaming))
+    };
+    upstream.length() >= whose::APART && upstream.samples.iter().all(streams)
 }
 
 /// The link to what uses a slot, by the name of the replica that it was made for, if no other has that name.

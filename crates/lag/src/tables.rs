@@ -21,6 +21,9 @@ pub const MOST_TABLES: usize = 10_000;
 /// Most triggers and foreign keys of one subscription that are read.
 pub const MOST_NAMED: usize = 20;
 
+/// Changes of rows that a publication sends, unless it says which.
+const ACTIONS: [&str; 3] = ["insert", "update", "delete"];
+
 /// The tables of one database. Names are `schema.table`, quoted where SQL needs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -54,6 +57,18 @@ pub struct Tables {
     pub ancestors: BTreeMap<String, BTreeSet<String>>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,
+    /// Columns of the replica identity of published tables that have one which is not FULL, quoted where SQL
+    /// needs it.
+    pub keys: BTreeMap<String, BTreeSet<String>>,
+    /// Tables that a publication has with a column list; true where the server takes it for another one than
+    /// a list of the same columns, or none, because it counts columns that are not published.
+    pub lists: BTreeMap<String, BTreeMap<String, bool>>,
+    /// Columns of the key by which an apply worker finds a row of each followed table, quoted where SQL needs
+    /// it; None if it has none.
+    pub found_by: BTreeMap<String, Option<BTreeSet<String>>>,
+    /// Columns of followed tables that are NOT NULL and get no value by themselves, quoted where SQL needs
+    /// it; true of those of a key, which are never empty.
+    pub demanded: BTreeMap<String, BTreeMap<String, bool>>,
     /// Followed tables without an index by which an apply worker finds a row, each with the number of
     /// rows that a search reads.
     pub unindexed: BTreeMap<String, f64>,
@@ -102,6 +117,32 @@ impl Tables {
     /// How the server generates a column of a followed table: `attgenerated`; None if it does not.
     pub fn generates(&self, table: &str, column: &str) -> Option<&str> {
         self.generated.get(table)?.get(column).map(String::as_str)
+    }
+
+    /// Changes of rows that a publication sends.
+    pub fn sends(&self, publication: &str) -> BTreeSet<&str> {
+        match self.actions.get(publication) {
+            Some(actions) => actions.iter().map(String::as_str).collect(),
+            None => ACTIONS.into(),
+        }
+    }
+
+    /// Publications of these that have a table.
+    pub fn publishing<'n>(&self, publications: &'n [String], table: &str) -> Vec<&'n String> {
+        let has = |name: &&String| {
+            let tables = self.publications.get(*name);
+            tables.is_some_and(|tables| tables.contains(table))
+        };
+        publications.iter().filter(has).collect()
+    }
+
+    /// Columns of a table that these publications send together; None if that was not read.
+    pub fn sent_columns(&self, publications: &[&String], table: &str) -> Option<BTreeSet<&String>> {
+        let mut all = BTreeSet::new();
+        for name in publications {
+            all.extend(self.columns.get(*name)?.get(table)?.keys());
+        }
+        Some(all)
     }
 
     /// What these publications have together. None if one of them is not there: publications may

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
-use lockstep_lag::diagnosis::twice::add_named_twice;
+use lockstep_lag::diagnosis::twice::compare_all;
 use lockstep_lag::figures::median;
 use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
 use lockstep_lag::nodes::Watched;
@@ -166,7 +166,7 @@ fn diagnoses(args: &DoctorArgs, clusters: &[Watched]) -> Vec<Diagnosis> {
         diagnoses.collect()
     });
     let names: Vec<Option<&str>> = clusters.iter().map(|it| it.cluster.as_deref()).collect();
-    add_named_twice(&names, &mut diagnoses);
+    compare_all(&names, &mut diagnoses);
     diagnoses
 }
 

@@ -1,4 +1,5 @@
-//! Servers that are named twice, in one cluster or in two, at different addresses.
+//! Servers that are named twice, in one cluster or in two: by mistake, at different addresses; or because a
+//! subscriber follows publishers of several clusters.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ pub struct Named {
     identity: Identity,
     /// The database of a subscriber, which may belong to several clusters.
     database: Option<String>,
+    /// Subscriptions of it whose publisher answers in this cluster.
+    followed: Vec<String>,
 }
 
 /// The servers of a diagnosis that say which they are.
@@ -24,31 +27,63 @@ pub fn named(diagnosis: &Diagnosis) -> Vec<Named> {
             name: node.name.clone(),
             identity: node.identity.clone()?,
             database: is_subscriber.then(|| node.database.clone()),
+            followed: diagnosis
+                .links
+                .iter()
+                .filter_map(|link| link.subscription.as_ref())
+                .filter(|(at, _)| *at == node.name)
+                .map(|(_, name)| name.clone())
+                .collect(),
         })
     });
     named.collect()
 }
 
-/// Adds to each diagnosis which of its servers are named twice, by what they say of themselves: what is said
-/// of such a cluster counts a server for two. A subscriber is a database, and may belong to several clusters.
-pub fn add_named_twice(clusters: &[Option<&str>], diagnoses: &mut [Diagnosis]) {
+/// Compares the diagnoses of all clusters of a program.
+pub fn compare_all(clusters: &[Option<&str>], diagnoses: &mut [Diagnosis]) {
     let all: Vec<Vec<Named>> = diagnoses.iter().map(named).collect();
     let all = clusters.iter().copied().zip(all.iter().map(Vec::as_slice));
-    for (index, words) in named_twice(&all.collect::<Vec<_>>()) {
-        if let Some(diagnosis) = diagnoses.get_mut(index) {
-            add(diagnosis, words);
-        }
+    let all: Vec<_> = all.collect();
+    for (place, diagnosis) in diagnoses.iter_mut().enumerate() {
+        compare(&all, place, diagnosis);
     }
 }
 
-/// Adds that a server of a diagnosis is named twice.
-pub fn add(diagnosis: &mut Diagnosis, words: String) {
-    diagnosis.healthy = false;
-    diagnosis.unknown.push(words);
+/// Takes out of a diagnosis, which has this place among all clusters, what another one knows: the
+/// publishers of its subscriptions. Adds which of its servers are named twice, by what they say of
+/// themselves: what is said of such a cluster counts a server for two.
+pub fn compare(clusters: &[(Option<&str>, &[Named])], place: usize, diagnosis: &mut Diagnosis) {
+    let own = clusters.get(place).map_or(&[][..], |(_, nodes)| nodes);
+    let others = clusters
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| *index != place);
+    let others: Vec<&Named> = others.flat_map(|(_, (_, nodes))| nodes.iter()).collect();
+    let unlinked = std::mem::take(&mut diagnosis.unlinked);
+    let (known, unlinked): (Vec<_>, Vec<_>) = unlinked.into_iter().partition(|it| {
+        let node = own.iter().find(|node| node.name == it.node);
+        let is_same = |other: &&&Named| {
+            node.is_some_and(|node| {
+                node.identity == other.identity && node.database == other.database
+            })
+        };
+        let mut same = others.iter().filter(is_same);
+        same.any(|other| other.followed.contains(&it.subscription))
+    });
+    diagnosis.unlinked = unlinked;
+    diagnosis
+        .unknown
+        .retain(|words| known.iter().all(|it| it.words != *words));
+    diagnosis.judge();
+    let found = named_twice(clusters).into_iter();
+    for (_, words) in found.filter(|(index, _)| *index == place) {
+        diagnosis.healthy = false;
+        diagnosis.unknown.push(words);
+    }
 }
 
 /// What is not known for that reason, each with the place of its cluster.
-pub fn named_twice(clusters: &[(Option<&str>, &[Named])]) -> Vec<(usize, String)> {
+fn named_twice(clusters: &[(Option<&str>, &[Named])]) -> Vec<(usize, String)> {
     let nodes = clusters.iter().enumerate();
     let nodes = nodes.flat_map(|(index, (_, nodes))| nodes.iter().map(move |node| (index, node)));
     let mut seen: BTreeMap<_, (usize, &Named)> = BTreeMap::new();
@@ -87,6 +122,8 @@ pub fn named_twice(clusters: &[(Option<&str>, &[Named])]) -> Vec<(usize, String)
 mod tests {
     use super::*;
     use crate::diagnosis::diagnose;
+    use crate::rules::refused_tests::tables;
+    use crate::rules::scene::Scene;
     use crate::window::{NodeWindow, Window};
 
     fn cluster(nodes: &[(&str, Role, i64)]) -> Diagnosis {
@@ -126,7 +163,58 @@ mod tests {
         let found = named_twice(&[(Some("one"), &both[..1]), (Some("two"), &both[..1])]);
         assert_eq!(found, []);
         let mut all = [twice];
-        add_named_twice(&[None], &mut all);
+        compare_all(&[None], &mut all);
         assert!(!all[0].healthy && all[0].unknown.iter().any(|it| it == words));
+    }
+
+    /// Each of two publishers feeds one subscription of a database that is named in both clusters.
+    #[test]
+    fn a_subscription_may_follow_a_publisher_of_another_cluster() {
+        let of = |is_second: bool, database: &str| {
+            let mut scene = Scene::healthy();
+            for sample in &mut scene.one.samples {
+                let mut row = sample.subscriptions[0].clone();
+                (row.name, row.pid) = ("b".to_owned(), Some(33));
+                row.slot_name = Some("slot_b".to_owned());
+                sample.subscriptions.push(row);
+                let mut worker = sample.processes[0].clone();
+                worker.pid = 33;
+                sample.processes.push(worker);
+            }
+            tables(&mut scene.one, |it| {
+                let own = it.subscriptions["sub_one"].clone();
+                it.subscriptions.insert("b".to_owned(), own);
+            });
+            for sample in scene.primary.samples.iter_mut().filter(|_| is_second) {
+                sample.slots[1].slot_name = "slot_b".to_owned();
+                sample.senders[1].application_name = "b".to_owned();
+            }
+            scene.one.facts.started_us = 7;
+            let port = ("port".to_owned(), "5432".to_owned());
+            scene.one.facts.settings.extend([port]);
+            scene.one.facts.database = database.to_owned();
+            scene.diagnose()
+        };
+        let names = [Some("one"), Some("two")];
+        let mut both = [of(false, "d"), of(true, "d")];
+        for (diagnosis, name) in both.iter().zip(["b", "sub_one"]) {
+            let words = format!("nothing that answers here is the upstream of one ({name})");
+            assert_eq!(
+                (diagnosis.healthy, &diagnosis.unknown),
+                (false, &vec![words])
+            );
+        }
+        compare_all(&names, &mut both);
+        for diagnosis in &both {
+            assert!(diagnosis.healthy, "{:?}", diagnosis.unknown);
+        }
+        // Another database of that server, or nobody who says so.
+        let mut others = [of(false, "d"), of(true, "e")];
+        compare_all(&names, &mut others);
+        let mut alone = [of(false, "d")];
+        compare_all(&[None], &mut alone);
+        for diagnosis in others.iter().chain(&alone) {
+            assert_eq!((diagnosis.healthy, diagnosis.unknown.len()), (false, 1));
+        }
     }
 }

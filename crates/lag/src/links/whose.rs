@@ -1,16 +1,17 @@
-//! Whether a slot that has the name of a subscription's slot is that slot. Names of slots differ on one
-//! server only: the slots of two publishers may have the same.
+//! Whether a slot that has the name of a subscription's slot, or of a relay's, is that slot. Names of slots
+//! differ on one server only: the slots of two publishers may have the same.
 
 use std::time::Duration;
 
 use crate::node::Role;
+use crate::relay::Group;
 use crate::sample::Sample;
 use crate::source::Publisher;
-use crate::views::{Sender, Subscription};
+use crate::views::{Sender, Slot, Subscription};
 use crate::window::{NodeWindow, Window};
 
 /// Time between two samples of which one shows positions that came after those of the other.
-const APART: Duration = Duration::from_secs(1);
+pub(super) const APART: Duration = Duration::from_secs(1);
 
 /// Time without a message after which a worker's publisher is not there, in milliseconds: the default
 /// `wal_sender_timeout`.
@@ -35,10 +36,15 @@ pub(super) fn may_be_its(
         let row = last.subscription(name)?;
         Some((Follower { node, last, row }, row.slot_name.as_deref()?))
     });
-    // A relay tells no names of those that connect.
-    let Some((own, slot)) = found.filter(|_| upstream.role != Role::Relay) else {
+    let Some((own, slot)) = found else {
         return true;
     };
+    // A relay tells no names of those that connect, and no address of its own.
+    if upstream.role == Role::Relay {
+        let address = meant(own).map(|meant| &meant.address);
+        let is_servers = address.is_some_and(|address| window.server_at(node, address).is_some());
+        return !is_servers && !worker_without(own, slot, upstream).is_some_and(|it| it.hears);
+    }
     let agrees = agrees(own, slot, upstream);
     if agrees == Some(false) {
         return false;
@@ -64,6 +70,54 @@ pub(super) fn may_be_its(
         // Its connection string may give it another name, or somebody else has taken the slot.
         false => !has_namesake(window, own, slot) && (agrees == Some(true) || !own.row.receives()),
     }
+}
+
+/// True if a subscription that was asked has a slot of this name, and it is not known that this is the slot
+/// of another server.
+pub(crate) fn may_need(window: &Window, slot: &Slot, upstream: &NodeWindow) -> bool {
+    let nodes = window.usable().filter(|node| node.role == Role::Subscriber);
+    let rows = nodes.filter_map(|node| Some((node, node.last()?)));
+    let mut rows = rows.flat_map(|(node, last)| {
+        let rows = last.subscriptions.iter();
+        rows.map(move |row| Follower { node, last, row })
+    });
+    let name = slot.slot_name.as_str();
+    rows.any(|it| {
+        it.row.slot_name.as_deref() == Some(name)
+            && leads_to(window, it, upstream) != Some(false)
+            && agrees(it, name, upstream) != Some(false)
+    })
+}
+
+/// True unless something speaks for another primary of a relay's group: the address that the group is
+/// connected to, WAL that this server does not have, or that nobody uses the slot while the group streams.
+pub(super) fn may_be_groups(
+    window: &Window,
+    node: &NodeWindow,
+    group: &Group,
+    upstream: &NodeWindow,
+) -> bool {
+    let address = group.primary.as_deref().and_then(|it| it.rsplit_once(':'));
+    let address = address.map(|(host, port)| (host.to_owned(), port.to_owned()));
+    if let Some(server) = address.and_then(|address| window.server_at(node, &address)) {
+        return server.name == upstream.name;
+    }
+    let of = |sample: &Sample| sample.relay.as_ref()?.group(&group.name).cloned();
+    let Some((first, last)) = node.samples.first().zip(upstream.last()) else {
+        return true;
+    };
+    let streams = |sample: &Sample| of(sample).is_some_and(|it| it.is_streaming());
+    let is_late = last.at >= first.at + APART;
+    if !is_late || !node.samples.iter().all(streams) {
+        return true;
+    }
+    let is_free = |above: &Sample| {
+        above
+            .slot(&group.upstream_slot)
+            .is_some_and(|it| !it.active)
+    };
+    let is_beyond = of(first).and_then(|it| it.sent) > last.end();
+    !is_beyond && !upstream.samples.iter().all(is_free)
 }
 
 /// Other subscriptions with a slot of that name. A subscriber that is named twice is the same.

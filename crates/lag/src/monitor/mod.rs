@@ -18,7 +18,7 @@ use lockstep_service::clock::unix_ms;
 use tracing::{info, warn};
 
 use crate::diagnosis::diagnose;
-use crate::diagnosis::twice::{self, Named, named, named_twice};
+use crate::diagnosis::twice::{self, Named, named};
 use crate::node::Node;
 use crate::nodes::Watched;
 use crate::patroni::{Members, Membership, News};
@@ -253,8 +253,8 @@ impl MonitorParts {
         }
     }
 
-    /// Which servers of this cluster are named twice, here or in another cluster that is watched.
-    fn named_twice(&self, diagnosis: &crate::Diagnosis) -> Vec<String> {
+    /// Compares a diagnosis of this cluster with what the others that are watched have said last.
+    fn compare_with_others(&self, diagnosis: &mut crate::Diagnosis) {
         let mut roll = lock(&self.roll);
         if let Some((_, own)) = roll.get_mut(self.place) {
             *own = named(diagnosis);
@@ -263,9 +263,7 @@ impl MonitorParts {
         let all: Vec<_> = all
             .map(|(cluster, nodes)| (cluster.as_deref(), nodes.as_slice()))
             .collect();
-        let found = named_twice(&all).into_iter();
-        let found = found.filter(|(place, _)| *place == self.place);
-        found.map(|(_, words)| words).collect()
+        twice::compare(&all, self.place, diagnosis);
     }
 
     fn publish(&self) {
@@ -280,9 +278,7 @@ impl MonitorParts {
         window.remembered = Some(lock(&self.published).history.remembered(at_ms));
         let now = self.began.elapsed();
         let mut diagnosis = diagnose(&window);
-        for words in self.named_twice(&diagnosis) {
-            twice::add(&mut diagnosis, words);
-        }
+        self.compare_with_others(&mut diagnosis);
         let mut shown = state::nodes(&nodes, &window, &diagnosis);
         state::note_ages(&mut shown, &window, now);
         let beats = lock(&self.beats).clone();

@@ -548,7 +548,10 @@ fn every_cause_that_is_not_a_note_makes_a_check_wrong() {
     for cause in RULES.iter().map(|rule| rule.cause) {
         let is_note = matches!(
             cause,
-            Cause::OtherDatabases | Cause::IdlePrimary | Cause::ReplicaCopying
+            Cause::OtherDatabases
+                | Cause::IdlePrimary
+                | Cause::ReplicaCopying
+                | Cause::PartlyPublished
         );
         let has = CHECKS.iter().any(|check| check.causes.contains(&cause));
         assert_eq!(has, !is_note, "{cause:?}");

@@ -144,7 +144,12 @@ mod tests {
         let diagnosis = scene.diagnose();
         let mut lost = diagnosis.findings.iter();
         let lost = lost.find(|it| it.cause == Cause::SlotLost);
-        lost.unwrap().remedies.clone()
+        let remedies = &lost.unwrap().remedies;
+        // Where it connects to is not shown.
+        assert!(
+            remedies[0].starts_with("if the subscription gets its changes from another server")
+        );
+        remedies[1..].to_vec()
     }
 
     const NOTE: &str = "on one: SELECT subconninfo FROM pg_subscription JOIN pg_database d ON d.oid = subdbid WHERE \

@@ -113,6 +113,10 @@ causes! {
     PartitionRootDiffers = "partition_root_differs",
     /// A subscriber's table lacks published columns, or generates them itself.
     ColumnsMissing = "columns_missing",
+    /// A followed table has no key at the subscriber by which the row of an update or delete is found.
+    KeyMissing = "key_missing",
+    /// A column of a followed table must have a value, and gets none.
+    ValueMissing = "value_missing",
     /// A subscriber's server has no worker left for a subscription.
     NoFreeWorker = "no_free_worker",
     /// A subscription's connection to its publisher is refused.
@@ -200,6 +204,8 @@ causes! {
     ProbeLeft = "probe_left",
     /// Indexes were made with another version of a collation.
     CollationVersion = "collation_version",
+    /// Publications leave out changes, columns or rows of followed tables.
+    PartlyPublished = "partly_published",
     /// Nothing is written, so the time since the last commit is no lag.
     IdlePrimary = "idle_primary",
     /// The WAL that the slot is behind holds nothing for this replica.

@@ -14,21 +14,16 @@ pub(super) const RULE: Rule = Rule {
     signal,
     remedies: &[
         "take {tables} out of the publications of {subscription} or of {other}, and ALTER SUBSCRIPTION ... REFRESH \
-         PUBLICATION of that one; if a table has no key, its rows may be there twice: empty it, and let it be copied again",
+         PUBLICATION of that one; if a table has no key, its rows may be there twice: delete those that are twice, or all \
+         that came from this publisher, and let it be copied again",
     ],
 };
-
-/// Changes of rows that a publication sends, unless it says which.
-const ACTIONS: [&str; 3] = ["insert", "update", "delete"];
 
 /// Tables that a subscription gets all rows of, each with the changes that it gets.
 fn whole(followed: &Followed, theirs: &Tables) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for name in &followed.publications {
-        let actions = match theirs.actions.get(name) {
-            Some(actions) => actions.iter().map(String::as_str).collect(),
-            None => ACTIONS.to_vec(),
-        };
+        let actions = theirs.sends(name);
         let published = theirs.publications.get(name).into_iter().flatten();
         let followed = published.filter(|table| followed.tables.contains(*table));
         for table in followed.filter(|table| !theirs.filtered.contains(*table)) {

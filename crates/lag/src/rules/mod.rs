@@ -30,6 +30,7 @@ mod gone;
 mod halted;
 mod horizon;
 mod identifier;
+mod keyless;
 mod left;
 mod lists;
 mod lock;
@@ -39,6 +40,7 @@ mod machine;
 mod namesake_tests;
 #[cfg(test)]
 mod overlooked_tests;
+mod partial;
 mod partitions;
 mod paused;
 mod primaries;
@@ -46,7 +48,7 @@ mod published;
 mod receive;
 mod refused;
 #[cfg(test)]
-mod refused_tests;
+pub(crate) mod refused_tests;
 mod relay;
 #[cfg(test)]
 mod relay_tests;
@@ -83,6 +85,7 @@ mod unconfirmed;
 mod unfed;
 #[cfg(test)]
 mod unfed_tests;
+mod unfilled;
 mod unmade;
 mod unsuitable;
 #[cfg(test)]

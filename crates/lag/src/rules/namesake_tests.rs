@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Cause;
 use super::refused_tests::tables;
-use super::scene::{START, STEP, Scene, lsn};
+use super::scene::{START, STEP, Scene, lsn, sender};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::source::Publisher;
 use crate::views::{Background, Subscription};
@@ -207,6 +207,87 @@ fn a_slot_that_nobody_uses_is_not_that_of_a_worker_that_works() {
     // It has lost its connection, and waits for what does not come.
     let diagnosis = left(still, Some(90_000.0)).diagnose();
     assert_eq!(replicas(&diagnosis), ["one"]);
+}
+
+/// A slot that one of the subscriptions may need is not proposed to be dropped.
+#[test]
+fn a_slot_that_may_be_needed_is_not_dropped() {
+    for works_elsewhere in [true, false] {
+        let mut scene = with_second(Some("slot_one"));
+        for sample in &mut scene.primary.samples {
+            let slot = &mut sample.slots[1];
+            (slot.active, slot.active_pid) = (false, None);
+            slot.restart_lsn = lsn(START - 900_000_000);
+            sample.senders.remove(1);
+        }
+        for row in scene
+            .one
+            .samples
+            .iter_mut()
+            .flat_map(|it| &mut it.subscriptions)
+        {
+            if !works_elsewhere {
+                (row.pid, row.received_lsn) = (None, None);
+            }
+        }
+        let diagnosis = scene.diagnose();
+        let mut found = diagnosis.findings.iter();
+        let unused = found.find(|it| it.cause == Cause::UnusedSlot).unwrap();
+        let drops = unused
+            .remedies
+            .iter()
+            .any(|it| it.contains("pg_drop_replication_slot"));
+        assert_eq!(drops, works_elsewhere, "{:?}", unused.remedies);
+    }
+}
+
+/// Standbys that nobody has named connect under one name, as by default.
+#[test]
+fn each_walsender_of_one_name_is_looked_at() {
+    let diagnosed = |from: usize| {
+        let mut scene = Scene::healthy();
+        for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+            let end = START + index * STEP;
+            sample.senders.push(sender(40, "walreceiver", end));
+            if index as usize >= from {
+                sample.senders.push(sender(41, "walreceiver", START));
+            }
+        }
+        scene.diagnose()
+    };
+    let behind = |of: &Diagnosis| -> Vec<(String, bool)> {
+        let links = of
+            .links
+            .iter()
+            .filter(|it| it.replica.starts_with("walreceiver"));
+        links.map(|it| (it.replica.clone(), it.behind)).collect()
+    };
+    let first = ("walreceiver".to_owned(), false);
+    let second = ("walreceiver (process 41)".to_owned(), true);
+    assert_eq!(behind(&diagnosed(0)), [first.clone(), second]);
+    // A connection that was just made anew.
+    assert_eq!(behind(&diagnosed(40)), [first]);
+}
+
+/// A standby streams from a server that was not asked, and another one uses a slot of that name here.
+#[test]
+fn a_standbys_slot_may_be_one_of_another_server() {
+    for (name, from) in [("other", Some("db9:6000")), ("standby", None)] {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.standby.samples {
+            let receiver = sample.receiver.as_mut().unwrap();
+            receiver.application_name = Some("standby".to_owned());
+            receiver.sender_host = Some("db9".to_owned());
+            receiver.sender_port = Some(6000);
+        }
+        for sample in &mut scene.primary.samples {
+            sample.senders[0].application_name = name.to_owned();
+        }
+        let diagnosis = scene.diagnose();
+        let mut links = diagnosis.links.iter();
+        let link = links.find(|it| it.replica == "standby").unwrap();
+        assert_eq!(link.streams_from.as_deref(), from, "{name}");
+    }
 }
 
 /// The subscriber has a table of the name that a publisher's has: nothing was renamed.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::anew::{Slot, recreated};
 use super::left::PROBED;
 use super::partitions::{self, Otherwise};
 use super::renamed::{self, Renamed};
@@ -14,6 +15,7 @@ use crate::point::LinkKind;
 use crate::sample::Sample;
 use crate::source::Publisher;
 use crate::tables::{Followed, Refused, Tables, Why};
+use crate::views::Subscription;
 use crate::window::NodeWindow;
 
 /// Most tables that are named.
@@ -212,8 +214,14 @@ pub(super) fn followed<'v>(view: &View<'v>, link: &Link<'v>) -> Option<(&'v Foll
     Some((followed, &theirs.tables))
 }
 
-/// The severity of what stops a subscription's worker once a change comes, by whether it is there.
+/// The severity of what stops a subscription's worker once a change comes, by whether it is there. One that
+/// somebody has disabled is not there for that reason.
 pub(super) fn by_worker(link: &Link<'_>) -> Severity {
+    let row = link.replica.and_then(|node| link.subscribed(node.last()?));
+    let by_error = |row: &Subscription| row.disable_on_error && row.apply_errors > 0;
+    if row.is_some_and(|row| !row.enabled && !by_error(row)) {
+        return Severity::Risk;
+    }
     let worker = |sample: &Sample| link.subscribed(sample).is_some_and(|row| row.pid.is_some());
     let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
     let fails = link
@@ -222,6 +230,19 @@ pub(super) fn by_worker(link: &Link<'_>) -> Severity {
     match fails {
         true => Severity::Lag,
         false => Severity::Risk,
+    }
+}
+
+/// The severity of what stops a subscription's worker and the copy of these tables.
+pub(super) fn by_copy_or_worker<'t>(
+    link: &Link<'_>,
+    mut tables: impl Iterator<Item = &'t String>,
+) -> Severity {
+    let copied = uncopied(link);
+    let fails = copying(link) == Some(Copying::Fails) && tables.any(|table| copied.contains(table));
+    match fails {
+        true => Severity::Lag,
+        false => by_worker(link),
     }
 }
 
@@ -281,15 +302,9 @@ pub(super) fn columns(view: &View<'_>) -> Vec<Evidence> {
             (true, false) => "generated",
             (false, false) => "missing or generated",
         };
-        let copied = uncopied(link);
-        let mut places = missing.keys().chain(generated.keys());
-        let fails = copying(link) == Some(Copying::Fails)
-            && places.any(|(table, _)| copied.contains(table));
+        let places = missing.keys().chain(generated.keys());
         let mut evidence = Evidence::of(link, 1.0)
-            .severity(match fails {
-                true => Severity::Lag,
-                false => by_worker(link),
-            })
+            .severity(by_copy_or_worker(link, places.map(|(table, _)| *table)))
             .name("lack", lack);
         if !missing.is_empty() {
             evidence = of_missing(evidence, view, link, theirs, &missing);
@@ -441,9 +456,15 @@ pub(super) fn publication(view: &View<'_>) -> Vec<Evidence> {
                 .map(|name| identifier(name));
             let names: BTreeSet<String> = names.collect();
             let names: Vec<String> = names.into_iter().collect();
-            evidence = evidence.name("others", names.join(", "));
+            evidence = evidence.name("replacing", names.join(", "));
         }
-        found.push(evidence);
+        // Without its slot another rule says how it is made again.
+        let last = link.upstream.last();
+        let slot = link.slot.as_deref().and_then(|name| last?.slot(name));
+        found.push(match slot {
+            Some(_) => recreated(evidence, link, Slot::There),
+            None => evidence,
+        });
     }
     found
 }

@@ -33,6 +33,30 @@ pub(super) const OWNER: Rule = Rule {
     ],
 };
 
+/// The rule of a subscription for which its server has no worker.
+pub(super) const NO_WORKER: Rule = Rule {
+    cause: Cause::NoFreeWorker,
+    title: "no worker is left for the subscription",
+    signal: no_worker,
+    remedies: &[
+        "on {place}: {raise} and restart it: that ends its sessions",
+        "disable subscriptions on {place} that nobody needs",
+        "if it has no worker after that either, look at the log of {short_place} for what {upstream} answers: host and \
+         port, password, pg_hba.conf, TLS, the role's LOGIN and REPLICATION",
+    ],
+};
+
+/// The rule of a subscription that does not get to its publisher.
+pub(super) const SUBSCRIPTION: Rule = Rule {
+    cause: Cause::SubscriptionRefused,
+    title: "the subscription's worker gets no connection to {upstream}",
+    signal: subscription,
+    remedies: &[
+        "look at the log of {place} for what {upstream} answers: host and port, password, pg_hba.conf, TLS; the role in \
+         the subscription's connection string needs LOGIN and REPLICATION on {upstream}",
+    ],
+};
+
 /// Share of samples from which a worker counts as away, or all places as taken.
 const MOSTLY: f64 = 0.5;
 
@@ -72,11 +96,11 @@ pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
     if !view.window.nodes.iter().all(NodeWindow::is_usable) {
         return Vec::new();
     }
-    let missing = |(link, node, _, evidence): (&Link<'_>, &NodeWindow, _, Evidence)| {
+    let missing = |(link, _, _, evidence): (&Link<'_>, _, _, Evidence)| {
         let slot = link.slot.as_deref()?;
         let last = link.upstream.last()?;
         let is_server = link.upstream.role != Role::Relay;
-        (is_server && last.slot(slot).is_none()).then(|| of_slot(view, link, node, evidence))
+        (is_server && last.slot(slot).is_none()).then(|| of_slot(view, link, evidence))
     };
     workless(view).filter_map(missing).collect()
 }
@@ -94,7 +118,7 @@ pub(super) fn quoted(followed: &Followed) -> Vec<String> {
 
 /// Adds what is missing besides the slot, and how certain its publisher is: a slot on another server would
 /// keep WAL there for nobody.
-fn of_slot(view: &View<'_>, link: &Link<'_>, node: &NodeWindow, evidence: Evidence) -> Evidence {
+fn of_slot(view: &View<'_>, link: &Link<'_>, evidence: Evidence) -> Evidence {
     let upstream = &link.upstream.name;
     let followed = follows(link).cloned().unwrap_or_default();
     let theirs = link.upstream.last().map(|last| Arc::clone(&last.tables));
@@ -115,26 +139,39 @@ fn of_slot(view: &View<'_>, link: &Link<'_>, node: &NodeWindow, evidence: Eviden
         false => evidence.name("publications", publications.join(", ")),
     };
     let evidence = recreated(evidence.fact("missing_slots", 1.0, words), link, Slot::Gone);
-    match (meant(view, link), connects_to(link)) {
-        (Some((publisher, database)), _) => match has_all {
+    match meant(view, link) {
+        Some((publisher, database)) => match has_all {
             true => evidence.name("publisher", in_database(publisher, &database)),
             false => evidence.name("lacking_publisher", in_database(publisher, &database)),
         },
-        (None, to) => {
-            let words = match to {
-                Some(Publisher {
-                    address: (host, port),
-                    ..
-                }) => format!("it connects to {host}:{port}"),
-                None => format!(
-                    "as a superuser, SELECT subname, subconninfo FROM pg_subscription on {} says where it connects \
-                     to",
-                    node.name
-                ),
-            };
-            evidence.name("guessed", upstream).name("connects", words)
-        }
+        None => guessed(view, link, evidence),
     }
+}
+
+/// A remedy that comes first where nobody knows whether a subscription's publisher is the server with a
+/// slot of that name.
+pub(super) const GUESSED: &str = "if the subscription gets its changes from another server than {guessed}, name that \
+     one, too: {connects}";
+
+/// Adds how certain the publisher of a subscription is that has no worker: the name of its slot is all that
+/// speaks for it.
+pub(super) fn guessed(view: &View<'_>, link: &Link<'_>, evidence: Evidence) -> Evidence {
+    let Some(node) = link.replica.filter(|_| meant(view, link).is_none()) else {
+        return evidence;
+    };
+    let words = match connects_to(link) {
+        Some(Publisher {
+            address: (host, port),
+            ..
+        }) => format!("it connects to {host}:{port}"),
+        None => format!(
+            "as a superuser, SELECT subname, subconninfo FROM pg_subscription on {} says where it connects to",
+            node.name
+        ),
+    };
+    evidence
+        .name("guessed", &link.upstream.name)
+        .name("connects", words)
 }
 
 /// The walsender that uses the slot of a link all the time, and gets replies: one whose consumer has gone may
@@ -168,6 +205,7 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let evidence = evidence.severity(Severity::Lag);
         let evidence = evidence.fact("taken_slots", 1.0, words);
         let evidence = evidence.name("whose", "subscription").name("other", other);
+        let evidence = guessed(view, link, evidence);
         Some(recreated(evidence, link, Slot::There))
     };
     workless(view).filter_map(taken).collect()
@@ -200,7 +238,7 @@ fn is_full(node: &NodeWindow) -> bool {
 /// All workers for logical replication of the subscriber's server are taken, or there are more enabled
 /// subscriptions than workers. Where a worker fails and comes again its place is free most of the time, and
 /// a subscription may still get none.
-pub(super) fn no_worker(view: &View<'_>) -> Vec<Evidence> {
+fn no_worker(view: &View<'_>) -> Vec<Evidence> {
     let without = |(link, node, row, evidence): (
         &Link<'_>,
         &NodeWindow,
@@ -234,7 +272,12 @@ pub(super) fn no_worker(view: &View<'_>) -> Vec<Evidence> {
         let taken = node.last().map_or(0.0, taken_workers);
         (is_full || is_short).then(|| {
             let evidence = evidence.fact("taken_workers", taken, words);
-            evidence.name("raise", raise)
+            let evidence = evidence.name("raise", raise);
+            // Which of the subscriptions gets none is not seen then.
+            match is_full {
+                true => evidence,
+                false => evidence.name("short_place", &node.name),
+            }
         })
     };
     workless(view).filter_map(without).collect()
@@ -324,7 +367,7 @@ fn turn(node: &NodeWindow) -> Duration {
 
 /// The subscription's worker ends before it applies anything, since it counts no error, and nobody uses the
 /// slot: its connection to the publisher is refused.
-pub(super) fn subscription(view: &View<'_>) -> Vec<Evidence> {
+fn subscription(view: &View<'_>) -> Vec<Evidence> {
     let refused =
         |(link, node, row, evidence): (&Link<'_>, &NodeWindow, &Subscription, Evidence)| {
             let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);

@@ -136,7 +136,7 @@ pub(super) fn short(scene: &mut Scene, enabled: u64) {
     });
 }
 
-pub(super) fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
+pub(crate) fn tables(node: &mut NodeWindow, change: impl Fn(&mut Tables)) {
     for sample in &mut node.samples {
         let mut tables = (*sample.tables).clone();
         change(&mut tables);
@@ -758,7 +758,7 @@ fn who_uses_the_slot_of_a_subscription_is_told() {
     };
     let title = "the subscription's slot is in use by pg_recvlogical from 10.0.0.9 (process 11 on primary): it may be \
                  a clone";
-    let expected = (Cause::SlotTaken, Severity::Lag, title.to_owned(), 3);
+    let expected = (Cause::SlotTaken, Severity::Lag, title.to_owned(), 4);
     assert_eq!(found(true, false), [expected]);
     for (replies, works) in [(false, false), (true, true)] {
         let others = found(replies, works);

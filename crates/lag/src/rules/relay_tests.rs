@@ -557,3 +557,58 @@ fn names_in_remedies_are_quoted_where_sql_needs_it() {
     let quoted = r#"ALTER SUBSCRIPTION "My ""s""" ENABLE"#;
     assert!(remedies.contains(quoted), "{remedies}");
 }
+
+/// Another primary may have a slot of the name that a group's slot has.
+#[test]
+fn a_group_is_fed_by_the_primary_that_it_is_connected_to() {
+    let cases: [fn(&mut Scene); 2] = [
+        |scene| {
+            for sample in &mut scene.primary.samples {
+                let slot = &mut sample.slots[0];
+                (slot.active, slot.active_pid) = (false, None);
+                sample.senders.clear();
+            }
+        },
+        |scene| scene.groups(|group| group.sent = lsn(9 * START)),
+    ];
+    for change in cases {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        let links: Vec<&str> = diagnosis
+            .links
+            .iter()
+            .map(|it| it.replica.as_str())
+            .collect();
+        assert!(!links.contains(&"relay (orders)"), "{links:?}");
+        let words = "nothing that answers here is the upstream of relay (orders)";
+        assert!(
+            diagnosis.unknown.iter().any(|it| it == words),
+            "{:?}",
+            diagnosis.unknown
+        );
+        assert!(!diagnosis.healthy);
+    }
+    // One that does not stream may have lost its connection.
+    let mut scene = Scene::healthy();
+    scene.stopped("connecting", "refused");
+    cases[0](&mut scene);
+    let diagnosis = scene.diagnose();
+    assert_eq!(link(&diagnosis, "relay (orders)").upstream, "primary");
+}
+
+/// A subscription that works while nobody uses the relay's slot of that name gets its changes elsewhere.
+#[test]
+fn a_relays_slot_that_nobody_uses_is_not_that_of_a_worker_that_works() {
+    let mut scene = Scene::healthy();
+    scene.slot(|_, slot| slot.active_pid = None);
+    let diagnosis = scene.diagnose();
+    assert!(diagnosis.links.iter().all(|link| link.replica != "one"));
+    let words = "nothing that answers here is the upstream of one (sub_one) for certain";
+    let mut unknown = diagnosis.unknown.iter();
+    assert!(
+        unknown.any(|it| it.starts_with(words)),
+        "{:?}",
+        diagnosis.unknown
+    );
+}

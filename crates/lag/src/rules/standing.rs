@@ -6,9 +6,11 @@ use lockstep_service::words::figures::{bytes, percent, seconds};
 use super::anew::{self, recreated};
 use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
+use super::refused::guessed;
 use super::{Evidence, Severity, View};
 use crate::link::{LAG_MS, Link};
 use crate::links::is_of_table;
+use crate::links::whose::may_need;
 use crate::node::Role;
 use crate::point::LinkKind;
 use crate::point::Point;
@@ -87,7 +89,7 @@ fn lost_in_ms(node: &NodeWindow, slot: &Slot) -> Option<f64> {
     (shrunk > 0.0).then(|| last as f64 * length_ms / shrunk)
 }
 
-/// A replica that was named needs the slot, or one that cannot be asked may need it.
+/// A replica that was named needs the slot, or it, or one that cannot be asked, may need it.
 fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
     let mut links = view.links.iter();
     let owned = links.any(|link| {
@@ -95,7 +97,9 @@ fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
         is_its && link.slot.as_deref() == Some(&slot.slot_name)
     });
     let mut nodes = view.window.nodes.iter();
-    owned || nodes.any(|node| node.role != Role::Primary && !node.is_usable())
+    owned
+        || may_need(view.window, slot, node)
+        || nodes.any(|node| node.role != Role::Primary && !node.is_usable())
 }
 
 /// Adds whose slot it is: its replica is dropped, not the slot alone.
@@ -144,6 +148,7 @@ pub(super) fn lost(view: &View<'_>) -> Vec<Evidence> {
                 .filter(|link| link.subscription.is_some())
             {
                 evidence.at.clone_from(&link.name);
+                evidence = guessed(view, link, evidence);
                 evidence = recreated(evidence, link, anew::Slot::There);
             }
             found.push(of_owner(evidence, view, node, slot));

@@ -7,7 +7,7 @@ use lockstep_service::words::figures::{counted, verb};
 use serde::Serialize;
 
 use super::published::{lacking_tables, some};
-use super::{Evidence, View};
+use super::{Evidence, View, unfilled};
 use crate::link::Link;
 use crate::sample::Sample;
 use crate::states::SyncPhase;
@@ -182,8 +182,9 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let tables = uncopied(link);
-        // Another rule says which columns they lack.
-        let lacking = lacking_tables(view, link);
+        // Other rules say which columns they lack, or which get no value.
+        let mut lacking = lacking_tables(view, link);
+        lacking.extend(unfilled::tables(view, link));
         if state == Copying::Fails && tables.iter().all(|table| lacking.contains(table)) {
             continue;
         }

@@ -2,10 +2,10 @@
 
 use super::anew::{EMPTIES, SHARED};
 use super::{
-    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, left, lists, lock,
-    logical, machine, partitions, paused, primaries, published, receive, refused, relay, renamed,
-    replay, replica, ring, server, spool_full, standing, synchronised, synchronous, unarchived,
-    unasked, unconfirmed, unfed, unmade, unsuitable,
+    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, keyless, left, lists,
+    lock, logical, machine, partial, partitions, paused, primaries, published, receive, refused,
+    relay, renamed, replay, replica, ring, server, spool_full, standing, synchronised, synchronous,
+    unarchived, unasked, unconfirmed, unfed, unfilled, unmade, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -175,6 +175,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "on {standby}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); it then streams \
              without a slot. A slot of its own, with another name, keeps WAL for it",
+            refused::GUESSED,
             "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
              and SET (slot_name = NONE) before it is dropped there",
             EMPTIES,
@@ -351,7 +352,7 @@ pub const RULES: &[Rule] = &[
         title: "slot {slot} of the subscription is not there",
         signal: refused::slot_missing,
         remedies: &[
-            "if the subscription gets its changes from another server than {guessed}, name that one, too: {connects}",
+            refused::GUESSED,
             "on {lacking_publisher}: create its publications first ({publications}), as they were",
             EMPTIES,
             SHARED,
@@ -368,12 +369,14 @@ pub const RULES: &[Rule] = &[
         title: "publication {publication} is not there",
         signal: published::publication,
         remedies: &[
-            "on {server}: ALTER SUBSCRIPTION {subscription} SET PUBLICATION {others}; if that has taken its \
+            "on {server}: ALTER SUBSCRIPTION {subscription} SET PUBLICATION {replacing}; if that has taken its \
              place: it has all tables that are followed",
             "on {publisher}: CREATE PUBLICATION {publication} FOR TABLE {its_tables}; if nothing was written to any \
              table of that database since it was dropped, and with the row filters and column lists that it had",
-            "otherwise drop the subscription, empty its tables, and create it again: before PostgreSQL 18 a \
-             worker does not get past what was written while its publication was not there",
+            EMPTIES,
+            SHARED,
+            "on {server}: {recreate}; with the subconninfo that was shown, once the publication is there again: before \
+             PostgreSQL 18 a worker does not get past what was written while it was not",
         ],
     },
     renamed::RULE,
@@ -394,24 +397,10 @@ pub const RULES: &[Rule] = &[
             "publish the table without {generated}, by a column list, if the subscriber is to generate them",
         ],
     },
-    Rule {
-        cause: Cause::NoFreeWorker,
-        title: "no worker is left for the subscription",
-        signal: refused::no_worker,
-        remedies: &[
-            "on {place}: {raise} and restart it: that ends its sessions",
-            "disable subscriptions on {place} that nobody needs",
-        ],
-    },
-    Rule {
-        cause: Cause::SubscriptionRefused,
-        title: "the subscription's worker gets no connection to {upstream}",
-        signal: refused::subscription,
-        remedies: &[
-            "look at the log of {place} for what {upstream} answers: host and port, password, pg_hba.conf, TLS; \
-             the role in the subscription's connection string needs LOGIN and REPLICATION on {upstream}",
-        ],
-    },
+    keyless::RULE,
+    unfilled::RULE,
+    refused::NO_WORKER,
+    refused::SUBSCRIPTION,
     refused::OWNER,
     Rule {
         cause: Cause::ApplyStopped,
@@ -593,7 +582,7 @@ pub const RULES: &[Rule] = &[
             "let the process of replica {connecting} reach the server that the error names: network, \
              password, pg_hba.conf, a free walsender; it goes on by itself",
             "do what the error says for replica {ended}; of a slot with a gap: lockstep replica drop \
-             {ended}, and create it again",
+             {ended} --target '{target}', and create it again",
             "start its process again: lockstep replica run {away} --target '{target}', or the unit \
              lockstep-replica",
         ],
@@ -658,8 +647,8 @@ pub const RULES: &[Rule] = &[
         signal: replica::incomplete,
         remedies: &[
             "do what the evidence names (lockstep replica status {replica} --target '{target}' prints the commands \
-             for what the copy could not make); for other tables: lockstep replica drop {replica}, and create it \
-             again, so that it copies them",
+             for what the copy could not make); for other tables: lockstep replica drop {replica} --target \
+             '{target}', and create it again, so that it copies them",
         ],
     },
     Rule {
@@ -686,6 +675,7 @@ pub const RULES: &[Rule] = &[
         title: "slot {slot} has lost WAL that its consumer needs",
         signal: standing::lost,
         remedies: &[
+            refused::GUESSED,
             EMPTIES,
             SHARED,
             "on {server}: {recreate}; with the subconninfo that was shown: it makes the slot anew, and copies its tables",
@@ -784,6 +774,7 @@ pub const RULES: &[Rule] = &[
     left::RULE,
     machine::CHECKSUMS,
     machine::COLLATIONS,
+    partial::RULE,
     Rule {
         cause: Cause::OtherDatabases,
         title: "WAL of other databases or tables; nothing is missing here",

@@ -40,6 +40,11 @@ mod tests {
 
     /// Each cause at the first subscriber, which lacks a table, with its severity and its share.
     fn found(errors: u64, renamed: bool) -> Vec<(Cause, Severity, f64)> {
+        found_if(errors, renamed, true)
+    }
+
+    /// Causes at it as above, of a subscription that may be disabled.
+    fn found_if(errors: u64, renamed: bool, enabled: bool) -> Vec<(Cause, Severity, f64)> {
         let names = |of: &[&str]| of.iter().map(|it| format!("public.{it}")).collect();
         let mut scene = Scene::healthy();
         tables(&mut scene.primary, |it| {
@@ -59,10 +64,14 @@ mod tests {
             it.there = Some(names(&["t"]));
         });
         for (index, sample) in (0..).zip(&mut scene.one.samples) {
-            sample.subscriptions[0].apply_errors = errors * index;
+            let row = &mut sample.subscriptions[0];
+            row.apply_errors = errors * index;
+            if !enabled {
+                (row.enabled, row.pid) = (false, None);
+            }
         }
         let found = scene.diagnose().findings.into_iter();
-        let found = found.filter(|it| it.at == "one" && it.cause != Cause::ApplyStopped);
+        let found = found.filter(|it| it.at == "one");
         found
             .map(|it| (it.cause, it.severity, it.explains))
             .collect()
@@ -73,6 +82,15 @@ mod tests {
         let missing = |severity| (Cause::TableMissing, severity, 1.0);
         assert_eq!(found(0, false), [missing(Severity::Risk)]);
         assert_eq!(found(1, false), [missing(Severity::Lag)]);
+        // One that is disabled is to be enabled, too.
+        let disabled = found_if(0, false, false);
+        let disabled: Vec<_> = disabled.into_iter().map(|it| (it.0, it.1)).collect();
+        assert!(
+            disabled.contains(&(Cause::TableMissing, Severity::Risk)),
+            "{disabled:?}"
+        );
+        let stopped = disabled.iter().any(|it| it.0 == Cause::ApplyStopped);
+        assert!(stopped, "{disabled:?}");
         // Either may be what the worker fails for.
         let renamed = (Cause::TableRenamed, Severity::Lag, 0.5);
         assert_eq!(found(1, true), [missing(Severity::Lag), renamed]);

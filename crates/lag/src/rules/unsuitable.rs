@@ -2,7 +2,7 @@
 //! of another database. To the subscriber's server it looks like a connection that is refused.
 
 use super::published::{connects_to, meant, publisher};
-use super::refused::workless;
+use super::refused::{GUESSED, guessed, workless};
 use super::{Cause, Evidence, Rule, View, in_database};
 use crate::link::Link;
 use crate::node::Role;
@@ -20,6 +20,7 @@ pub(super) const RULE: Rule = Rule {
     title: "slot {slot} cannot serve the subscription: {why}",
     signal,
     remedies: &[
+        GUESSED,
         "on {copy_at}: SELECT pg_copy_logical_replication_slot('{slot}', '{spare}', false, 'pgoutput'); which makes a \
          slot of the right plugin at the same position; then as follows",
         "on {make_at}: SELECT pg_create_logical_replication_slot('{spare}', 'pgoutput'); then as follows; what was \
@@ -86,7 +87,7 @@ fn signal(view: &View<'_>) -> Vec<Evidence> {
             }
         };
         let fact = format!("slot {} on {}: {words}", slot.slot_name, upstream.name);
-        let mut evidence = evidence
+        let mut evidence = guessed(view, link, evidence)
             .fact("unsuitable_slots", 1.0, fact)
             .name("slot", &slot.slot_name)
             .name("why", words);

@@ -17,11 +17,43 @@ type Field = (&'static str, String);
 
 /// The statement for [`Tables`](super::Tables). Whoever asks may read all of it.
 pub fn question() -> String {
-    let fields = published().into_iter().chain(subscribed()).chain(there());
+    let fields = published().into_iter().chain(sent()).chain(subscribed());
+    let fields = fields.chain(asked_for()).chain(there());
     let fields: Vec<String> = fields
         .map(|(name, sql)| format!("'{name}', {sql}"))
         .collect();
     format!("SELECT json_build_object({})", fields.join(", "))
+}
+
+/// The columns of the index of a relation `c` that is such, if it can be a replica identity.
+fn key(such: &str) -> String {
+    format!(
+        "(SELECT json_agg(quote_ident(b.attname)) FROM pg_index i JOIN pg_attribute b ON b.attrelid = c.oid \
+           AND b.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1]) \
+         WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND {such})"
+    )
+}
+
+/// Keys by which a server sends which row is meant, and column lists. Before 16 a list of all columns is
+/// another one than none where the table has had more columns, or has generated ones.
+fn sent() -> [Field; 2] {
+    let keys = format!(
+        "(SELECT coalesce(json_object_agg(name, columns) FILTER (WHERE columns IS NOT NULL), '{{}}') FROM (\
+           SELECT DISTINCT ON (c.oid) {NAME} AS name, {} AS columns \
+           FROM (SELECT * FROM pg_publication_tables LIMIT {MOST_TABLES}) t \
+             JOIN pg_namespace n ON n.nspname = t.schemaname \
+             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename) k)",
+        key("CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END")
+    );
+    let lists = format!(
+        "(SELECT coalesce(json_object_agg(pubname, tables), '{{}}') FROM (SELECT p.pubname, json_object_agg({NAME}, \
+             current_setting('server_version_num')::int < 160000 \
+               AND cardinality(r.prattrs::int2[]) <> c.relnatts) AS tables \
+           FROM (SELECT * FROM pg_publication_rel WHERE prattrs IS NOT NULL LIMIT {MOST_TABLES}) r \
+             JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid \
+             JOIN pg_namespace n ON n.oid = c.relnamespace GROUP BY 1) l)"
+    );
+    [("keys", keys), ("lists", lists)]
 }
 
 /// What publications have.
@@ -122,6 +154,32 @@ fn subscribed() -> [Field; 4] {
         ("generated", generated),
         ("unindexed", unindexed),
     ]
+}
+
+/// What subscriptions' tables need of each row that comes: the key by which a worker finds a row, and columns
+/// that must have a value.
+fn asked_for() -> [Field; 2] {
+    let tables = format!(
+        "(SELECT DISTINCT srrelid FROM pg_subscription_rel LIMIT {MOST_TABLES}) r \
+         JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+    );
+    let found_by = format!(
+        "(SELECT coalesce(json_object_agg({NAME}, {}), '{{}}') FROM {tables})",
+        key(
+            "CASE WHEN c.relreplident = 'i' AND EXISTS (SELECT FROM pg_index o WHERE o.indrelid = c.oid \
+               AND o.indisreplident AND o.indisvalid) THEN i.indisreplident ELSE i.indisprimary END"
+        )
+    );
+    let demanded = format!(
+        "(SELECT coalesce(json_object_agg(name, columns), '{{}}') FROM (\
+           SELECT {NAME} AS name, json_object_agg(quote_ident(a.attname), EXISTS (SELECT FROM pg_index i \
+               WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident) \
+                 AND a.attnum = ANY (i.indkey))) AS columns \
+           FROM {tables} JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type y ON y.oid = a.atttypid \
+           WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef \
+             AND a.attidentity = '' AND a.attgenerated = '' AND y.typdefaultbin IS NULL GROUP BY 1) d)"
+    );
+    [("found_by", found_by), ("demanded", demanded)]
 }
 
 /// What the database has.

@@ -221,8 +221,8 @@ pub const CHECKS: &[Check] = &[
         of: Subject::Subscription,
         asks: "pg_subscription, pg_stat_subscription, pg_stat_subscription_stats.apply_error_count",
         who: MONITOR,
-        proves: "the subscription is enabled, its worker runs and does not fail, and its tables have all \
-                 published columns",
+        proves: "the subscription is enabled, its worker runs and does not fail, and its tables take \
+                 all that is published",
         needs: &[Part::Subscriptions],
         causes: &[
             Cause::ApplyStopped,
@@ -235,6 +235,8 @@ pub const CHECKS: &[Check] = &[
             Cause::NoFreeWorker,
             Cause::NoFreeWalsender,
             Cause::ColumnsMissing,
+            Cause::KeyMissing,
+            Cause::ValueMissing,
         ],
         holds: super::applies,
     },
