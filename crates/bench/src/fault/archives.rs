@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::PATIENCE;
 
-use super::faults::{PUBLISHED, Strength, write};
+use super::faults::{PUBLISHED, Strength, UNPUBLISHED, hold, write};
 use super::missing::await_true;
 use super::stage::{Injected, Stage, Which};
 use super::unseen::fill;
@@ -94,6 +94,31 @@ pub(super) fn slow(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<I
         fill(stage, 16)?;
     }
     archived(stage, 1)?;
+    Ok(injected)
+}
+
+/// A query of such a standby needs rows, or a table, that replay removes or changes.
+pub(super) fn conflict(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Standby, "max_standby_archive_delay", "-1")?;
+    prepare(lab, stage, &mut injected)?;
+    stage.primary.execute(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
+    )?;
+    archived(stage, 2)?;
+    await_restored(stage)?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM victim";
+    hold(stage, Which::Standby, begin, &mut injected)?;
+    stage.primary.execute(strength.choose(
+        "DELETE FROM victim WHERE id % 2 = 0",
+        "ALTER TABLE victim ADD COLUMN w int; ALTER TABLE victim DROP COLUMN w",
+    ))?;
+    stage.primary.execute("VACUUM victim")?;
+    archived(stage, 2)?;
+    let waits = "SELECT bool_or(wait_event_type = 'Lock' OR wait_event LIKE 'RecoveryConflict%')::text \
+                 FROM pg_stat_activity WHERE backend_type = 'startup'";
+    await_standby(stage, "wait for a query", waits)?;
+    write(stage, &mut injected, UNPUBLISHED, 20)?;
     Ok(injected)
 }
 

@@ -138,6 +138,12 @@ pub const RELAY_SLOT_DROPPED: &str = "relay's slot dropped";
 /// The column for want of which a table is not copied.
 pub const COPY_LACKS_COLUMN: &str = "initial copy without a column";
 
+/// The slot of one of two subscriptions that fill a table.
+pub const SHARD: &str = "slot dropped beside another subscription of the table";
+
+/// The standby that restores from an archive, and whose replay waits for a query.
+pub const ARCHIVE_CONFLICT: &str = "recovery conflict behind an archive";
+
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
@@ -462,7 +468,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "NOT NULL column at the subscriber",
-        Cause::ApplyStopped,
+        Cause::ValueMissing,
         unseen::not_null,
     ),
     risky(fault(
@@ -560,6 +566,22 @@ pub const FAULTS: &[Fault] = &[
         Cause::ColumnListsDiffer,
         subscribed::lists,
     ),
+    fault(
+        "table without a key at the subscriber",
+        Cause::KeyMissing,
+        subscribed::keyless,
+    ),
+    fault(SHARD, Cause::SubscriptionSlotMissing, subscribed::shard),
+    fault(
+        "publication dropped before rows are written",
+        Cause::PublicationMissing,
+        missing::publication_dropped_early,
+    ),
+    fault(
+        ARCHIVE_CONFLICT,
+        Cause::RecoveryConflict,
+        archives::conflict,
+    ),
     risky(fault(
         "table followed twice",
         Cause::TableFollowedTwice,
@@ -601,6 +623,11 @@ pub const FAULTS: &[Fault] = &[
         "transactions spilled to disk",
         Cause::SpillToDisk,
         unseen::spilled,
+    )),
+    only_looks(fault(
+        "publication of inserts only",
+        Cause::PartlyPublished,
+        subscribed::inserts_only,
     )),
     only_looks(fault("idle primary", Cause::IdlePrimary, slow::idle)),
     only_looks(fault(

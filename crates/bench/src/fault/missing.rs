@@ -91,7 +91,29 @@ pub(super) fn publication_dropped(_: &Lab, stage: &mut Stage, _: Strength) -> Re
     Ok(injected)
 }
 
-/// So it is, and the slot is dropped as well.
+/// So it is, and rows are written: they cannot be decoded any more.
+pub(super) fn publication_dropped_early(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    own_publication(stage, &mut injected)?;
+    stage
+        .second
+        .execute("SELECT pg_stat_reset_subscription_stats(NULL)")?;
+    stage.primary.execute("DROP PUBLICATION own")?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    let failed = "SELECT (apply_error_count > 0)::text FROM pg_stat_subscription_stats \
+                  WHERE subname = 'second'";
+    let second = stage.server_mut(Which::Second);
+    second.await_event("fail to apply", PATIENCE, |second| {
+        Ok(second.query_text(failed)?.as_deref() == Some("true"))
+    })?;
+    Ok(injected)
+}
+
+/// The publication is dropped while nothing is written, and the slot is dropped as well.
 pub(super) fn slot_and_publication(
     _: &Lab,
     stage: &mut Stage,

@@ -17,7 +17,7 @@ use crate::serve_support::{Serve, until};
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings, Stop, settings_of};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -533,4 +533,54 @@ fn a_server_that_is_named_twice_is_noticed() {
         let unknown = state["diagnosis"]["unknown"].to_string();
         unknown.contains(words).then_some(())
     });
+}
+
+/// A subscriber that two publishers feed, each of another cluster, follows all that it should.
+#[test]
+fn a_subscriber_of_two_clusters_can_be_healthy() {
+    let lab = TestLab::stock().start().unwrap();
+    let logical = settings_of([("wal_level", "logical")]);
+    let publishers = ["orders", "users"].map(|name| {
+        let server = lab.primary(name, None, &logical).unwrap();
+        server.run(&format!("CREATE TABLE {name} (id int PRIMARY KEY)"));
+        server.run(&format!("CREATE PUBLICATION {name} FOR TABLE {name}"));
+        (name, server)
+    });
+    let mut all = lab.primary("all", None, &Settings::new()).unwrap();
+    for (name, server) in &publishers {
+        all.run(&format!("CREATE TABLE {name} (id int PRIMARY KEY)"));
+        let conninfo = server.conninfo(SUPERUSER);
+        all.run(&format!(
+            "CREATE SUBSCRIPTION {name} CONNECTION '{conninfo}' PUBLICATION {name}"
+        ));
+    }
+    let copied = "SELECT (count(*) = 0)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
+    all.await_event("copy its tables", PATIENCE, |all| {
+        Ok(all.query_text(copied)?.as_deref() == Some("true"))
+    })
+    .unwrap();
+    let nodes = |number: usize| -> String {
+        let nodes = publishers.iter().take(number).map(|(name, server)| {
+            node(name, "main", "primary", &server.conninfo(SUPERUSER))
+                + &node(name, "all", "subscriber", &all.conninfo(SUPERUSER))
+        });
+        nodes.collect()
+    };
+    let file = lab.folder().join("shared.toml");
+    let path = file.to_str().unwrap();
+    // Of one cluster alone the publisher of the other subscription is not known.
+    fs::write(&file, nodes(1)).unwrap();
+    let alone = doctor(&["--nodes", path, "--seconds", "2"]);
+    assert_eq!(alone.code, 7, "{}", alone.text);
+    fs::write(&file, nodes(2)).unwrap();
+    let said = doctor(&["--nodes", path, "--seconds", "2"]);
+    assert_eq!(said.code, 0, "{} {}", said.text, said.error);
+    assert_eq!(said.text.matches("Healthy").count(), 2, "{}", said.text);
+    let serve = Serve::start(&["--nodes", path, "--window", "5"]);
+    for (name, _) in &publishers {
+        until("each cluster is well", || {
+            let state = serve.get(&format!("/api/state?cluster={name}")).json();
+            (state["diagnosis"]["healthy"] == true).then_some(())
+        });
+    }
 }

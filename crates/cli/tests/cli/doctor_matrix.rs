@@ -11,12 +11,13 @@ use std::time::Duration;
 use crate::doctor_support::healthy::{self, SITUATIONS};
 use crate::doctor_support::true_lag::Probing;
 use crate::doctor_support::{
-    SPACE_MB, brief, causes, examine, examine_at, examine_with, trial, without_copies,
+    SPACE_MB, brief, causes, doctor, examine, examine_at, examine_with, trial, without_copies,
 };
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
+use lockstep_lab::server::{SUPERUSER, Stop, settings_of};
 use serde_json::{Value, json};
 
 /// Pairs that are injected together: what one of them does must not hide the other.
@@ -232,6 +233,13 @@ fn doctor_names_the_cause_of_every_fault() {
             }
         }
     }
+    for variant in ["idle", "inactive slot"] {
+        let name = format!("not known, primary alone, {variant}");
+        if is_chosen(&name) {
+            let row = alone(&lab, &name, variant);
+            matrix.add(&name, row);
+        }
+    }
     println!(
         "{} causes named first at both strengths",
         right_causes(&matrix.rows)
@@ -285,7 +293,10 @@ fn when_healthy(lab: &Lab, stage: &mut Stage, index: usize) -> Value {
     let lasting = begin(lab, stage);
     let mut probing = Probing::start(stage);
     probing.watched();
-    let (code, json) = examine_with(stage, &lasting.others(), 3);
+    let (code, json) = match lasting.conninfos() {
+        Some(conninfos) => examine_at(&conninfos, 3),
+        None => examine_with(stage, &lasting.others(), 3),
+    };
     let (lags, off) = probing.end().compare(&without_copies(&json), 3);
     lasting.end(stage);
     let findings = json["findings"].as_array().unwrap();
@@ -306,6 +317,38 @@ fn when_healthy(lab: &Lab, stage: &mut Stage, index: usize) -> Value {
         "expected": "",
         "found": found.join(", "),
         "lags": lags,
+        "wrong": wrong,
+    })
+}
+
+/// A primary that nobody is connected to, with no other node named: never healthy.
+fn alone(lab: &Lab, name: &str, variant: &str) -> Value {
+    let settings = settings_of([("wal_level", "logical")]);
+    let server_name = variant.replace(' ', "-");
+    let mut server = lab.primary(&server_name, None, &settings).unwrap();
+    if variant != "idle" {
+        let slot = "SELECT pg_create_logical_replication_slot('left', 'pgoutput')";
+        server.execute(slot).unwrap();
+    }
+    let conninfo = server.conninfo(SUPERUSER);
+    let said = doctor(&["--primary", &conninfo, "--seconds", "2", "--output", "json"]);
+    server.stop(Stop::Fast).unwrap();
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    let wrong = (said.code != 7 || json["healthy"] != false).then(|| {
+        format!(
+            "exit code {}: {}: {}",
+            said.code,
+            json["unknown"],
+            brief(&json)
+        )
+    });
+    json!({
+        "case": name,
+        "variant": variant,
+        "round": 1,
+        "right": u32::from(wrong.is_none()),
+        "expected": "exit code 7",
+        "found": format!("exit code {}", said.code),
         "wrong": wrong,
     })
 }

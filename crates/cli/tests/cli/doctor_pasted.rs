@@ -161,6 +161,53 @@ fn remedies_quote_what_they_name() {
     until_answer(&pair.subscriber, &rows, "1");
 }
 
+/// Nothing fails before a row comes, and then all does: that is told, and mended, before.
+#[test]
+fn what_a_worker_would_refuse_is_mended_before_it_comes() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let Pair {
+        primary,
+        subscriber,
+    } = &pair;
+    let table = "\"S.x\".\"table\"";
+    primary.run(&format!("CREATE TABLE {table} (id int PRIMARY KEY, v int)"));
+    primary.run(&format!(
+        "ALTER PUBLICATION {PUBLICATION} ADD TABLE {table}"
+    ));
+    subscriber.run(&format!("CREATE TABLE {table} (id int, v int)"));
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION"
+    ));
+    pair.await_copies();
+    let (code, json) = pair.examine();
+    let first = &json["findings"][0];
+    assert_eq!((code, &first["severity"]), (0, &"risk".into()), "{json}");
+    pair.mend("key_missing", "ADD PRIMARY KEY");
+
+    // A key that the publisher does not send.
+    for sql in [
+        "DROP CONSTRAINT table_pkey",
+        "ADD COLUMN own int DEFAULT 0, ADD PRIMARY KEY (id, own)",
+    ] {
+        subscriber.run(&format!("ALTER TABLE {table} {sql}"));
+    }
+    pair.mend("key_missing", "USING INDEX");
+
+    subscriber.run(&format!("ALTER TABLE {table} ADD COLUMN must int NOT NULL"));
+    pair.mend("value_missing", "DROP NOT NULL");
+
+    for sql in [
+        "INSERT INTO {} VALUES (1, 1), (2, 2)",
+        "UPDATE {} SET v = 3 WHERE id = 1",
+        "DELETE FROM {} WHERE id = 2",
+    ] {
+        primary.run(&sql.replace("{}", table));
+    }
+    let rows = format!("SELECT string_agg(id || ' ' || v, ',') FROM {table}");
+    until_answer(subscriber, &rows, "1 3");
+}
+
 /// Another server has the subscription, too, as a copy of it has.
 #[test]
 fn a_slot_that_is_taken_is_given_back_as_printed() {

@@ -12,7 +12,8 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use serde_json::Value;
 
-const PROGRAM: &str = "/usr/sbin/pgbouncer";
+/// Where Debian's package puts it.
+pub const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
 /// What a session has that it had not when it began.
 const LEFT: &str = "SELECT (SELECT coalesce(string_agg(name, ' '), '') FROM pg_prepared_statements) || ';' || \
@@ -20,14 +21,15 @@ const LEFT: &str = "SELECT (SELECT coalesce(string_agg(name, ' '), '') FROM pg_p
       AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', \
       'standard_conforming_strings')) || ';' || current_setting('client_encoding')";
 
-struct Bouncer {
+/// A PgBouncer in transaction mode in front of a server.
+pub struct Bouncer {
     process: Child,
-    conninfo: String,
+    pub conninfo: String,
 }
 
 impl Bouncer {
     /// Starts one with a single session to the server.
-    fn start(lab: &Lab, server: &Server, name: &str) -> Self {
+    pub fn start(lab: &Lab, server: &Server, name: &str) -> Self {
         let port = server.port();
         let sockets = server.sockets().display();
         let folder = lab.folder().join(name);

@@ -3,6 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::doctor_pooled::{Bouncer, PROGRAM};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Stage, Writer};
 use lockstep_lab::cluster::Lab;
@@ -15,6 +16,8 @@ pub struct Lasting {
     undo: Vec<(Which, &'static str)>,
     cascaded: Option<Server>,
     receiver: Option<Receiver>,
+    /// One before each server.
+    bouncers: Vec<Bouncer>,
     /// The standby's clock is another one.
     is_faked: bool,
 }
@@ -23,10 +26,17 @@ pub struct Lasting {
 const CLOCK: &str = "clock of the standby 5 minutes ahead";
 const CLOCK_LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
+/// The situation in which all servers are asked through a pooler.
+const POOLED: &str = "through PgBouncer";
+
 /// Why a situation cannot be made on this machine, if it cannot.
 pub fn missing(situation: &str) -> Option<&'static str> {
-    let lacks = situation == CLOCK && !std::path::Path::new(CLOCK_LIBRARY).exists();
-    lacks.then_some("Debian's package libfaketime is not installed")
+    let lacks = |file: &str| !std::path::Path::new(file).exists();
+    match situation {
+        CLOCK if lacks(CLOCK_LIBRARY) => Some("Debian's package libfaketime is not installed"),
+        POOLED if lacks(PROGRAM) => Some("Debian's package pgbouncer is not installed"),
+        _ => None,
+    }
 }
 
 /// What begins a situation.
@@ -36,7 +46,7 @@ type Begin = fn(&Lab, &mut Stage) -> Lasting;
 type Situation = (&'static str, Begin);
 
 /// Situations in which nothing is wrong.
-pub const SITUATIONS: [Situation; 12] = [
+pub const SITUATIONS: [Situation; 15] = [
     ("idle", |_, _| Lasting::default()),
     ("some load", |_, stage| trickled(stage)),
     ("bulk load", |_, stage| {
@@ -93,7 +103,59 @@ pub const SITUATIONS: [Situation; 12] = [
         lasting.undo = vec![(Which::Primary, back)];
         lasting
     }),
+    (POOLED, |lab, stage| {
+        let servers = [&stage.primary, &stage.standby, &stage.first, &stage.second];
+        let bouncers = servers.map(|server| {
+            let name = format!("pooled-{}", server.id().name);
+            Bouncer::start(lab, server, &name)
+        });
+        Lasting {
+            bouncers: bouncers.into(),
+            ..trickled(stage)
+        }
+    }),
+    ("WAL flushed inside a record", |_, stage| {
+        half_flushed(stage)
+    }),
+    ("segments switched after a checkpoint", |_, stage| {
+        switched(stage)
+    }),
 ];
+
+/// The primary has flushed a part of a record, as its WAL writer does with what no commit waits for. Each
+/// standby has that part, and cannot replay it.
+fn half_flushed(stage: &mut Stage) -> Lasting {
+    // What the servers' background processes write next flushes the rest.
+    let half = "SELECT (pg_current_wal_flush_lsn() - '0/0') % 8192 = 0 \
+                AND pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
+    let begin = format!(
+        "DO $$ BEGIN LOOP \
+           PERFORM pg_logical_emit_message(false, 'half', repeat('x', 20000)); \
+           FOR tenth IN 1..100 LOOP \
+             IF ({half}) THEN RETURN; END IF; PERFORM pg_sleep(0.1); \
+           END LOOP; \
+         END LOOP; END $$"
+    );
+    stage.primary.execute(&begin).unwrap();
+    Lasting::default()
+}
+
+/// Rows are changed for the first time since a checkpoint, so that WAL has whole pages, and segments end
+/// early.
+fn switched(stage: &mut Stage) -> Lasting {
+    let rows = "INSERT INTO busy (v) SELECT repeat('x', 100) FROM generate_series(1, 20000)";
+    stage.primary.execute(rows).unwrap();
+    stage.primary.execute("CHECKPOINT").unwrap();
+    stage.calm().unwrap();
+    let change = "UPDATE busy SET v = v || 'y' WHERE id IN \
+                  (SELECT (random() * 20000)::int FROM generate_series(1, 20))";
+    let mut lasting = writing(stage, change);
+    let pause = Duration::from_secs(1);
+    let switch = "SELECT pg_switch_wal()";
+    let writer = Writer::start(&stage.primary, DATABASE, switch, pause);
+    lasting.writers.push(writer.unwrap());
+    lasting
+}
 
 fn trickled(stage: &Stage) -> Lasting {
     Lasting {
@@ -231,8 +293,15 @@ impl Lasting {
         self.cascaded.iter().map(conninfo).collect()
     }
 
+    /// Conninfos by which doctor is to ask the stage's servers, if these are others than usual.
+    pub fn conninfos(&self) -> Option<[String; 4]> {
+        let all: Vec<String> = self.bouncers.iter().map(|it| it.conninfo.clone()).collect();
+        all.try_into().ok()
+    }
+
     pub fn end(self, stage: &mut Stage) {
         drop(self.writers);
+        drop(self.bouncers);
         drop(self.receiver);
         for (which, sql) in self.undo {
             let server = stage.server(which);

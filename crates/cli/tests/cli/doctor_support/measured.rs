@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE,
-    RENAMED_COLUMN, SUBSCRIBER_NETWORK,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN,
+    HANGING_ARCHIVER, NO_ROLE, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
@@ -121,6 +121,15 @@ fn of_tables(fault: &Fault) -> Option<Question> {
             once("missing_columns")
         }
         Cause::TableMissing => once("unmade_tables"),
+        Cause::KeyMissing => once("keyless_tables"),
+        Cause::ValueMissing => of(
+            "unfilled_columns",
+            Kind::Between,
+            Which::Second,
+            "SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regclass AND attname = 'own' AND attnotnull",
+        ),
+        Cause::PartlyPublished => once("unsent_changes"),
+        Cause::SubscriptionSlotMissing if fault.name == SHARD => once("missing_slots"),
         Cause::TableFollowedTwice => once("tables_followed_twice"),
         Cause::OwnerRefused => of(
             "refused_owners",
@@ -164,6 +173,12 @@ fn of_tables(fault: &Fault) -> Option<Question> {
 /// Receiving and replaying.
 fn of_standby(fault: &Fault) -> Option<Question> {
     Some(match fault.cause() {
+        Cause::RecoveryConflict if fault.name == ARCHIVE_CONFLICT => waits(
+            "conflict_share",
+            Which::Standby,
+            "backend_type = 'startup'",
+            "wait_event_type = 'Lock' OR wait_event LIKE 'RecoveryConflict%'",
+        ),
         Cause::ReplayPaused
         | Cause::RecoveryTarget
         | Cause::StandbySettingsTooLow

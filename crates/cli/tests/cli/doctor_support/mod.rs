@@ -4,8 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK,
-    REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SUBSCRIPTION_LOST,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED,
+    PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD,
+    SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -208,7 +209,10 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         | Cause::PublicationMissing
         | Cause::NoFreeWorker
         | Cause::SubscriptionRefused => Some(("subscription", "second")),
+        Cause::SubscriptionSlotMissing if fault.name == SHARD => Some(("slot", "shard_a")),
         Cause::SubscriptionSlotMissing => Some(("slot", "second")),
+        Cause::KeyMissing => Some(("tables", "public.found")),
+        Cause::ValueMissing => Some(("columns", "own of public.t")),
         Cause::SlotMissing => Some(("slot", "gone")),
         Cause::WalRemoved => Some(("upstream", "primary")),
         Cause::ConfirmsNothing => Some(("slot", "etl")),
@@ -284,7 +288,7 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
     let mut shown = without_copies(&json);
     // Its lag is that behind the archive or the relay, which has no more.
     let fed_late = match fault.name {
-        NOT_ARCHIVED => "standby",
+        NOT_ARCHIVED | ARCHIVE_CONFLICT => "standby",
         RELAY_SLOT_DROPPED => "second (behind)",
         _ => "",
     };

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE,
-    NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER,
-    RELAY_SLOT_DROPPED, RENAMED_COLUMN, SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN,
+    HANGING_ARCHIVER, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY,
+    REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK,
+    SUBSCRIPTION_LOST, TABLE_ANEW,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
-use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server};
 use lockstep_lag::rules::Severity;
 use serde_json::Value;
 
@@ -24,6 +25,9 @@ enum Tried {
     Done(&'static str, Option<(Which, &'static str)>),
     /// The remedies of any findings that have these words are done one after the other.
     All(&'static [&'static str]),
+    /// So it is, and after the first of them this is executed on the second subscriber, as its words say.
+    /// Then it has all rows of the table.
+    Split([&'static str; 2], &'static str, &'static str),
     /// Why a program cannot.
     Not(&'static str),
 }
@@ -263,7 +267,7 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (
         "NOT NULL column at the subscriber",
-        Tried::Not("which value the column is to have is a person's choice"),
+        Tried::Done("DROP NOT NULL", None),
     ),
     (
         "inactive logical slot",
@@ -336,6 +340,26 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::All(&["ALTER PUBLICATION", "DROP SUBSCRIPTION"]),
     ),
     (
+        "table without a key at the subscriber",
+        Tried::Done("ADD PRIMARY KEY", None),
+    ),
+    (
+        SHARD,
+        Tried::Split(
+            [
+                "; after that, from public.shards: delete",
+                "DROP SUBSCRIPTION",
+            ],
+            "DELETE FROM shards WHERE shard = 1",
+            "shards",
+        ),
+    ),
+    (
+        "publication dropped before rows are written",
+        Tried::All(&["CREATE PUBLICATION", "DROP SUBSCRIPTION"]),
+    ),
+    (ARCHIVE_CONFLICT, Tried::Done("pg_terminate_backend", None)),
+    (
         "table followed twice",
         Tried::Not("which of both is to follow it is a person's choice"),
     ),
@@ -375,6 +399,10 @@ const TRIED: &[(&str, Tried)] = &[
         "transactions spilled to disk",
         Tried::Not("how much memory there is for it is a person's choice"),
     ),
+    (
+        "publication of inserts only",
+        Tried::Not("which rows are to be the same is a person's choice"),
+    ),
     ("idle primary", Tried::Not("none is needed")),
     ("other database's WAL", Tried::Not("none is needed")),
 ];
@@ -394,6 +422,7 @@ pub fn try_printed(
     let (words, left) = match tried {
         Tried::Done(words, left) => (vec![*words], *left),
         Tried::All(words) => (words.to_vec(), None),
+        Tried::Split(words, ..) => (words.to_vec(), None),
         Tried::Not(why) => {
             stage.heal(injected).unwrap();
             return (format!("not done: {why}"), None);
@@ -408,12 +437,19 @@ pub fn try_printed(
     let remedies = found.concat();
     let before = look(stage);
     let pasted: Vec<Pasted> = remedies.iter().map(|it| Pasted::of(it)).collect();
-    for one in &pasted {
+    for (index, one) in pasted.iter().enumerate() {
         one.paste(stage);
+        match tried {
+            Tried::Split(_, sql, _) if index == 0 => stage.second.execute(sql).unwrap(),
+            _ => {}
+        }
     }
     injected.mended = true;
     // A subscription that was made again copies its tables.
     stage.await_copies(Which::Second).unwrap();
+    if let Tried::Split(_, _, table) = tried {
+        await_alike(stage, table);
+    }
     let mut wrong = lacks.then(|| format!("no remedy has all of {words:?}: {}", brief(json)));
     wrong = wrong.or_else(|| still_there(stage, fault));
     let restarted: BTreeSet<&str> = pasted
@@ -436,6 +472,17 @@ pub fn try_printed(
     stage.standby.catch_up(&stage.primary).unwrap();
     let lost = before.lost(&look(stage));
     (remedies.join("; then "), wrong.or(lost))
+}
+
+/// Waits until the second subscriber has all rows of a table.
+fn await_alike(stage: &mut Stage, table: &str) {
+    let sql = format!("SELECT count(*)::text FROM {table}");
+    let all = stage.primary.query_text(&sql).unwrap();
+    let is_alike = |second: &mut Server| Ok(second.query_text(&sql)? == all);
+    let second = &mut stage.second;
+    second
+        .await_event("have all rows", PATIENCE, is_alike)
+        .unwrap();
 }
 
 /// Remedies that have these words, of all findings of a cause if one is given, each once.

@@ -41,7 +41,7 @@ const COMMIT: &str = "commit";
 const PRIMARY: &str = "SELECT 'end', pg_current_wal_flush_lsn()::text UNION ALL \
     SELECT 'commit', (1000 * extract(epoch FROM timestamp))::text FROM pg_last_committed_xact() \
     UNION ALL SELECT application_name, replay_lsn::text FROM pg_stat_replication \
-    WHERE application_name IN ('first', 'second', 'once', 'again')";
+    WHERE application_name IN ('first', 'second', 'once', 'again', 'shard_b')";
 const STANDBY: &str = "SELECT 'standby', pg_last_wal_replay_lsn()::text";
 const SUBSCRIBER: &str = "SELECT subname, remote_lsn::text FROM pg_subscription s \
     JOIN pg_replication_origin_status ON external_id = 'pg_' || s.oid";
