@@ -32,6 +32,7 @@ pub fn state() -> MonitorState {
             links: Vec::new(),
             findings: Vec::new(),
             checks: Vec::new(),
+            unlinked: Vec::new(),
             failover: Vec::new(),
         },
         nodes: vec![

@@ -419,6 +419,7 @@ mod tests {
             upstream: "primary".to_owned(),
             streams_from: None,
             replica: replica.to_owned(),
+            subscription: None,
             kind: LinkKind::Physical,
             slot: None,
             lockstep_replica: None,
@@ -462,6 +463,7 @@ mod tests {
             ],
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let unknown = text::UNKNOWN;
         assert_eq!(
@@ -504,6 +506,7 @@ mod tests {
             findings: Vec::new(),
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let said = |diagnosis: &Diagnosis| verdict(diagnosis).unwrap_err().to_string();
         let words = "nothing can be said about db2, db3: see above";
@@ -537,6 +540,7 @@ mod tests {
             findings: vec![note("app"), note("shop")],
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let text = text::report(&diagnosis, 1);
         let lines = text.lines().filter(|line| line.contains("app"));
@@ -568,6 +572,7 @@ mod tests {
             findings: Vec::new(),
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let marked = |text: &str, sign| text.matches(&format!("  {sign} 300 ms  ")).count();
         let text = text::report(&diagnosis, 1);
@@ -597,6 +602,7 @@ mod tests {
             findings: Vec::new(),
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let text = text::report(&diagnosis, 1);
         let line = "- app: its initial copy runs: 2 tables are being copied, 1,234 rows so far";
@@ -614,6 +620,7 @@ mod tests {
             findings: Vec::new(),
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         };
         let risk = Diagnosis {
             findings: vec![found("a", "a risk", Severity::Risk)],

@@ -259,6 +259,7 @@ mod tests {
             findings: Vec::new(),
             checks: Vec::new(),
             failover: Vec::new(),
+            unlinked: Vec::new(),
         }
     }
 

@@ -139,6 +139,7 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
         findings,
         checks: Vec::new(),
         failover: Vec::new(),
+        unlinked: Vec::new(),
     };
     let behind = links.iter().any(|link| link.behind);
     let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
