@@ -261,46 +261,45 @@ pub(crate) fn prepare(connection: &mut Connection) -> lockstep_client::Result<()
     pipeline.finish().map(drop)
 }
 
-/// A session on the target, opened by [`crate::sessions::open`], and where the tables start, as it has found.
+/// Makes a session on the target ready for questions: the server has plans for them, and has read what they
+/// need, before the first change waits for them.
+pub fn ready(connection: &mut Connection) -> lockstep_client::Result<()> {
+    connection.execute(SESSION)?;
+    prepare(connection)?;
+    match rehearse(connection) {
+        Err(error) if error.refusal().is_none() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Asks about a table that every server has, and forgets the answers.
+fn rehearse(connection: &mut Connection) -> lockstep_client::Result<()> {
+    let (schema, table) = ("pg_catalog", "pg_class");
+    let asked = serde_json::json!([[0, schema, table, schema, table]]).to_string();
+    let rows = connection.query_prepared("tables", &[&asked])?;
+    let found = rows.iter().map(Named::read);
+    let mut found = found.collect::<lockstep_client::Result<Vec<_>>>()?;
+    let tables = found.iter_mut().map(|named| &mut named.table);
+    described::describe(connection, tables.collect())
+}
+
+/// A session on the target, opened by [`crate::sessions::open`] and made [`ready`], and where the tables
+/// start, as it has found.
 pub type Opened = (Connection, Starts);
 
 /// What opens such a session.
 pub type Open<'a> = dyn FnMut() -> Result<Opened> + Send + 'a;
 
 impl Catalog {
-    pub fn of((mut connection, starts): Opened) -> Result<Self> {
-        let prepared = connection.execute(SESSION);
-        let prepared = prepared.and_then(|()| prepare(&mut connection));
-        prepared.map_err(ApplyError::Target)?;
-        let mut catalog = Self {
+    pub fn of((connection, starts): Opened) -> Self {
+        Self {
             connection,
             starts,
             ahead: Ahead::default(),
             follows: None,
             altering: Altering::default(),
             changes: 0,
-        };
-        match catalog.rehearse() {
-            Err(error) if error.refusal().is_none() => Err(ApplyError::Target(error)),
-            _ => Ok(catalog),
         }
-    }
-
-    /// Asks about some table, and forgets the answers: the server then has plans for the questions, and has
-    /// read what they need, before the first change waits for them.
-    fn rehearse(&mut self) -> lockstep_client::Result<()> {
-        let some = self.starts.tables.first_key_value();
-        let Some(name) = some.map(|(name, _)| name.clone()) else {
-            return Ok(());
-        };
-        if let [Found::Table(named)] = &self.found(&[(0, &name)])?[..] {
-            let mut table = named.table.clone();
-            // Its partitions would be locked.
-            if !table.partitioned {
-                described::describe(&mut self.connection, vec![&mut table])?;
-            }
-        }
-        Ok(())
     }
 
     /// The catalog of a replica that follows changes of the schema, if the settings say so.

@@ -83,7 +83,7 @@ impl<'a> Drive<'a> {
         let (event_sender, events) = mpsc::channel();
         // Each session needs several round trips before it can be used.
         let (started, catalog) = thread::scope(|scope| {
-            let catalog = scope.spawn(|| Catalog::of(open()?));
+            let catalog = scope.spawn(|| open().map(Catalog::of));
             let started = Started::new(settings, (from, spool), control, &event_sender);
             let catalog = catalog.join();
             (

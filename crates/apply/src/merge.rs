@@ -76,6 +76,10 @@ pub struct Limits {
 /// Changes of a batch of whole transactions, if one writer applies all of them.
 const CHANGES: u64 = 20_000;
 
+/// How many times as many changes a part of a large transaction gets while no writer can take it. Between two
+/// parts the target has nothing to do for a moment.
+const GROWN: u64 = 4;
+
 impl Limits {
     /// Limits of batches if all of them together, with those that are being applied, may take
     /// so much memory. One is gathered, each writer has one, another waits, and a statement is a copy
@@ -504,6 +508,14 @@ impl Merger {
             || counts.rows() >= self.limits.changes
             || self.batch.size() >= self.limits.bytes
             || counts.transactions >= self.limits.transactions
+    }
+
+    /// More of a transaction that comes in parts may be added to a part that is full.
+    pub fn may_grow(&self) -> bool {
+        let most = self.limits.of_one.saturating_mul(GROWN);
+        let rows = self.batch.counts().rows();
+        let is_inside = self.in_parts && self.open.is_some() && !self.ends_with_command;
+        is_inside && rows < most && self.size() < self.limits.part
     }
 
     /// Whole transactions are there, or the end of one.

@@ -319,7 +319,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         if std::mem::take(&mut self.alters) {
             self.merger.look_again();
         }
-        if self.merger.is_full() {
+        if self.is_full() {
             return self.hand_over();
         }
         if self.is_crowded() {
@@ -342,7 +342,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// Another message may be taken before [`Session::next`] is asked again.
     pub fn reads(&self) -> bool {
-        let is_full = self.merger.is_full() || self.is_crowded();
+        let is_full = self.is_full() || self.is_crowded();
         !(is_full || self.alters || self.held.is_some() || self.misfit.is_some())
     }
 
@@ -566,8 +566,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// All that the cycle takes was taken: hands over its last part, once the writers have room.
     fn end_cycle(&mut self) -> Next {
-        let has_room = self.handed < self.crew.used() + MOST_WAITING;
-        if !has_room || self.cycles.as_ref().is_none_or(Cycles::is_closing) {
+        if !self.has_room() || self.cycles.as_ref().is_none_or(Cycles::is_closing) {
             return Next::Wait(STATUS_EVERY);
         }
         let end = self.positions.all_received();
@@ -622,6 +621,16 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.merger.can_commit() && (self.handed == 0 || has_more)
     }
 
+    /// The writers have room for another part.
+    fn has_room(&self) -> bool {
+        self.handed < self.crew.used() + MOST_WAITING
+    }
+
+    /// What is gathered is to be handed over before more is taken.
+    fn is_full(&self) -> bool {
+        self.merger.is_full() && (self.has_room() || !self.merger.may_grow())
+    }
+
     /// What is gathered and what the writers have takes all memory: nothing more is read until one of
     /// them is done with a part. What is gathered alone never does, but for a row that is larger.
     fn is_crowded(&self) -> bool {
@@ -650,7 +659,7 @@ impl<M: AsRef<[u8]>> Session<M> {
 
     /// Hands over what is gathered, once the writers have room for it.
     fn hand_over(&mut self) -> Next {
-        if self.handed >= self.crew.used() + MOST_WAITING {
+        if !self.has_room() {
             return Next::Wait(STATUS_EVERY);
         }
         match self.merger.hand_over() {

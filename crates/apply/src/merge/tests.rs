@@ -151,6 +151,34 @@ fn a_large_transaction_is_handed_over_before_its_end() {
 }
 
 #[test]
+fn only_later_parts_of_a_large_transaction_may_grow() {
+    let mut stream = Stream::new(limits());
+    stream.begin();
+    stream.insert(20);
+    assert!(stream.merger.is_full() && !stream.merger.may_grow());
+    assert_eq!(stream.part(), (20, None));
+    stream.insert(79);
+    assert!(stream.merger.is_full() && stream.merger.may_grow());
+    stream.insert(1);
+    assert!(!stream.merger.may_grow(), "four times as many are enough");
+    assert_eq!(stream.part(), (80, None));
+    stream.insert(20);
+    assert!(stream.merger.may_grow());
+    let part = std::mem::replace(&mut stream.merger.limits.part, 50);
+    assert!(!stream.merger.may_grow(), "memory is bounded all the same");
+    stream.merger.limits.part = part;
+    stream.commit();
+    assert!(stream.merger.is_full() && !stream.merger.may_grow());
+    assert_eq!(stream.part(), (20, Some(1)));
+    stream.begin();
+    stream.insert(1);
+    stream.commit();
+    stream.begin();
+    stream.insert(20);
+    assert!(stream.merger.is_full() && !stream.merger.may_grow());
+}
+
+#[test]
 fn what_is_whole_can_go_while_another_arrives() {
     let mut stream = Stream::new(limits());
     stream.begin();

@@ -6,7 +6,7 @@
 //! is away only that one does anything.
 
 use std::sync::{Arc, Weak};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Conninfo};
@@ -22,6 +22,7 @@ use crate::state::{
     TableState,
 };
 use crate::status::source::{Source, source_of};
+use lockstep_apply::catalog;
 use lockstep_apply::cycle::Running;
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
 use lockstep_apply::session::CyclesShown;
@@ -65,6 +66,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
 pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
     control.begin();
     let alive = Arc::new(());
+    let early = Early::begin(&what.name, &what.target);
     let taken = take(&what.name, &what.target);
     let spool = spool_of(what, &taken)?;
     thread::scope(|scope| {
@@ -122,7 +124,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             spool.show_first(control);
         }
         scope.spawn(move || watch(state, &replica, &what.target, control));
-        match run(&settings, spool.as_ref(), &what.name, control) {
+        match run_from(early, &settings, spool.as_ref(), &what.name, control) {
             // A session that began meanwhile has seen it first.
             Err(ApplyError::System(_)) if is_promoted(what) => {
                 end_promoted(&what.name, control);
@@ -371,30 +373,90 @@ pub fn run(
     replica: &str,
     control: &Control,
 ) -> ApplyResult<()> {
-    let mut open = || opened(&settings.target, replica, &settings.application_name);
+    run_from(Early::default(), settings, spool, replica, control)
+}
+
+/// Like [`run`], with a session that may be ready.
+fn run_from(
+    mut early: Early,
+    settings: &Settings,
+    spool: Option<&Spool>,
+    replica: &str,
+    control: &Control,
+) -> ApplyResult<()> {
+    let mut open = || {
+        if let Some(opened) = early.take(replica) {
+            return Ok(opened);
+        }
+        opened(&settings.target, replica, &settings.application_name)
+    };
     lockstep_apply::run(settings, spool, control, &mut open)
+}
+
+/// A session of apply on the target that is made ready while the replica is taken: each needs several round
+/// trips and plans. What the state says is read in it only once the replica is ours.
+#[derive(Default)]
+struct Early(Option<JoinHandle<Option<ReplicaState>>>);
+
+impl Early {
+    fn begin(name: &str, target: &Conninfo) -> Self {
+        let (name, target) = (name.to_owned(), target.clone());
+        let thread = thread::Builder::new().name("apply session".to_owned());
+        // Where this fails the session is opened once it is needed, and the error is told then.
+        let begun = thread.spawn(move || ready(&target, &name, &name).ok());
+        Self(begun.ok())
+    }
+
+    /// What is asked for first. None if there is no such session any more.
+    fn take(&mut self, replica: &str) -> Option<Opened> {
+        let state = self.0.take()?.join().ok()??;
+        read(state, replica).ok()
+    }
 }
 
 /// Where each table of a replica starts: where its own copy ends. Of others only partitions that
 /// were made later are replicated.
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
-    opened(target, replica, APPLICATION).map(|(_, starts)| starts)
+    let read = found(target, replica, APPLICATION).and_then(|state| read(state, replica));
+    read.map(|(_, starts)| starts).map_err(of_apply)
 }
 
-/// A session on the target with what [`starts`] says.
+/// A session on the target that is ready for apply's questions, with what [`starts`] says.
 fn opened(target: &Conninfo, replica: &str, application_name: &str) -> ApplyResult<Opened> {
-    let read = || -> Result<_> {
-        let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
-        let mut state = ReplicaState::find_as(target, application_name)?.ok_or_else(gone)?;
-        let found = state.replica(replica)?.ok_or_else(gone)?;
-        found.check_ready()?;
-        let tables = state.tables(replica)?;
-        Ok((state.into_connection(), tables, found.excluded()))
-    };
-    let (session, tables, excluded) = read().map_err(|error| match error {
+    let ready = ready(target, replica, application_name);
+    ready
+        .and_then(|state| read(state, replica))
+        .map_err(of_apply)
+}
+
+fn of_apply(error: ReplicaError) -> ApplyError {
+    match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
-    })?;
+    }
+}
+
+fn gone(replica: &str) -> ReplicaError {
+    ReplicaError::State(format!("replica \"{replica}\" is gone from the target"))
+}
+
+fn found(target: &Conninfo, replica: &str, application_name: &str) -> Result<ReplicaState> {
+    let state = ReplicaState::find_as(target, application_name)?;
+    state.ok_or_else(|| gone(replica))
+}
+
+fn ready(target: &Conninfo, replica: &str, application_name: &str) -> Result<ReplicaState> {
+    let mut state = found(target, replica, application_name)?;
+    catalog::ready(state.connection()).map_err(ReplicaError::Target)?;
+    Ok(state)
+}
+
+/// Reads what [`starts`] says.
+fn read(mut state: ReplicaState, replica: &str) -> Result<Opened> {
+    let found = state.replica(replica)?.ok_or_else(|| gone(replica))?;
+    found.check_ready()?;
+    let tables = state.tables(replica)?;
+    let (session, excluded) = (state.into_connection(), found.excluded());
     let copies = tables.iter().filter_map(|table| {
         let copied = Copied {
             name: table.name.clone(),
@@ -627,8 +689,7 @@ fn look(
         before.published = stats.published;
     }
     let replica = state.replica(name)?;
-    let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
-    replica.as_ref().map(Wants::of).ok_or_else(gone)
+    replica.as_ref().map(Wants::of).ok_or_else(|| gone(name))
 }
 
 /// Where it is between its cycles, as the state has it.

@@ -18,7 +18,7 @@ use super::{
 use crate::names::{Excluded, TableName, quoted};
 use crate::state::json_array;
 use crate::status::lost::{names_of, sequences};
-use lockstep_apply::{Catalog, Others, sessions};
+use lockstep_apply::{Catalog, Others, catalog, sessions};
 
 /// What is compared at once.
 #[derive(Debug)]
@@ -191,9 +191,13 @@ fn unlisted(
 
 /// What says which tables apply replicates.
 fn catalog(options: &Options) -> Result<Catalog> {
-    let session = sessions::open(&options.target, Purpose::Sql, APPLICATION);
-    let session = session.map_err(VerifyError::Target)?;
-    Ok(Catalog::of((session, options.starts.clone()))?)
+    let opened = || -> lockstep_client::Result<_> {
+        let mut session = sessions::open(&options.target, Purpose::Sql, APPLICATION)?;
+        catalog::ready(&mut session)?;
+        Ok(session)
+    };
+    let session = opened().map_err(VerifyError::Target)?;
+    Ok(Catalog::of((session, options.starts.clone())))
 }
 
 /// The tables that apply replicates into tables of their names. `which`: a table's OID on the source, 0 if

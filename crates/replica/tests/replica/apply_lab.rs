@@ -58,8 +58,12 @@ pub fn blocked(control: &Control) -> String {
 /// What apply asks about tables, which start there.
 pub fn opened(settings: &apply::Settings, starts: &Starts) -> Result<apply::Opened, ApplyError> {
     let name = &settings.application_name;
-    let session = apply::sessions::open(&settings.target, Purpose::Sql, name);
-    Ok((session.map_err(ApplyError::Target)?, starts.clone()))
+    let ready = || -> lockstep_client::Result<_> {
+        let mut session = apply::sessions::open(&settings.target, Purpose::Sql, name)?;
+        apply::catalog::ready(&mut session)?;
+        Ok(session)
+    };
+    Ok((ready().map_err(ApplyError::Target)?, starts.clone()))
 }
 
 pub struct Pair {
