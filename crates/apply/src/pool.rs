@@ -27,7 +27,7 @@ use crate::turn::{Turn, Waited};
 use crate::work::{Answer, Job, News, Stop, Todo, Work};
 use crate::writer::{Pick, Writer};
 
-/// Interval of flushed commits while batches follow each other.
+/// A commit is flushed if no other has been on disk for so long, while batches follow each other.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 /// Interval at which a writer that waits asks whether it is in an earlier one's way.
@@ -340,8 +340,12 @@ impl<E: From<News>> Worker<E> {
             Todo::CheckReach => (locked(&self.writer).reach_is_known(part)).map(Answer::Known),
             Todo::AtOnce(commit) => self.at_once(number, part, commit),
             Todo::Commit(commit) => {
-                let flushed = self.turn.is_to_flush(number);
-                let missing = locked(&self.writer).commit(commit, part, flushed)?;
+                let flush = self.turn.is_to_flush(number);
+                let (flushed, missing) = locked(&self.writer).commit(commit, part, flush)?;
+                if let Some(flushed) = flushed {
+                    self.turn.get().flushed(flushed.made);
+                }
+                let flushed = flushed.map(|flushed| flushed.end);
                 self.altering.committed();
                 failpoint::APPLY_COMMITTED.reach();
                 Ok(Answer::Committed { flushed, missing })
@@ -358,9 +362,10 @@ impl<E: From<News>> Worker<E> {
     fn at_once(&mut self, number: u64, part: &Part, commit: CommitPoint) -> Result<Answer> {
         let is_to_flush = || self.turn.is_to_flush(number);
         let made = locked(&self.writer).at_once(part, commit, is_to_flush)?;
-        let Some((flushed, missing)) = made else {
+        let Some((flush, missing)) = made else {
             return Ok(Answer::NotSmall);
         };
+        let flushed = flush.then_some(commit.end);
         failpoint::APPLY_COMMITTED.reach();
         Ok(Answer::Committed { flushed, missing })
     }

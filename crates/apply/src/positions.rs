@@ -66,15 +66,15 @@ impl Positions {
         self.applied = self.applied.max(end);
     }
 
-    /// The target has flushed all its commits so far.
-    pub fn flushed(&mut self) {
-        self.flushed = self.applied;
+    /// The target has flushed its commits up to `end`.
+    pub fn flushed(&mut self, end: Lsn) {
+        self.flushed = self.flushed.max(end.min(self.applied));
     }
 
     /// The origin stands here, on disk.
     pub fn moved(&mut self, end: Lsn) {
         self.applied(end);
-        self.flushed();
+        self.flushed(end);
     }
 
     /// Where to move the origin, if that is the only way forward.
@@ -150,9 +150,14 @@ mod tests {
         assert!(positions.is_ahead_of_told(true));
         assert_eq!(told(&mut positions, true), (10, 20));
         assert!(!positions.is_settled() && !positions.is_ahead_of_told(true));
-        positions.flushed();
-        assert!(positions.is_ahead_of_told(true));
+        positions.flushed(15.into());
+        assert!(!positions.is_settled());
+        assert_eq!(told(&mut positions, true), (15, 20));
+        positions.flushed(30.into());
+        assert!(positions.is_settled() && positions.is_ahead_of_told(true));
         assert_eq!(told(&mut positions, true), (20, 20));
+        positions.flushed(15.into());
+        assert_eq!(told(&mut positions, true), (20, 20), "it does not go back");
     }
 
     #[test]
@@ -182,7 +187,7 @@ mod tests {
         positions.applied(20.into());
         assert_eq!(told(&mut positions, true), (15, 30), "20 is not flushed");
         assert_eq!(positions.to_move(true), None);
-        positions.flushed();
+        positions.flushed(20.into());
         assert_eq!(told(&mut positions, true), (20, 30));
         positions.moved(30.into());
         assert_eq!(told(&mut positions, true), (30, 30));

@@ -596,8 +596,9 @@ impl<M: AsRef<[u8]>> Session<M> {
             cycles.committed(now);
         }
         self.positions.applied(commit.end);
-        if done.flushed || self.fault == Some(Fault::FlushedIsApplied) {
-            self.positions.flushed();
+        let planted = (self.fault == Some(Fault::FlushedIsApplied)).then_some(commit.end);
+        if let Some(end) = planted.or(done.flushed) {
+            self.positions.flushed(end);
         }
         self.is_news = true;
         let counts = std::mem::take(&mut self.in_parts);

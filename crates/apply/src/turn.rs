@@ -98,8 +98,13 @@ impl Turn {
         self.failed
     }
 
-    /// Whether the commit of this part is to be flushed: if no other follows, and otherwise from
-    /// time to time.
+    /// The commits up to one that was made then are flushed.
+    pub fn flushed(&mut self, made: Instant) {
+        self.flushed_at = self.flushed_at.max(made);
+    }
+
+    /// Whether the commit of this part is to be flushed: if no other follows, and otherwise if none is that
+    /// was made so long ago.
     pub fn is_to_flush(&mut self, number: u64, every: Duration, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.flushed_at);
         let due = self.newest == number || since >= every;
@@ -147,5 +152,10 @@ mod tests {
         assert!(!turn.is_to_flush(1, long, now));
         assert!(turn.is_to_flush(1, long, now + long));
         assert!(turn.is_to_flush(2, long, now + long));
+        turn.hand(4);
+        turn.flushed(now + long + long);
+        turn.flushed(now);
+        assert!(!turn.is_to_flush(3, long, now + long + long));
+        assert!(turn.is_to_flush(3, long, now + long + long + long));
     }
 }

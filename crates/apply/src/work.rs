@@ -59,8 +59,8 @@ pub enum News {
 pub struct Done {
     /// None if the target's transaction is still open.
     pub commit: Option<CommitPoint>,
-    /// All commits so far are flushed.
-    pub flushed: bool,
+    /// Commits up to here are flushed, if that is known.
+    pub flushed: Option<Lsn>,
     pub missing: Missing,
     pub counts: Counts,
     /// What the part has taken.
@@ -151,7 +151,8 @@ pub enum Answer {
     /// Whether the tables reach as far as they did.
     Known(bool),
     Committed {
-        flushed: bool,
+        /// [`Done::flushed`]
+        flushed: Option<Lsn>,
         missing: Missing,
     },
     /// The part is not small, and nothing was done.

@@ -13,10 +13,12 @@
 
 mod at_once;
 mod command;
+mod commit;
 mod deletes;
 mod given;
 mod inserts;
 mod together;
+mod unflushed;
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -29,6 +31,7 @@ use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
 use given::{Given, MOST_ROWS, before, both, chunks, keeps, updated, values};
+use unflushed::Unflushed;
 
 use crate::batch::{Closing, CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
@@ -113,6 +116,8 @@ pub struct Writer {
     replica: String,
     /// Commits since positions that are passed were deleted.
     kept: u32,
+    /// None if this role may not ask what is on disk.
+    unflushed: Option<Unflushed>,
     missing: Missing,
     /// Bytes of values that this transaction has sent to the target.
     sent_bytes: u64,
@@ -273,6 +278,10 @@ impl Writer {
             )),
             false => ApplyError::Target(error),
         })?;
+        let asks = match connection.query(unflushed::ASK) {
+            Err(error) if error.refusal().is_none() => return Err(ApplyError::Target(error)),
+            asked => asked.is_ok(),
+        };
         Ok(Self {
             connection,
             prepared: HashMap::new(),
@@ -283,6 +292,7 @@ impl Writer {
             made_anew: false,
             replica: settings.replica.clone(),
             kept: 0,
+            unflushed: asks.then(Unflushed::default),
             missing: Missing::new(),
             sent_bytes: 0,
         })
@@ -387,72 +397,6 @@ impl Writer {
         let rows = (self.connection.query_with(FACTS, &[&oids])).map_err(ApplyError::Target)?;
         let facts = rows.iter().map(|row| row.first().cloned().flatten());
         Ok(facts.eq(tables.iter().map(|table| Some(table.reach.facts.clone()))))
-    }
-
-    /// Commits, with the source's position. `flush`: all commits so far are on disk when this returns. A
-    /// cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the rows
-    /// of the transaction that were to be changed and were not there, which the state counts as part of it.
-    pub fn commit(&mut self, commit: CommitPoint, part: &Part, flush: bool) -> Result<Missing> {
-        let cycle = part.cycle.as_deref();
-        for (table, rows) in &self.missing {
-            let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
-            let added = self.connection.query_with(target_state::ADD_MISSING, &of);
-            added.map_err(ApplyError::Target)?;
-        }
-        let (session, replica) = (&mut self.connection, &self.replica);
-        if let Some(share) = &part.share {
-            let added = target_state::add_to_cycle(session, replica, share, self.sent_bytes);
-            added.map_err(ApplyError::Target)?;
-        }
-        if let Some(cycle) = cycle {
-            let ended =
-                target_state::end_cycle(session, replica, cycle, commit.end, self.sent_bytes);
-            ended.map_err(ApplyError::Target)?;
-            failpoint::CYCLE_KEPT.reach();
-        }
-        // A deferred trigger may refuse it only now.
-        let committed = match cycle.is_some() || self.tidies() {
-            true => {
-                let sql = self.commit_sql(commit.end, &commit_time(commit, cycle), flush)?;
-                failpoint::APPLY_WRITTEN.reach();
-                self.connection.execute(&sql)
-            }
-            false => self.commit_prepared(commit, flush),
-        };
-        committed.map_err(ApplyError::at_commit)?;
-        self.in_transaction = false;
-        self.sent_bytes = 0;
-        Ok(std::mem::take(&mut self.missing))
-    }
-
-    /// The next commit deletes positions that are passed.
-    fn tidies(&self) -> bool {
-        self.kept + 1 >= TIDY_AFTER
-    }
-
-    /// Moves the origin to a position that is reached without changes, and flushes that with all
-    /// commits so far.
-    pub fn move_to(&mut self, end: Lsn) -> Result<()> {
-        let commit = self.commit_sql(end, "pg_catalog.now()", true)?;
-        let sql = format!("BEGIN; {commit}");
-        self.connection.execute(&sql).map_err(ApplyError::Target)?;
-        failpoint::APPLY_MOVED.reach();
-        Ok(())
-    }
-
-    /// Ends the transaction with the source's position, in its commit record and in the state. Without
-    /// an ID a transaction that changes nothing would have no commit record: the origin would stay, and
-    /// commits of other writers before it would count as flushed.
-    fn commit_sql(&mut self, end: Lsn, time: &str, flush: bool) -> Result<String> {
-        let tidy = self.tidies();
-        self.kept = if tidy { 0 } else { self.kept + 1 };
-        let keep = target_state::keep_position_sql(&self.replica, end, tidy);
-        let keep = keep.map_err(ApplyError::Target)?;
-        let then = if flush { FLUSH } else { "" };
-        Ok(format!(
-            "{keep}; SELECT pg_catalog.pg_current_xact_id(), \
-             pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT; {then}"
-        ))
     }
 
     /// What the target knows of the replica's cycles.
@@ -763,19 +707,6 @@ impl Writer {
             (self.ends, self.asks) = (false, false);
         }
         Ok(())
-    }
-}
-
-/// When a transaction was committed on the source, as SQL.
-fn commit_time(commit: CommitPoint, cycle: Option<&Closing>) -> String {
-    match cycle {
-        // Nothing was committed on the source.
-        Some(cycle) if cycle.counts.transactions == 0 => "pg_catalog.now()".to_owned(),
-        _ => format!(
-            "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
-             + {} * '1 microsecond'::pg_catalog.interval",
-            commit.time.0
-        ),
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use lockstep_client::{Connection, ToText};
 
 use super::given::{Given, after, before, keeps, updated, values};
+use super::commit::{END, how};
 use super::{COPY_FROM, MOST_BYTES, Missing, Writer};
 use crate::batch::{CommitPoint, Part, Set, Step};
 use crate::error::{ApplyError, Result, is_cancelled};
@@ -31,9 +32,6 @@ use crate::target_state;
 
 /// Most steps of a small part; each has fewer rows than are copied.
 const MOST_STEPS: usize = 32;
-
-/// The prepared statement that ends a part.
-const END: &str = "end_at_position";
 
 /// Changes of one table by one statement.
 pub(super) struct Changes<'a> {
@@ -98,36 +96,6 @@ impl Writer {
         Ok(missing)
     }
 
-    fn prepare_end(&mut self) -> lockstep_client::Result<()> {
-        if !self.ends {
-            self.connection
-                .prepare(END, target_state::END_AT_POSITION)?;
-            self.ends = true;
-        }
-        Ok(())
-    }
-
-    /// Ends the open transaction at a position, and commits it.
-    pub(super) fn commit_prepared(
-        &mut self,
-        commit: CommitPoint,
-        flush: bool,
-    ) -> lockstep_client::Result<()> {
-        self.prepare_end()?;
-        self.kept += 1;
-        let end: [&dyn ToText; 4] = [&self.replica, &commit.end, &commit.time.0, &how(flush)];
-        failpoint::APPLY_WRITTEN.reach();
-        let mut pipeline = self.connection.pipeline()?;
-        pipeline.query_prepared(END, &end)?;
-        pipeline.query("COMMIT", &[])?;
-        let answers = pipeline.finish()?;
-        let is_new = answers.first().is_some_and(|answer| answer.affected > 0);
-        match flush && !is_new {
-            true => self.connection.execute(super::FLUSH),
-            false => Ok(()),
-        }
-    }
-
     fn ready<'a>(&mut self, changes: &Changes<'a>) -> lockstep_client::Result<Ready<'a>> {
         let Changes { table, verb, rows } = changes;
         let keeps = match verb {
@@ -142,11 +110,6 @@ impl Writer {
             sought: (*verb != Verb::Insert).then_some(rows.len()),
         })
     }
-}
-
-/// How [`END`] is told whether the commit is to be on disk.
-fn how(flush: bool) -> &'static str {
-    if flush { "local" } else { "off" }
 }
 
 /// Runs the statements as one transaction that ends at a position. Returns the rows that were not

@@ -27,10 +27,12 @@ pub struct Seen {
     pub no_room: u64,
     /// Commands that were handed over.
     pub commands: u64,
+    /// Commits after which some were on disk that nobody had waited for.
+    pub flushed_later: u64,
 }
 
 impl Seen {
-    fn numbers(&self) -> [u64; 21] {
+    fn numbers(&self) -> [u64; 22] {
         [
             self.commits,
             self.ahead,
@@ -53,6 +55,7 @@ impl Seen {
             self.fewer_writers,
             self.no_room,
             self.commands,
+            self.flushed_later,
         ]
     }
 
@@ -82,5 +85,6 @@ impl Seen {
         self.fewer_writers += more.fewer_writers;
         self.no_room += more.no_room;
         self.commands += more.commands;
+        self.flushed_later += more.flushed_later;
     }
 }

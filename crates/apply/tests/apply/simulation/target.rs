@@ -351,6 +351,15 @@ impl Target {
         self.since.clear();
     }
 
+    /// Flushes so many of the commits that are not on disk, if there are as many. Returns the position of the
+    /// newest of them.
+    pub fn flush_some(&mut self, number: usize) -> Option<Lsn> {
+        let newest = number.checked_sub(1)?;
+        self.durable = self.since.get(newest)?.clone();
+        self.since.drain(..=newest);
+        Some(self.durable.kept)
+    }
+
     /// All sessions end. `crash`: what is not on disk may be lost, but for so many of the commits since.
     pub fn lost(&mut self, crash: bool, survive: usize) {
         for open in &mut self.open {

@@ -182,7 +182,7 @@ impl World {
         let number = work.job().plan.number;
         let cycle = cycle(work);
         let flush_every = Duration::from_millis(200);
-        let flushed = self.turn.is_to_flush(number, flush_every, self.now);
+        let flush = self.turn.is_to_flush(number, flush_every, self.now);
         self.is_cycle(commit, cycle)?;
         if commit.end < self.target.committed.kept
             || (commit.end == self.target.committed.kept && cycle.is_none())
@@ -192,7 +192,7 @@ impl World {
                 commit.end, self.target.committed.kept
             ));
         }
-        let missing = self.target.commit(writer, commit, cycle, flushed);
+        let missing = self.target.commit(writer, commit, cycle, flush);
         if missing > 0 {
             return Err(format!("{missing} rows were missing up to {}", commit.end));
         }
@@ -204,6 +204,16 @@ impl World {
             )
         });
         self.is_right("after a commit")?;
+        // The server's WAL writer may have flushed some.
+        let some = self.rng.usize(0..=2 * self.target.not_durable());
+        let flushed = match flush {
+            true => Some(commit.end),
+            false => self.target.flush_some(some),
+        };
+        if flushed.is_some() {
+            self.turn.flushed(self.now);
+            self.seen.flushed_later += u64::from(!flush);
+        }
         Ok(Answer::Committed {
             flushed,
             missing: Missing::new(),
