@@ -97,7 +97,7 @@ pub fn transaction(
 }
 
 /// Ends something that the replica needs.
-fn disturb(rng: &mut Rng, pair: &mut Pair) {
+pub fn disturb(rng: &mut Rng, pair: &mut Pair) {
     let who = match rng.u32(0..6) {
         0 => {
             pair.target.stop(Stop::Immediate).unwrap();

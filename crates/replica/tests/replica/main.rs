@@ -15,6 +15,7 @@ mod apply_large;
 mod apply_random;
 mod apply_shapes;
 mod apply_standby;
+mod apply_tables_random;
 mod apply_together;
 mod apply_writers;
 mod attached;
