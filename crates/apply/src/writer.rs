@@ -26,14 +26,14 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
-use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
+use lockstep_client::{Canceller, Connection, Purpose, field};
 use lockstep_intake::continuity::FollowedSource;
 use lockstep_wire::{Lsn, Timeline};
 
 use given::{Given, MOST_ROWS, before, both, chunks, keeps, updated, values};
 use unflushed::Unflushed;
 
-use crate::batch::{Closing, CommitPoint, Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::batch::{Emptied, MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;

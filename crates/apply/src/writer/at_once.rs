@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use lockstep_client::{Connection, ToText};
 
-use super::given::{Given, after, before, keeps, updated, values};
 use super::commit::{END, how};
+use super::given::{Given, after, before, keeps, updated, values};
 use super::{COPY_FROM, MOST_BYTES, Missing, Writer};
 use crate::batch::{CommitPoint, Part, Set, Step};
 use crate::error::{ApplyError, Result, is_cancelled};

@@ -62,7 +62,7 @@ impl Writer {
     }
 
     /// The next commit deletes positions that are passed.
-    fn tidies(&self) -> bool {
+    pub(super) fn tidies(&self) -> bool {
         self.kept + 1 >= TIDY_AFTER
     }
 
@@ -125,7 +125,10 @@ impl Writer {
         if flush && !is_new {
             self.connection.execute(FLUSH)?;
         }
-        match (answers.last().and_then(|answer| answer.rows.first()), &mut unflushed) {
+        match (
+            answers.last().and_then(|answer| answer.rows.first()),
+            &mut unflushed,
+        ) {
             (Some(row), Some(unflushed)) => {
                 let now = Flushed::now(commit.end);
                 Ok(unflushed.made(now, field(row, 0)?, field(row, 1)?))

@@ -44,7 +44,6 @@ impl Unflushed {
         }
         newest
     }
-
 }
 
 #[cfg(test)]

@@ -152,27 +152,125 @@ const TYPES: [(&str, Form); 21] = [
 
 /// Texts of values of many types, as servers and people write them.
 const TEXTS: [&[u8]; 76] = [
-    b"", b" ", b"0", b"-0", b"1", b"-1", b"+1", b" 1", b"1 ", b"007", b"-", b"--1", b"1-1", b"32767",
-    b"32768", b"-32768", b"-32769", b"2147483648", b"9223372036854775807", b"9223372036854775808", b"0x1f",
-    b"1_000", b"1.5", b"1.", b".5", b"1e3", b"1e", b"e1", b"1e+5", b"1e-5", b"3.4028235e+38", b"3.4028236e+38",
-    b"1e-45", b"7e-46", b"1e-46", b"5e-324", b"2e-324", b"1e-400", b"1e400", b"NaN", b"nan", b"inf",
-    b"Infinity", b"-Infinity", b"12345678901234567890.123456789", b"t", b"f", b"true", b"on", b"T",
-    b"{}", b"{1,2}", b"[1, null]", b"{\"a\": 1, \"a\": 2}", b"{\"a\": \"\\u0000\"}", b"\"\\ud800\"",
-    b"null", b"\\x", b"\\x0", b"\\x00ff", b"\\xAB", b"\\x 12", b"\\N", b"\\.", b"a\\b\tc\nd\r",
-    b"abcd     ", b"\xff", b"a\xc3\x28", b"\xc3\xa9", b"\xe6\xbc\xa2",
-    b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", b"{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}",
-    b"a0eebc999c0b4ef8bb6d6bb9bd380a11", b"A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", b"$1.00", b"2 days",
+    b"",
+    b" ",
+    b"0",
+    b"-0",
+    b"1",
+    b"-1",
+    b"+1",
+    b" 1",
+    b"1 ",
+    b"007",
+    b"-",
+    b"--1",
+    b"1-1",
+    b"32767",
+    b"32768",
+    b"-32768",
+    b"-32769",
+    b"2147483648",
+    b"9223372036854775807",
+    b"9223372036854775808",
+    b"0x1f",
+    b"1_000",
+    b"1.5",
+    b"1.",
+    b".5",
+    b"1e3",
+    b"1e",
+    b"e1",
+    b"1e+5",
+    b"1e-5",
+    b"3.4028235e+38",
+    b"3.4028236e+38",
+    b"1e-45",
+    b"7e-46",
+    b"1e-46",
+    b"5e-324",
+    b"2e-324",
+    b"1e-400",
+    b"1e400",
+    b"NaN",
+    b"nan",
+    b"inf",
+    b"Infinity",
+    b"-Infinity",
+    b"12345678901234567890.123456789",
+    b"t",
+    b"f",
+    b"true",
+    b"on",
+    b"T",
+    b"{}",
+    b"{1,2}",
+    b"[1, null]",
+    b"{\"a\": 1, \"a\": 2}",
+    b"{\"a\": \"\\u0000\"}",
+    b"\"\\ud800\"",
+    b"null",
+    b"\\x",
+    b"\\x0",
+    b"\\x00ff",
+    b"\\xAB",
+    b"\\x 12",
+    b"\\N",
+    b"\\.",
+    b"a\\b\tc\nd\r",
+    b"abcd     ",
+    b"\xff",
+    b"a\xc3\x28",
+    b"\xc3\xa9",
+    b"\xe6\xbc\xa2",
+    b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    b"{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}",
+    b"a0eebc999c0b4ef8bb6d6bb9bd380a11",
+    b"A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11",
+    b"$1.00",
+    b"2 days",
 ];
 
 /// Likewise, of times.
 const TIMES: [&str; 40] = [
-    "2000-01-01", "1999-12-31", "0001-01-01", "0000-01-01", "9999-12-31", "10000-01-01", "0044-03-15 BC",
-    "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "2000-02-30", "2000-04-31", "2000-13-01",
-    "2000-00-10", "2000-01-00", "2000-1-1", "01/02/2003", "01-02-2003", "infinity", "-infinity", "now", "epoch",
-    "2000-01-01 00:00:00", "2000-01-01T00:00:00", "1999-12-31 23:59:59.999999", "1999-12-31 23:59:59.9999995",
-    "2000-01-01 24:00:00", "2000-01-01 23:60:00", "2000-01-01 23:59:60", "2000-01-01 00:00:00.",
-    "1582-10-10 12:30:00.5", "2000-01-01 00:00:00+00", "2000-01-01 00:00:00-00", "2000-01-01 00:00:00+05:30",
-    "2000-01-01 00:00:00-15:59:59", "2000-01-01 00:00:00+16", "2000-01-01 00:00:00+5", "0001-01-01 00:00:00+15",
+    "2000-01-01",
+    "1999-12-31",
+    "0001-01-01",
+    "0000-01-01",
+    "9999-12-31",
+    "10000-01-01",
+    "0044-03-15 BC",
+    "2023-02-29",
+    "2024-02-29",
+    "1900-02-29",
+    "2000-02-29",
+    "2000-02-30",
+    "2000-04-31",
+    "2000-13-01",
+    "2000-00-10",
+    "2000-01-00",
+    "2000-1-1",
+    "01/02/2003",
+    "01-02-2003",
+    "infinity",
+    "-infinity",
+    "now",
+    "epoch",
+    "2000-01-01 00:00:00",
+    "2000-01-01T00:00:00",
+    "1999-12-31 23:59:59.999999",
+    "1999-12-31 23:59:59.9999995",
+    "2000-01-01 24:00:00",
+    "2000-01-01 23:60:00",
+    "2000-01-01 23:59:60",
+    "2000-01-01 00:00:00.",
+    "1582-10-10 12:30:00.5",
+    "2000-01-01 00:00:00+00",
+    "2000-01-01 00:00:00-00",
+    "2000-01-01 00:00:00+05:30",
+    "2000-01-01 00:00:00-15:59:59",
+    "2000-01-01 00:00:00+16",
+    "2000-01-01 00:00:00+5",
+    "0001-01-01 00:00:00+15",
     "9999-12-31 23:59:59.999999-15",
 ];
 
@@ -209,13 +307,27 @@ fn copied(connection: &mut Connection, (kind, form): (&str, Form), text: &[u8]) 
     }
     binary.extend(TRAILER);
     let mut line = Vec::new();
-    copy_line(row.get(), &[0], &mut line, &mut |_| Ok::<_, ClientError>(())).unwrap();
-    let taken = [("FROM STDIN", &line), ("FROM STDIN (FORMAT binary)", &binary)].map(|(from, data)| {
+    copy_line(
+        row.get(),
+        &[0],
+        &mut line,
+        &mut |_| Ok::<_, ClientError>(()),
+    )
+    .unwrap();
+    let taken = [
+        ("FROM STDIN", &line),
+        ("FROM STDIN (FORMAT binary)", &binary),
+    ]
+    .map(|(from, data)| {
         let taken = copy(connection, &format!("COPY \"{kind}\" (v) {from}"), data);
         taken.map_err(|error| error.refusal().unwrap().sqlstate.clone())
     });
     let shown = String::from_utf8_lossy(text);
-    assert_eq!(taken[0].is_ok(), taken[1].is_ok(), "{kind} {shown:?}: {taken:?}");
+    assert_eq!(
+        taken[0].is_ok(),
+        taken[1].is_ok(),
+        "{kind} {shown:?}: {taken:?}"
+    );
     (true, taken[0].is_ok())
 }
 
@@ -263,7 +375,11 @@ fn whatever_a_source_sends_is_the_same_in_binary_form_or_has_none() {
                      WHERE is_first = 1 AND a IS DISTINCT FROM b"
                 ))
                 .unwrap();
-            assert_eq!(differ, Vec::<Vec<Option<String>>>::new(), "{kind} in {database}");
+            assert_eq!(
+                differ,
+                Vec::<Vec<Option<String>>>::new(),
+                "{kind} in {database}"
+            );
         }
     }
 }

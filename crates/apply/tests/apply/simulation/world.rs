@@ -90,6 +90,8 @@ impl Holding {
 
 pub struct World {
     pub(super) rng: Rng,
+    /// What the target's WAL writer flushes by itself.
+    pub(super) flushes: Rng,
     pub(super) plant: Option<Plant>,
     history: Vec<Transaction>,
     /// Transactions that have committed on the source so far.
@@ -200,6 +202,7 @@ impl World {
                 ..Seen::default()
             },
             rng,
+            flushes: Rng::with_seed(seed ^ 0xf1a5),
         }
     }
 

@@ -205,7 +205,7 @@ impl World {
         });
         self.is_right("after a commit")?;
         // The server's WAL writer may have flushed some.
-        let some = self.rng.usize(0..=2 * self.target.not_durable());
+        let some = self.flushes.usize(0..=2 * self.target.not_durable());
         let flushed = match flush {
             true => Some(commit.end),
             false => self.target.flush_some(some),
