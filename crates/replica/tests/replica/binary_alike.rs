@@ -365,7 +365,7 @@ fn whatever_a_source_sends_is_the_same_in_binary_form_or_has_none() {
                 let (_, is_taken) = copied(&mut connection, (kind, form), text);
                 taken += usize::from(is_taken);
             }
-            assert!(taken > 1, "{kind}: {taken} of {} were taken", texts.len());
+            assert!(taken > 0, "{kind}: {taken} of {} were taken", texts.len());
             // Both copies of a value that is taken stand one after the other.
             let differ = connection
                 .query(&format!(
