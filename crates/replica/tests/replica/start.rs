@@ -66,7 +66,8 @@ fn a_process_that_begins_makes_few_sessions_and_asks_little() {
         // The state, a writer, and what asks about tables. What looks at both sides comes later.
         let of_target = sessions(&target.log_since(seen[1]).unwrap(), begun);
         assert_eq!(of_target.len(), 3, "{of_target:?}");
+        // 15 of these are asked in one session while another takes the replica.
         let asked: usize = of_source.values().chain(of_target.values()).sum();
-        assert!(asked <= 42, "{of_source:?} {of_target:?}");
+        assert!(asked <= 48, "{of_source:?} {of_target:?}");
     });
 }
