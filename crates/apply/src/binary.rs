@@ -4,10 +4,10 @@
 //! and reads a time as people may write it. What is read here is what PostgreSQL itself writes, with the
 //! settings that a stream has; a value that is anything else is left to the server, as text.
 //!
-//! What must stay true: the target makes of a row in this form what it would make of its text, or refuses both.
-//! So a type is here only if its receive function does with length, precision, encoding and JSON what its
-//! input function does, and what that one checks besides is checked here. `binary_alike` of crate `replica`
-//! asks a server; `docs/decisions/2026-11-28-rows-in-binary-form.md` has the rule in full.
+//! What must stay true: the target makes of a row in this form what it would make of its text, or refuses
+//! both. So a type is here only if its receive function does with length, precision, encoding and JSON what
+//! its input function does, and what that one checks besides is checked here. `binary_alike` of crate
+//! `replica` asks a server; `docs/decisions/2026-11-28-rows-in-binary-form.md` has the rule in full.
 
 use crate::row::{Cell, RowRef};
 use crate::table::{Table, TargetColumn};

@@ -16,9 +16,9 @@ const ON_DISK: &str = "on_disk";
 
 impl Writer {
     /// Commits, with the source's position. `flush`: all commits so far are on disk when this returns. A
-    /// cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the newest
-    /// commit that is on disk, as far as that is news, and the rows of the transaction that were to be
-    /// changed and were not there, which the state counts as part of it.
+    /// cycle that ends with the part, or is applied in several commits, leaves its figures. Returns the
+    /// newest commit that is on disk, as far as that is news, and the rows of the transaction that were to
+    /// be changed and were not there, which the state counts as part of it.
     pub fn commit(
         &mut self,
         commit: CommitPoint,
