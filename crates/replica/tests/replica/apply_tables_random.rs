@@ -71,7 +71,7 @@ const TYPES: [(&str, &str); 26] = [
     ("bit(5)", "(n % 32)::int::bit(5)"),
 ];
 
-/// Those before have a binary form.
+/// How many of the types, from the first on, have a binary form.
 const BINARY: usize = 18;
 
 const MADE_BEFORE: &str = "CREATE TYPE mood AS ENUM ('good', 'bad'); \
@@ -189,7 +189,7 @@ impl Random {
         }
     }
 
-    /// The same on both sides.
+    /// Reads sums over all rows, which are the same on both sides.
     fn contents(&self) -> String {
         format!(
             "SELECT id / 500, count(*), md5(string_agg(ROW(id, g, {})::text, ' ' ORDER BY id)) \
