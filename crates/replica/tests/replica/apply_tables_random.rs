@@ -246,11 +246,8 @@ fn stray(pair: &Pair, resume: &dyn Fn(), table: &mut Random) {
     pair.assert_same(&table.contents());
 }
 
-#[test]
-fn rows_of_random_tables_arrive_whatever_is_killed() {
-    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..100_000));
-    println!("SEED={seed}");
-    let rounds: u32 = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(1);
+/// Tables of this seed, with writers of random number and little memory.
+fn round(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut tables = Vec::new();
     let mut on_source = MADE_BEFORE.to_owned();
@@ -270,36 +267,44 @@ fn rows_of_random_tables_arrive_whatever_is_killed() {
     pair.memory = 8 << 20;
     pair.writers = rng.usize(1..4).into();
     let control = pair.start();
-    for _ in 0..rounds {
-        let done = AtomicBool::new(false);
-        let mut source = sql(&pair.source);
-        let mut own = Rng::with_seed(rng.u64(..));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                write(&mut own, &mut source, &mut tables);
-                done.store(true, Ordering::SeqCst);
-            });
-            while !done.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(rng.u64(1..400)));
-                disturb(&mut rng, &mut pair);
-            }
+    let done = AtomicBool::new(false);
+    let mut source = sql(&pair.source);
+    let mut own = Rng::with_seed(rng.u64(..));
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            write(&mut own, &mut source, &mut tables);
+            done.store(true, Ordering::SeqCst);
         });
-        for table in &tables {
-            pair.catch_up();
-            let of = |server| rows(server, &table.contents());
-            assert_eq!(
-                of(&pair.source),
-                of(&pair.target),
-                "seed {seed}, table {}",
-                table.name
-            );
+        while !done.load(Ordering::SeqCst) && !writing.is_finished() {
+            std::thread::sleep(Duration::from_millis(rng.u64(1..400)));
+            disturb(&mut rng, &mut pair);
         }
-        stray(
-            &pair,
-            &|| control.resume(),
-            &mut tables[rng.usize(..TABLES)],
+    });
+    for table in &tables {
+        pair.catch_up();
+        let of = |server| rows(server, &table.contents());
+        let name = &table.name;
+        assert_eq!(
+            of(&pair.source),
+            of(&pair.target),
+            "seed {seed}, table {name}"
         );
-        assert_eq!(control.stats().missing, 0, "seed {seed}");
     }
+    stray(
+        &pair,
+        &|| control.resume(),
+        &mut tables[rng.usize(..TABLES)],
+    );
+    assert_eq!(control.stats().missing, 0, "seed {seed}");
     pair.stop();
+}
+
+#[test]
+fn rows_of_random_tables_arrive_whatever_is_killed() {
+    let first = number("SEED").unwrap_or_else(|| fastrand::u64(..100_000));
+    let rounds: u64 = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(1);
+    for seed in first..first + rounds {
+        println!("SEED={seed}");
+        round(seed);
+    }
 }
