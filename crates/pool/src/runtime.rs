@@ -20,7 +20,7 @@ const MOST_ANSWER: u64 = 16 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     #[error(
-        "cannot use HAProxy's runtime socket {socket}: {source}; is HAProxy running, and is this its --socket?"
+        "cannot use HAProxy's runtime socket {socket}: {source}; is HAProxy running, and is this its socket?"
     )]
     Socket { socket: String, source: io::Error },
     #[error("HAProxy says of \"{command}\": {words}")]
@@ -80,8 +80,19 @@ pub fn plan<'a>(
     })
 }
 
-/// The answer to `show stat` for back ends and servers.
-pub fn read_statistics(text: &str) -> Result<Statistics, RuntimeError> {
+/// A line of the answer to `show stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatRow {
+    /// The front end, back end or `listen` section.
+    pub proxy: String,
+    /// `FRONTEND`, `BACKEND`, or a server's name.
+    pub name: String,
+    pub sessions: u64,
+    pub status: String,
+}
+
+/// The answer to `show stat`.
+pub fn read_rows(text: &str) -> Result<Vec<StatRow>, RuntimeError> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let head = lines.next().and_then(|line| line.strip_prefix("# "));
     let head: Vec<_> = head
@@ -93,27 +104,39 @@ pub fn read_statistics(text: &str) -> Result<Statistics, RuntimeError> {
     let [Some(backend), Some(name), Some(sessions), Some(status)] = places else {
         return Err(RuntimeError::Statistics("a column is missing"));
     };
+    lines
+        .map(|line| {
+            let fields: Vec<_> = line.split(',').collect();
+            let field = |place: usize| {
+                (fields.get(place).copied()).ok_or(RuntimeError::Statistics("a line is not whole"))
+            };
+            let sessions = field(sessions)?.parse();
+            Ok(StatRow {
+                proxy: field(backend)?.to_owned(),
+                name: field(name)?.to_owned(),
+                sessions: sessions.map_err(|_| RuntimeError::Statistics("scur is no number"))?,
+                status: field(status)?.to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// Our back ends and their servers, out of the answer to `show stat`.
+pub fn read_statistics(text: &str) -> Result<Statistics, RuntimeError> {
     let mut all = Statistics::default();
-    for line in lines {
-        let fields: Vec<_> = line.split(',').collect();
-        let field = |place: usize| {
-            (fields.get(place).copied()).ok_or(RuntimeError::Statistics("a line is not whole"))
-        };
-        let (backend, name) = (field(backend)?, field(name)?);
-        if !haproxy::is_backend(backend) {
-            continue;
+    let rows = read_rows(text)?.into_iter();
+    for row in rows.filter(|row| haproxy::is_backend(&row.proxy)) {
+        match row.name.as_str() {
+            "BACKEND" => {
+                all.backends.insert(row.proxy);
+            }
+            _ => all.servers.push(Present {
+                takes_sessions: row.status.starts_with("UP"),
+                backend: row.proxy,
+                name: row.name,
+                sessions: row.sessions,
+            }),
         }
-        if name == "BACKEND" {
-            all.backends.insert(backend.to_owned());
-            continue;
-        }
-        let sessions = field(sessions)?.parse();
-        all.servers.push(Present {
-            backend: backend.to_owned(),
-            name: name.to_owned(),
-            sessions: sessions.map_err(|_| RuntimeError::Statistics("scur is no number"))?,
-            takes_sessions: field(status)?.starts_with("UP"),
-        });
     }
     Ok(all)
 }
@@ -191,7 +214,7 @@ impl Runtime {
     }
 
     /// Sends a command that has no answer if all is well.
-    fn tell(&self, command: &str) -> Result<(), RuntimeError> {
+    pub fn tell(&self, command: &str) -> Result<(), RuntimeError> {
         let words = self.ask(command)?;
         match words.trim() {
             "" => Ok(()),
@@ -199,7 +222,8 @@ impl Runtime {
         }
     }
 
-    fn ask(&self, command: &str) -> Result<String, RuntimeError> {
+    /// Sends a command, and returns the answer.
+    pub fn ask(&self, command: &str) -> Result<String, RuntimeError> {
         let exchange = || {
             let mut stream = UnixStream::connect(&self.socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;

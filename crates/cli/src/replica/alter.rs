@@ -180,7 +180,10 @@ fn lines(options: &AlterOptions, altered: &Altered) -> Vec<String> {
                 false => "is replicated no longer, and stays on the target as it is",
             };
             let joins = changes.joins.iter().map(|(table, _)| (table, "joins"));
-            let anew = changes.anew.iter().map(|table| (table, "is copied anew"));
+            let anew = changes
+                .anew
+                .iter()
+                .map(|(table, _)| (table, "is copied anew"));
             let leaves = changes.leaves.iter().map(|table| (table, left));
             let each = joins.chain(anew).chain(leaves);
             lines.extend(each.map(|(table, what)| format!("table {table} {what}")));

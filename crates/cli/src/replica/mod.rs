@@ -88,12 +88,13 @@ pub enum ReplicaCommand {
     /// Move all writing to the target, in a pause of about a second, with a way back
     ///
     /// Looks first for what would make it fail. Then it makes the slot for the way back, lets PgBouncer's
-    /// clients wait (--pgbouncer), keeps everybody from writing on the source, waits until the target has
-    /// all of it, sets sequences, opens the target, and leads clients there (--on-switch). The process that
-    /// applies changes (lockstep replica run) must be there, and ends by itself. What takes longer than
-    /// --max-pause is taken back and tried again until --timeout. A command that was killed can be repeated:
-    /// it goes on, or begins again. The source takes no writes afterwards, and is not removed. To go back,
-    /// let lockstep replica run NAME_back follow the target, and switch that replica over.
+    /// clients or HAProxy's new sessions wait (--pgbouncer, --haproxy), keeps everybody from writing on the
+    /// source, waits until the target has all of it, sets sequences, opens the target, and leads clients
+    /// there (--on-switch). The process that applies changes (lockstep replica run) must be there, and ends
+    /// by itself. What takes longer than --max-pause is taken back and tried again until --timeout. A command
+    /// that was killed can be repeated: it goes on, or begins again. The source takes no writes afterwards,
+    /// and is not removed. To go back, let lockstep replica run NAME_back follow the target, and switch that
+    /// replica over.
     Switchover(Box<switchover::SwitchoverArgs>),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///

@@ -495,7 +495,7 @@ impl Known {
             "promotion": self.promotion.as_ref().map(promote::to_json),
             "switchover": match self.switchover {
                 SwitchStage::None => None,
-                SwitchStage::Begun | SwitchStage::Pooled => Some("begun"),
+                SwitchStage::Begun | SwitchStage::Pooled | SwitchStage::Proxied => Some("begun"),
                 SwitchStage::Done => Some("done"),
             },
             "spool": self.spool().map(spool_json),

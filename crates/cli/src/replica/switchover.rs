@@ -1,5 +1,6 @@
 //! `lockstep replica switchover`
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,9 +8,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lockstep_replica::error::Finding;
+use lockstep_replica::switchover::haproxy::HaProxy;
+use lockstep_replica::switchover::pooler::PoolerOptions;
 use lockstep_replica::switchover::run::{
     Compare, Rehearsed, SwitchWatcher, Switched, Switchover, rehearse, switchover,
 };
+use lockstep_service::address::HostPort;
 use lockstep_service::exit::Failure;
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::{output, span};
@@ -36,6 +40,20 @@ pub struct SwitchoverArgs {
     /// What the database is called in PgBouncer, if not as on the source
     #[arg(long, value_name = "DATABASE", requires = "pgbouncer")]
     pgbouncer_database: Option<String>,
+    /// HAProxy's runtime socket, so that new connections wait meanwhile and are led to the target
+    #[arg(long, value_name = "SOCKET", conflicts_with = "pgbouncer")]
+    #[arg(requires_all = ["haproxy_address", "haproxy_backend", "haproxy_servers"])]
+    haproxy: Option<PathBuf>,
+    /// Where clients connect to that HAProxy
+    #[arg(long, value_name = "HOST:PORT", requires = "haproxy", value_parser = HostPort::parse)]
+    haproxy_address: Option<HostPort>,
+    /// HAProxy's back end that leads to the source
+    #[arg(long, value_name = "BACKEND", requires = "haproxy", value_parser = haproxy_name)]
+    haproxy_backend: Option<String>,
+    /// The servers of that back end that are the source and the target
+    #[arg(long, value_name = "SOURCE,TARGET", requires = "haproxy", value_parser = haproxy_name)]
+    #[arg(value_delimiter = ',')]
+    haproxy_servers: Vec<String>,
     /// A shell's command that leads clients to the target; PgBouncer reads its configuration after it
     ///
     /// It is run again if the command was killed. LOCKSTEP_HOST, LOCKSTEP_PORT and LOCKSTEP_DATABASE name the
@@ -96,6 +114,42 @@ fn back(name: &str) -> String {
     }
 }
 
+/// A name in HAProxy, which goes into commands.
+fn haproxy_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("names in HAProxy have letters, digits, '.', ':', '-' and '_'".to_owned()),
+    }
+}
+
+/// What stands between clients and the servers.
+fn pooler(args: &SwitchoverArgs) -> Result<Option<PoolerOptions>> {
+    if let Some(console) = &args.pgbouncer {
+        return Ok(Some(PoolerOptions::PgBouncer {
+            console: conninfo("--pgbouncer", console)?,
+            database: args.pgbouncer_database.clone(),
+        }));
+    }
+    let options = (&args.haproxy, &args.haproxy_address, &args.haproxy_backend);
+    let (Some(socket), Some(address), Some(backend)) = options else {
+        return Ok(None);
+    };
+    match &args.haproxy_servers[..] {
+        [old, new] if old != new => Ok(Some(PoolerOptions::HaProxy(HaProxy {
+            socket: socket.clone(),
+            address: address.clone(),
+            backend: backend.clone(),
+            old: old.clone(),
+            new: new.clone(),
+        }))),
+        _ => {
+            let words = "--haproxy-servers: give two, the source's and the target's";
+            Err(Failure::Usage(words.to_owned()).into())
+        }
+    }
+}
+
 fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
     let (target, source) = args.replica.ends()?;
     let name = args.replica.name.clone();
@@ -119,13 +173,6 @@ fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
     if args.max_pause.is_zero() {
         return Err(Failure::Usage("--max-pause must be more than 0".to_owned()).into());
     }
-    let pooler = match &args.pgbouncer {
-        None => None,
-        Some(console) => {
-            let console = conninfo("--pgbouncer", console)?;
-            Some((console, args.pgbouncer_database.clone()))
-        }
-    };
     Ok(Switchover {
         name,
         target,
@@ -135,7 +182,7 @@ fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
             How::Counts => Compare::Counts,
             How::Full => Compare::Full,
         },
-        pooler,
+        pooler: pooler(args)?,
         on_switch: args.on_switch.clone(),
         way_back,
         max_pause: args.max_pause,
@@ -206,6 +253,13 @@ fn lines(what: &Switchover, switched: &Switched) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if let (Some(PoolerOptions::HaProxy(it)), false) = (&what.pooler, switched.is_again) {
+        lines.push(format!(
+            "HAProxy leads to server {} until it is reloaded: write `disabled` into the line of server {} of back end {} \
+             in its configuration, and take it out of that of {0}",
+            it.new, it.old, it.backend
+        ));
+    }
     if let Some(way_back) = &switched.way_back {
         lines.push(format!(
             "the target keeps all changes for the way back: let lockstep replica run {0} apply them to the old \
@@ -227,10 +281,10 @@ fn rehearsal(what: &Switchover, rehearsed: &Rehearsed) -> Vec<String> {
             Some(name) => format!(", make replica {name} for the way back"),
             None => String::new(),
         },
-        if what.pooler.is_some() {
-            "let PgBouncer's clients wait, "
-        } else {
-            ""
+        match &what.pooler {
+            Some(PoolerOptions::PgBouncer { .. }) => "let PgBouncer's clients wait, ",
+            Some(PoolerOptions::HaProxy(_)) => "let new sessions of HAProxy wait, ",
+            None => "",
         },
         lockstep_service::words::figures::counted(rehearsed.tables, "table"),
         match what.compare {
@@ -238,7 +292,7 @@ fn rehearsal(what: &Switchover, rehearsed: &Rehearsed) -> Vec<String> {
             Compare::Counts => ", compare the numbers of rows",
             Compare::Full => ", compare all rows",
         },
-        if what.on_switch.is_some() {
+        if what.on_switch.is_some() || what.pooler.is_some() {
             ", lead clients there"
         } else {
             ""

@@ -47,7 +47,10 @@ fn only_what_is_wanted_otherwise_is_copied_again() {
     );
     refused(&alter(&["--where", "public.parted=nothing > 1"]), "nothing");
     let joins = ["--include-schema", "busy"];
-    refused(&alter(&joins), "the target lacks tables that are to join");
+    refused(
+        &alter(&joins),
+        "the target lacks tables that are to be copied",
+    );
     on(
         &target,
         "CREATE SCHEMA busy; CREATE TABLE busy.joins (id int PRIMARY KEY); INSERT INTO busy.joins VALUES (7)",
@@ -62,6 +65,17 @@ fn only_what_is_wanted_otherwise_is_copied_again() {
     let state = "SELECT phase || ' ' || altering || ' ' || array_to_string(exclude_tables, ' ') \
         FROM lockstep.replica";
     assert_eq!(value(&target, state), "ready false ");
+    refused(&alter(&["--include-table", "public.nosuch"]), "no table");
+    refused(&alter(&["--include-schema", "nosuch"]), "no schema");
+    refused(&alter(&["--whole", "public.nosuch"]), "no table");
+    refused(
+        &alter(&["--exclude-table", "public.nosuch"]),
+        "no such table",
+    );
+    refused(
+        &alter(&["--include-table", "busy.joins"]),
+        "its schema is left out",
+    );
     let nothing = alter(&["--include-table", "public.stays"]);
     assert_has!(said(&nothing), "no table is copied or left");
 
@@ -112,4 +126,89 @@ fn only_what_is_wanted_otherwise_is_copied_again() {
     let done = alter(&["--whole", "public.parted"]);
     assert_has!(said(&done), "table \"public.parted\" is copied anew");
     assert_eq!(value(&target, "SELECT count(w) FROM parted"), "11");
+}
+
+/// What has another name than when it was copied, and what came later, is the replica's as before.
+#[test]
+fn tables_that_were_renamed_or_made_later_stay_as_they_are() {
+    let (lab, source, target) = pair(
+        "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);
+         CREATE TABLE old (id int PRIMARY KEY); INSERT INTO old VALUES (1);
+         CREATE TABLE leaves (id int PRIMARY KEY); INSERT INTO leaves VALUES (1);
+         CREATE TABLE again (id int PRIMARY KEY); INSERT INTO again VALUES (1);
+         CREATE SCHEMA s; CREATE TABLE s.moves (id int PRIMARY KEY);
+         CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
+         CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+         INSERT INTO parts SELECT generate_series(0, 9);
+         CREATE TABLE empty (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let alter = |more: &[&str]| output(&[&["alter", "r", "--target", &to][..], more].concat());
+    let verify = || output(&["verify", "r", "--target", &to]);
+    let later = "CREATE TABLE part2 PARTITION OF parts FOR VALUES FROM (10) TO (20);
+        CREATE TABLE empty1 PARTITION OF empty FOR VALUES FROM (0) TO (10);
+        ALTER TABLE old RENAME TO young; ALTER SCHEMA s RENAME TO t;
+        ALTER TABLE leaves RENAME TO left_it; CREATE TABLE leaves (id int PRIMARY KEY);
+        DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY)";
+    on(&target, &format!("{later}; INSERT INTO leaves VALUES (7)"));
+    on(&source, later);
+    let rows = |n: u32| {
+        let parts = n + 10;
+        format!(
+            "INSERT INTO young VALUES ({n}); INSERT INTO t.moves VALUES ({n}); INSERT INTO parts VALUES ({parts}); \
+             INSERT INTO empty VALUES ({n}); INSERT INTO again VALUES ({n})"
+        )
+    };
+    let running = follows(&lab, "r", &to, &target);
+    on(&source, &rows(2));
+    let compared = verify();
+    assert_has!(said(&compared), "again");
+    drop(running);
+
+    // The table that was copied is dropped, not the one that has its name now.
+    let done = alter(&["--exclude-table", "public.left_it", "--drop-tables"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let there = "SELECT to_regclass('left_it') IS NULL AND (SELECT sum(id) = 7 FROM leaves)";
+    assert_eq!(value(&target, there), "t");
+    // A table that was made anew on both sides joins under its old name, with its rows from before.
+    let joined = alter(&["--include-table", "public.again"]);
+    assert_has!(said(&joined), "table \"public.again\" joins");
+    let running = follows(&lab, "r", &to, &target);
+    on(&source, &rows(3));
+    let leaves = output(&["verify", "r", "--target", &to, "--output", "json"]);
+    let waited = "SELECT sum(id) FROM again";
+    assert_eq!(value(&target, waited), "5", "{}", said(&leaves));
+    for (table, sum) in [("young", "6"), ("t.moves", "5"), ("empty", "5")] {
+        let query = format!("SELECT sum(id) FROM {table}");
+        assert_eq!(value(&target, &query), sum, "{table} {}", said(&leaves));
+    }
+    drop(running);
+
+    // A partition that was made later is a part of what is copied anew.
+    let done = alter(&["--where", "public.parts=id <> 12"]);
+    assert_has!(
+        said(&done),
+        "table \"public.part1\" is copied anew",
+        "table \"public.part2\" is copied anew",
+    );
+    let sum = "SELECT count(*) || ' ' || sum(id) FROM parts";
+    assert_eq!(value(&target, sum), "11 58");
+    let done = alter(&["--whole", "public.parts"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let running = follows(&lab, "r", &to, &target);
+    on(&source, &rows(4));
+    let compared = verify();
+    assert_eq!(value(&target, sum), "13 84", "{}", said(&compared));
+    drop(running);
+
+    // What somebody has taken out of the publication would not be missed any more afterwards.
+    let publication = value(&target, "SELECT publication FROM lockstep.replica");
+    on(
+        &source,
+        &format!("ALTER PUBLICATION {publication} DROP TABLE a"),
+    );
+    let refused = alter(&["--exclude-table", "public.young"]);
+    assert_has!(said(&refused), "is not as the replica made it");
+    assert!(!refused.status.success());
 }

@@ -435,3 +435,35 @@ fn a_source_that_is_silent_is_named_by_those_who_wait_and_its_replica_is_not_hea
         "cycles with nothing new"
     );
 }
+
+#[test]
+fn a_promotion_during_a_cycle_has_it_and_what_came_after_its_beginning() {
+    let cycling = Cycling::new("1h");
+    let mut process = cycling.begun("1GB");
+    let mut blocker = cycling.blocked();
+    let mut forced = lockstep(&["force", "r", "--target", &cycling.to])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+    cycling.until(waits, "t", &mut process);
+    on(&cycling.source, "INSERT INTO t VALUES (2)");
+    let promotion = lockstep(&["promote", "r", "--target", &cycling.to])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It holds the replica where the second row is.
+    cycling.until("SELECT count(*) FROM lockstep.hold", "1", &mut process);
+    assert_eq!(
+        value(&cycling.target, "SELECT phase FROM lockstep.replica"),
+        "ready"
+    );
+    blocker.execute("COMMIT").unwrap();
+    let done = promotion.wait_with_output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    let rows = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM t";
+    assert_eq!(value(&cycling.target, rows), "1 2");
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    forced.wait().unwrap();
+}

@@ -265,7 +265,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
 }
 
 /// A source has the triggers of a fence that lets everything pass.
-fn is_planted(server: &Server) -> bool {
+pub fn is_planted(server: &Server) -> bool {
     let triggers = "SELECT count(*) > 0 FROM pg_trigger WHERE tgname = 'lockstep_fence'";
     says(server, triggers) && !is_fenced(server)
 }
@@ -277,14 +277,14 @@ fn says(server: &Server, question: &str) -> bool {
 }
 
 /// Sends a signal to the process that applies: a switchover makes its fences, and then waits for it.
-fn signal(process: &Running, signal: &str) {
+pub fn signal(process: &Running, signal: &str) {
     let mut kill = std::process::Command::new("kill");
     let sent = kill.args([signal, &process.0.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
 
 /// Whether sessions begin read-only on a server by the fence's setting.
-fn is_fenced(server: &Server) -> bool {
+pub fn is_fenced(server: &Server) -> bool {
     let comment = "SELECT coalesce(obj_description(to_regprocedure('lockstep.fence()'), 'pg_proc'), '') <> ''";
     says(server, comment)
 }

@@ -22,17 +22,17 @@ use crate::copy::progress::Moment;
 use crate::copy::tables;
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, ReplicaError, Result};
-use crate::lifecycle::alteration::{Changes, Wishes};
+use crate::lifecycle::alteration::{Changes, Wishes, is_it, is_sent, to_drop};
 use crate::lifecycle::create::{CreateOptions, preflight, published_tables};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
 use crate::lifecycle::{Watcher, session};
 use crate::names::{Excluded, TableName, named};
 use crate::preflight::collect;
 use crate::preflight::facts::{Facts, Table};
-use crate::publication;
 use crate::publication::subset::Subset;
+use crate::publication::{self, Published};
 use crate::state::failpoint;
-use crate::state::{Replica, ReplicaState, TableState};
+use crate::state::{Replica, ReplicaState, TableCopy, TableState, unreadable};
 use crate::status::source::{END, source_of};
 use lockstep_apply::sessions::SILENT;
 
@@ -85,8 +85,24 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
             )));
         }
         let copied = run.go_on(watcher)?;
+        if options.wishes.is_empty() {
+            return Ok(Altered {
+                changes: None,
+                copied,
+            });
+        }
+        // What was begun may have been other tables.
+        run.replica = run.state.replica(name)?.ok_or_else(unknown)?;
+        let changes = run.begin(wanted, true, watcher)?;
+        if changes.is_empty() {
+            return Ok(Altered {
+                changes: None,
+                copied,
+            });
+        }
+        let copied = run.go_on(watcher)?;
         return Ok(Altered {
-            changes: None,
+            changes: Some(changes),
             copied,
         });
     }
@@ -130,12 +146,35 @@ impl Run<'_> {
 
     fn facts(&self, excluded: Excluded, subsets: Vec<Subset>) -> Result<Facts> {
         let mut source = session(&self.source).map_err(ReplicaError::Source)?;
-        Ok(Facts {
-            tables: collect::tables(&mut source).map_err(ReplicaError::Source)?,
-            excluded,
-            subsets,
-            ..Facts::default()
-        })
+        let seen = || -> Result<Facts, ClientError> {
+            Ok(Facts {
+                tables: collect::tables(&mut source)?,
+                schemas: collect::schemas(&mut source)?,
+                excluded,
+                subsets,
+                ..Facts::default()
+            })
+        };
+        seen().map_err(ReplicaError::Source)
+    }
+
+    /// The OIDs of the tables that the publication has.
+    fn sent(&self) -> Result<HashSet<u32>> {
+        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        let text = self.published(&mut source)?;
+        let published = Published::parse(&text).map_err(unreadable)?;
+        Ok(published.tables.iter().map(|entry| entry.oid).collect())
+    }
+
+    /// What is missing on the target since somebody has altered the publication would not be seen any more.
+    fn check_publication(&mut self) -> Result<()> {
+        let expected = self.state.expected(&self.replica)?;
+        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        let differences = expected.differences(&mut source);
+        match expected.words(&differences.map_err(ReplicaError::Source)?) {
+            None => Ok(()),
+            Some(words) => Err(ReplicaError::State(words)),
+        }
     }
 
     /// Looks whether it can be done, and keeps what is wanted.
@@ -145,6 +184,7 @@ impl Run<'_> {
         is_same: bool,
         watcher: &mut dyn Watcher,
     ) -> Result<Changes> {
+        self.check_publication()?;
         let (replica, wishes) = (&self.replica, &self.options.wishes);
         let old = self.facts(replica.excluded(), replica.subsets.clone())?;
         let new = Facts {
@@ -152,32 +192,39 @@ impl Run<'_> {
             subsets: subsets.clone(),
             ..old.clone()
         };
+        wishes.check_names(replica, &new)?;
         let listed = self.state.tables(&replica.name)?;
-        let changes = wishes.changes(&old, &new, &listed)?;
+        let sent = self.sent()?;
+        let changes = wishes.changes(&old, &new, &listed, &sent)?;
         if is_same && changes.is_empty() {
             return Ok(changes);
         }
-        self.preflight(&old, &new, watcher)?;
-        self.check_target(&changes)?;
-        let stay: Vec<_> = (listed.iter())
-            .map(|copy| copy.name.clone())
-            .filter(|name| !changes.leaves.contains(name))
-            .chain(changes.joins.iter().map(|(name, _)| name.clone()))
-            .collect();
-        // What the source refuses changes nothing.
-        self.publish(&new, &stay, "ROLLBACK", watcher)?;
         let drops = match self.options.drops {
-            true => &changes.leaves[..],
-            false => &[],
+            true => to_drop(&changes.leaves, &listed)?,
+            false => Vec::new(),
         };
+        self.preflight(&old, &new, watcher)?;
+        self.check_target(&new, &changes)?;
+        // What the source refuses changes nothing.
+        let stays = |table: &Table| {
+            let joins = changes.joins.iter().any(|(name, _)| *name == table.name);
+            joins || Self::is_ours(&new, table, &listed, &sent)
+        };
+        self.publish(&new, stays, "ROLLBACK", watcher)?;
         let name = &self.options.name;
         let parts = (&changes.joins[..], &changes.leaves[..], &changes.anew[..]);
-        (self.state).begin_alteration(name, (&excluded, &subsets), parts, drops)?;
+        (self.state).begin_alteration(name, (&excluded, &subsets), parts, &drops)?;
         failpoint::ALTER_BEGUN.reach();
         self.replica.exclude_schemas = excluded.schemas;
         self.replica.exclude_tables = excluded.tables;
         self.replica.subsets = subsets;
         Ok(changes)
+    }
+
+    /// Whether a table is one of the replica's, whatever it is called now: it was copied, or is a partition
+    /// that was made later, or a partitioned table for those.
+    fn is_ours(facts: &Facts, table: &Table, listed: &[TableCopy], sent: &HashSet<u32>) -> bool {
+        listed.iter().any(|copy| is_it(copy, table)) || is_sent(facts, table, sent)
     }
 
     /// What would be wrong with a new replica that is wrong with what is wanted, and not with what was.
@@ -207,18 +254,30 @@ impl Run<'_> {
         }
     }
 
-    /// Tables that join are on the target, without rows.
-    fn check_target(&self, changes: &Changes) -> Result<()> {
+    /// Tables that are copied are on the target, those that join without rows.
+    fn check_target(&self, new: &Facts, changes: &Changes) -> Result<()> {
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
         let (mut missing, mut filled) = (Vec::new(), Vec::new());
-        for (table, _) in &changes.joins {
-            let sql = "SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
-                ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = $1 AND c.relname = $2";
-            let rows = target.query_with(sql, &[&table.schema, &table.table]);
-            let there =
-                rows.and_then(|rows| field::<u64>(rows.first().map_or(&[][..], Vec::as_slice), 0));
-            if there.map_err(ReplicaError::Target)? == 0 {
+        for (table, oid) in changes.joins.iter().chain(&changes.anew) {
+            let Some(has) = columns_there(&mut target, table).map_err(ReplicaError::Target)? else {
                 missing.push(table.to_string());
+                continue;
+            };
+            let whole = new.tables.iter().find(|it| it.oid == *oid);
+            let listed = whole.and_then(|it| new.subset_of(it)?.columns.clone());
+            let columns = match listed {
+                Some(columns) => columns,
+                None => columns_of(&mut source, *oid).map_err(ReplicaError::Source)?,
+            };
+            let lacks: Vec<_> = columns.into_iter().filter(|it| !has.contains(it)).collect();
+            if !lacks.is_empty() {
+                return Err(ReplicaError::State(format!(
+                    "table {table} of the target lacks columns that the source has: {}. Add them there",
+                    named(&lacks)
+                )));
+            }
+            if changes.anew.iter().any(|(anew, _)| anew == table) {
                 continue;
             }
             let sql = format!("SELECT EXISTS (SELECT FROM ONLY {})", table.sql());
@@ -229,7 +288,7 @@ impl Run<'_> {
         }
         if !missing.is_empty() {
             return Err(ReplicaError::State(format!(
-                "the target lacks tables that are to join: {}. Make them there without rows (pg_dump \
+                "the target lacks tables that are to be copied: {}. Make them there without rows (pg_dump \
                  --schema-only --table, on the source), and what they need",
                 named(&missing)
             )));
@@ -243,19 +302,18 @@ impl Run<'_> {
         }
     }
 
-    /// Lets the source send what is wanted of these tables, or tries it.
+    /// Lets the source send what is wanted of the tables that stay, or tries it.
     fn publish(
         &self,
         facts: &Facts,
-        tables: &[TableName],
+        stays: impl Fn(&Table) -> bool,
         end: &str,
         watcher: &mut dyn Watcher,
     ) -> Result<()> {
         let listed = published_tables(facts, |table| {
             // Partitioned tables are there for partitions that are made later.
-            let below =
-                |one: &Table| one.ancestors.contains(&table.name) && tables.contains(&one.name);
-            tables.contains(&table.name) || facts.tables.iter().any(below)
+            let below = |one: &Table| one.ancestors.contains(&table.name) && stays(one);
+            stays(table) || facts.tables.iter().any(below)
         });
         if listed.is_empty() {
             let words = "nothing would be left to replicate: drop the replica";
@@ -287,8 +345,9 @@ impl Run<'_> {
         let name = self.replica.name.clone();
         let facts = self.facts(self.replica.excluded(), self.replica.subsets.clone())?;
         let listed = self.state.tables(&name)?;
-        let tables: Vec<_> = listed.iter().map(|copy| copy.name.clone()).collect();
-        self.publish(&facts, &tables, "COMMIT", watcher)?;
+        let sent = self.sent()?;
+        let stays = |table: &Table| Self::is_ours(&facts, table, &listed, &sent);
+        self.publish(&facts, stays, "COMMIT", watcher)?;
         failpoint::ALTER_PUBLISHED.reach();
         let waiting = listed.iter().filter(|it| it.state != TableState::Copied);
         let waiting: HashSet<_> = waiting.map(|copy| copy.name.clone()).collect();
@@ -371,5 +430,27 @@ impl Run<'_> {
             Ok(())
         };
         each().map_err(ReplicaError::Target)
+    }
+}
+
+/// Columns of a table of the source that are copied.
+fn columns_of(source: &mut Connection, oid: u32) -> Result<Vec<String>, ClientError> {
+    let sql = "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = $1::pg_catalog.oid \
+        AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum";
+    let rows = source.query_with(sql, &[&oid])?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+/// Columns of a table of the target that are not generated; None if there is no such table.
+fn columns_there(
+    target: &mut Connection,
+    table: &TableName,
+) -> Result<Option<Vec<String>>, ClientError> {
+    let sql = "SELECT c.oid::pg_catalog.int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+        ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = $1 AND c.relname = $2";
+    let rows = target.query_with(sql, &[&table.schema, &table.table])?;
+    match rows.first() {
+        None => Ok(None),
+        Some(row) => columns_of(target, field(row, 0)?).map(Some),
     }
 }

@@ -1,6 +1,6 @@
 //! What an alteration of a replica's tables changes. No I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::{Excluded, TableName};
@@ -28,8 +28,8 @@ pub struct Changes {
     pub joins: Vec<(TableName, u32)>,
     /// Tables that are replicated no longer.
     pub leaves: Vec<TableName>,
-    /// Tables of which another part is wanted, which are copied again.
-    pub anew: Vec<TableName>,
+    /// Tables of which another part is wanted, which are copied again, with their OIDs on the source.
+    pub anew: Vec<(TableName, u32)>,
 }
 
 impl Changes {
@@ -84,38 +84,81 @@ impl Wishes {
         Ok((excluded, subsets.into_values().collect()))
     }
 
+    /// Names that would change nothing although the user wants something of them.
+    pub fn check_names(&self, replica: &Replica, new: &Facts) -> Result<()> {
+        let has = |name: &TableName| new.tables.iter().any(|table| table.name == *name);
+        let written = |name: &TableName| format!("{}.{}", name.schema, name.table);
+        let named = |text: &String| (new.tables.iter()).any(|table| written(&table.name) == *text);
+        let mut schemas = self.include.schemas.iter();
+        let unknown = |name: &&String| {
+            !replica.exclude_schemas.contains(name) && !new.schemas.contains(name.as_str())
+        };
+        if let Some(schema) = schemas.find(unknown) {
+            return Err(ReplicaError::Usage(format!(
+                "the source has no schema \"{schema}\" (--include-schema)"
+            )));
+        }
+        let mut tables = self.include.tables.iter();
+        let unknown = |text: &&String| !replica.exclude_tables.contains(text) && !named(text);
+        if let Some(table) = tables.find(unknown) {
+            return Err(ReplicaError::Usage(format!(
+                "the source has no table \"{table}\" (--include-table)"
+            )));
+        }
+        let of_schema = |table: &&Table| {
+            self.include.tables.contains(&written(&table.name))
+                && new.excluded.schemas.contains(&table.name.schema)
+        };
+        if let Some(table) = new.tables.iter().find(of_schema) {
+            return Err(ReplicaError::Usage(format!(
+                "table {} is to join, and its schema is left out: let the schema join (--include-schema), and \
+                 leave out its other tables",
+                table.name
+            )));
+        }
+        let had = |name: &TableName| replica.subsets.iter().any(|one| one.table == *name);
+        match self.whole.iter().find(|name| !has(name) && !had(name)) {
+            Some(table) => Err(ReplicaError::Usage(format!(
+                "the source has no table {table} (--whole)"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// A table, or one above it, is named as not left out.
     fn includes(&self, table: &Table) -> bool {
         table.is_left_out(&self.include)
     }
 
     /// What happens to the tables that are `listed`. `old` and `new` are the source's tables with what was
-    /// left out and wanted before, and from now on.
-    pub fn changes(&self, old: &Facts, new: &Facts, listed: &[TableCopy]) -> Result<Changes> {
+    /// left out and wanted before, and from now on; the publication has `sent`.
+    pub fn changes(
+        &self,
+        old: &Facts,
+        new: &Facts,
+        listed: &[TableCopy],
+        sent: &HashSet<u32>,
+    ) -> Result<Changes> {
         let mut changes = Changes::default();
-        let is_it = |copy: &TableCopy, table: &Table| match copy.source_oid {
-            Some(oid) => oid == table.oid,
-            None => copy.name == table.name,
-        };
         for table in new.copied() {
-            let Some(copy) = listed.iter().find(|copy| is_it(copy, table)) else {
-                let was_left_out = table.is_left_out(&old.excluded);
-                if was_left_out || self.includes(table) {
-                    changes.joins.push((table.name.clone(), table.oid));
-                }
-                continue;
-            };
-            if part(old.subset_of(table)) == part(new.subset_of(table)) {
+            let copy = listed.iter().find(|copy| is_it(copy, table));
+            let was_left_out = table.is_left_out(&old.excluded);
+            if copy.is_none() && (was_left_out || self.includes(table)) {
+                changes.joins.push((table.name.clone(), table.oid));
                 continue;
             }
-            if copy.name != table.name {
+            let is_ours = copy.is_some() || is_sent(new, table, sent);
+            if !is_ours || part(old.subset_of(table)) == part(new.subset_of(table)) {
+                continue;
+            }
+            if let Some(copy) = copy.filter(|copy| copy.name != table.name) {
                 return Err(ReplicaError::State(format!(
                     "table {} is called {} since it was copied, so it cannot be copied again: give it its \
                      name back first",
                     copy.name, table.name
                 )));
             }
-            changes.anew.push(table.name.clone());
+            changes.anew.push((table.name.clone(), table.oid));
         }
         let leaves = |copy: &&TableCopy| {
             let mut tables = new.tables.iter();
@@ -126,6 +169,43 @@ impl Wishes {
         changes.leaves = left.map(|copy| copy.name.clone()).collect();
         Ok(changes)
     }
+}
+
+/// Whether a table of the source is the one that was copied, whatever it is called now.
+pub(super) fn is_it(copy: &TableCopy, table: &Table) -> bool {
+    match copy.source_oid {
+        Some(oid) => oid == table.oid,
+        None => copy.name == table.name,
+    }
+}
+
+/// Whether a publication that has `sent` sends a table: by itself, or as a partition that was made later.
+pub(super) fn is_sent(facts: &Facts, table: &Table, sent: &HashSet<u32>) -> bool {
+    let mut above = facts
+        .tables
+        .iter()
+        .filter(|one| table.ancestors.contains(&one.name));
+    sent.contains(&table.oid) || above.any(|one| sent.contains(&one.oid))
+}
+
+/// What tables that leave are called on the target now, so that they can be dropped; an error if another
+/// table has come in the place of one.
+pub(super) fn to_drop(leaves: &[TableName], listed: &[TableCopy]) -> Result<Vec<TableName>> {
+    let left = listed.iter().filter(|copy| leaves.contains(&copy.name));
+    let mut names = Vec::new();
+    for copy in left {
+        let Some(there) = &copy.there else {
+            continue;
+        };
+        if copy.replaced && *there == copy.name {
+            return Err(ReplicaError::State(format!(
+                "table {there} on the target is another one than the replica's: drop it by hand, or leave out \
+                 --drop-tables"
+            )));
+        }
+        names.push(there.clone());
+    }
+    Ok(names)
 }
 
 /// What of a table is replicated.
@@ -151,6 +231,7 @@ fn changed(had: &[String], add: &[String], remove: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::lifecycle::promotion::tests_replica;
+    use crate::preflight::facts::TableKind;
     use crate::state::TableState;
 
     fn name(table: &str) -> TableName {
@@ -291,7 +372,9 @@ mod tests {
             excluded(&[], &["s.a"]),
             vec![subset("d", Some("true"), None)],
         );
-        let changes = |wishes: &Wishes, new: &Facts| wishes.changes(&old, new, &listed).unwrap();
+        let sent = HashSet::new();
+        let changes =
+            |wishes: &Wishes, new: &Facts| wishes.changes(&old, new, &listed, &sent).unwrap();
         assert!(changes(&Wishes::default(), &old).is_empty());
         // A table that was made later joins only if it is named.
         let wishes = Wishes {
@@ -308,12 +391,108 @@ mod tests {
             Changes {
                 joins: vec![(name("a"), 1)],
                 leaves: vec![name("p1")],
-                anew: vec![name("c"), name("d")],
+                anew: vec![(name("c"), 2), (name("d"), 3)],
             }
         );
         // One that was renamed has another name in the state.
         let renamed = [copy(Some(2), "before")];
-        let error = Wishes::default().changes(&old, &new, &renamed).unwrap_err();
+        let error = Wishes::default().changes(&old, &new, &renamed, &sent);
+        let error = error.unwrap_err();
         assert!(error.to_string().contains("called \"s.c\""), "{error}");
+    }
+
+    #[test]
+    fn a_partition_that_was_made_later_is_copied_anew_with_the_others() {
+        let facts = |subsets: Vec<Subset>| Facts {
+            tables: vec![
+                Table {
+                    kind: TableKind::Partitioned,
+                    ..table(1, "p", &[])
+                },
+                table(2, "p1", &["p"]),
+                table(3, "p2", &["p"]),
+                table(4, "later", &[]),
+            ],
+            subsets,
+            ..Facts::default()
+        };
+        let (old, new) = (
+            facts(Vec::new()),
+            facts(vec![
+                subset("p", Some("true"), None),
+                subset("later", Some("true"), None),
+            ]),
+        );
+        let listed = [copy(Some(2), "p1")];
+        let anew = |sent: &[u32]| {
+            let sent = sent.iter().copied().collect();
+            let changes = Wishes::default().changes(&old, &new, &listed, &sent);
+            changes.unwrap().anew
+        };
+        assert_eq!(anew(&[]), [(name("p1"), 2)]);
+        for sent in [&[1][..], &[2, 3]] {
+            assert_eq!(anew(sent), [(name("p1"), 2), (name("p2"), 3)], "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_is_the_table_that_was_copied() {
+        let at = |there: Option<&str>, replaced: bool| TableCopy {
+            there: there.map(name),
+            replaced,
+            ..copy(Some(1), "a")
+        };
+        let drops = |copy: TableCopy| to_drop(&[name("a")], &[copy]);
+        assert_eq!(drops(at(Some("a"), false)).unwrap(), [name("a")]);
+        // It was renamed there, and another has its name, or none.
+        for replaced in [false, true] {
+            assert_eq!(drops(at(Some("b"), replaced)).unwrap(), [name("b")]);
+        }
+        assert!(drops(at(None, false)).unwrap().is_empty());
+        let other = drops(at(Some("a"), true)).unwrap_err();
+        assert!(other.to_string().contains("is another one"), "{other}");
+        assert!(to_drop(&[], &[at(Some("a"), false)]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_refused() {
+        let facts = |wishes: &Wishes| Facts {
+            tables: vec![table(1, "c", &[]), table(2, "e", &[])],
+            schemas: ["s", "x"].map(str::to_owned).into(),
+            excluded: wishes.applied(&replica()).unwrap().0,
+            ..Facts::default()
+        };
+        let check = |wishes: Wishes| wishes.check_names(&replica(), &facts(&wishes));
+        let include = |schemas: &[&str], tables: &[&str]| Wishes {
+            include: excluded(schemas, tables),
+            ..Wishes::default()
+        };
+        let whole = |table: &str| Wishes {
+            whole: vec![name(table)],
+            ..Wishes::default()
+        };
+        // What was left out may be gone by now, and so may a table that had a row filter.
+        for right in [
+            include(&["x", "s"], &["s.a", "s.e"]),
+            whole("d"),
+            whole("e"),
+        ] {
+            check(right).unwrap();
+        }
+        for (wrong, words) in [
+            (include(&["y"], &[]), "no schema \"y\""),
+            (include(&[], &["s.q"]), "no table \"s.q\""),
+            (whole("q"), "no table \"s.q\""),
+            (
+                Wishes {
+                    exclude: excluded(&["s"], &[]),
+                    ..include(&[], &["s.e"])
+                },
+                "its schema is left out",
+            ),
+        ] {
+            let error = check(wrong).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
     }
 }

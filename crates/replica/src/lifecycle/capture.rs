@@ -42,6 +42,8 @@ DECLARE
     made text;
     kept text;
     new_identity text;
+    other_full name;
+    is_given boolean;
     secret bytea;
     -- A setting that only superusers may set: it tells what this function itself runs.
     outer_mark text := current_setting('backtrace_functions');
@@ -188,15 +190,38 @@ BEGIN
                     EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', one.name);
                     INSERT INTO lockstep.{full} VALUES (one.oid) ON CONFLICT DO NOTHING;
                     new_identity := 'FULL';
-                ELSIF one.has_key AND one.relreplident = 'f' AND EXISTS (
+                ELSIF one.has_key AND one.relreplident IN ('f', 'd') AND EXISTS (
                     SELECT FROM lockstep.{full} f WHERE f.oid = one.oid)
                 THEN
-                    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', one.name);
+                    IF one.relreplident = 'f' THEN
+                        EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', one.name);
+                    END IF;
                     DELETE FROM lockstep.{full} f WHERE f.oid = one.oid;
                     new_identity := 'DEFAULT';
+                ELSIF one.relkind = 'r' AND NOT one.has_key AND one.relreplident = 'f' AND NOT EXISTS (
+                    SELECT FROM lockstep.{full} f WHERE f.oid = one.oid)
+                THEN
+                    -- The event trigger of another replica may have given it that.
+                    FOR other_full IN SELECT c.relname FROM pg_class c
+                        WHERE c.relnamespace = 'lockstep'::regnamespace AND c.relkind = 'r'
+                            AND c.relname ~ '^lockstep_.*_full$' AND c.relname <> '{full}'
+                    LOOP
+                        EXECUTE format('SELECT EXISTS (SELECT FROM lockstep.%I f WHERE f.oid = $1)',
+                            other_full) INTO is_given USING one.oid;
+                        IF is_given AND new_identity IS NULL THEN
+                            INSERT INTO lockstep.{full} VALUES (one.oid);
+                            new_identity := 'FULL';
+                        END IF;
+                    END LOOP;
                 END IF;
                 IF NOT one.is_published THEN
-                    EXECUTE format('ALTER PUBLICATION {quoted} ADD TABLE ONLY %s', one.name);
+                    BEGIN
+                        EXECUTE format('ALTER PUBLICATION {quoted} ADD TABLE ONLY %s', one.name);
+                    EXCEPTION WHEN duplicate_object THEN
+                        RAISE serialization_failure USING MESSAGE = format('this transaction sees the database as '
+                            'it was before table %s was made, so that %s cannot be replicated: roll it back and '
+                            'begin it again', one.name, tg_tag);
+                    END;
                 END IF;
                 tables := tables || jsonb_build_object('oid', one.oid::int8, 'schema', one.nspname,
                     'name', one.relname, 'joins', NOT one.is_published, 'rows', has_rows, 'identity', new_identity,

@@ -197,15 +197,17 @@ impl<'a> Run<'a> {
     /// Keeps in the state that a switchover which had begun is none any more.
     fn end_switchover(&mut self) -> Result<()> {
         let name = &self.what.name;
-        if !self.state.switch_stage(name)?.is_begun() {
+        let stage = self.state.switch_stage(name)?;
+        if !stage.is_begun() {
             return Ok(());
         }
         self.state.set_switch_stage(name, SwitchStage::None)?;
-        self.notes.push(
+        let clients = stage.waiting().map(|words| format!("; {words}"));
+        self.notes.push(format!(
             "a switchover had begun, and has ended as a promotion without a way back: a source that comes back takes no \
-             writes (SET default_transaction_read_only = off for commands there), and clients of a PgBouncer may wait until they are led to the target (RESUME)"
-                .to_owned(),
-        );
+             writes (SET default_transaction_read_only = off for commands there){}",
+            clients.unwrap_or_default()
+        ));
         Ok(())
     }
 

@@ -194,12 +194,8 @@ impl Ended {
                  it takes no writes"
             }
         };
-        let clients = match self.stage {
-            SwitchStage::Pooled => {
-                "; clients of PgBouncer may wait: RESUME in its console lets them go on"
-            }
-            _ => "",
-        };
+        let clients = self.stage.waiting().map(|words| format!("; {words}"));
+        let clients = clients.unwrap_or_default();
         format!("a switchover of replica {name} had begun, and has ended with it: {is}{clients}")
     }
 }

@@ -176,6 +176,12 @@ pub fn facts(
     Ok(facts)
 }
 
+/// Rights on the session's database that are not its owner's, each with whose it is.
+const DATABASE_RIGHTS: &str = "SELECT x.privilege_type || ' TO '
+        || CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(x.grantee)) END
+    FROM pg_database d, aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) x
+    WHERE d.datname = current_database() AND x.grantee <> d.datdba";
+
 /// Functions of fences of switchovers.
 const FENCES: &str = "SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = 'lockstep' AND p.proname IN ('fence', 'closed')";
@@ -184,7 +190,8 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     facts.source = server(source)?;
     facts.tables = tables(source)?;
     facts.fences = texts(source, FENCES)?.into_iter().collect();
-    facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
+    facts.schemas = schemas(source)?;
+    facts.database_rights = texts(source, DATABASE_RIGHTS)?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
     if !facts.subsets.is_empty() {
         facts.looked_at = subsets::look(source, facts)?;
@@ -200,6 +207,10 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     let to_make = source.query_with(&with_namespaces(TO_MAKE), &[&schemas])?;
     facts.relations_to_make = field(to_make.first().map_or(&[][..], Vec::as_slice), 0)?;
     Ok(())
+}
+
+pub fn schemas(source: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
+    texts(source, "SELECT nspname FROM pg_namespace")
 }
 
 pub fn tables(source: &mut Connection) -> Result<Vec<Table>, ClientError> {
@@ -275,6 +286,8 @@ fn of_target(
         facts.target.origins_used = field(&target.query_one(origins)?, 0)?;
     }
     facts.target_relations = target_relations(target)?;
+    let there = texts(target, DATABASE_RIGHTS)?;
+    facts.database_rights.retain(|right| !there.contains(right));
     let lacks = |needed: BTreeSet<String>, there: BTreeSet<String>| -> Vec<String> {
         needed.difference(&there).cloned().collect()
     };

@@ -45,6 +45,8 @@ pub struct Facts {
     pub looked_at: Vec<SubsetFacts>,
     /// Foreign keys that one of them touches.
     pub foreign_keys: Vec<ForeignKey>,
+    /// Rights on the source's database that others than its owner have, and that nobody has on the target's.
+    pub database_rights: BTreeSet<String>,
     /// Large objects may be left out.
     pub skip_large_objects: bool,
     /// Changes of the source's schema are to be followed.

@@ -633,6 +633,16 @@ fn acting(facts: &Facts, found: &mut Findings) {
             "connect to the target as a superuser, or GRANT it each role that changes the schema";
         found.warning("target", says, todo);
     }
+    if facts.ddl && !facts.database_rights.is_empty() {
+        let says = "its database lacks rights that the source's has: a command that needs one will stop the replica";
+        let database = quoted(&facts.target.database);
+        let grants = facts.database_rights.iter().map(|right| {
+            let (what, to) = right.split_once(" TO ").unwrap_or((right, "…"));
+            format!("GRANT {what} ON DATABASE {database} TO {to}")
+        });
+        let grants: Vec<_> = grants.take(MOST_NAMES).collect();
+        found.warning("target", says, grants.join("; "));
+    }
     // From 17 on event_triggers keeps them silent for who may set it.
     if !facts.event_triggers.is_empty() && facts.target.version < 170_000 {
         let says = format!(

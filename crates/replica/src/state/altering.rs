@@ -12,6 +12,9 @@ use crate::error::{ReplicaError, Result};
 use crate::names::{Excluded, TableName};
 use crate::publication::subset::Subset;
 
+/// A table with its OID on the source.
+type OfSource = (TableName, u32);
+
 /// Rows of `lockstep.table_copy` whose tables a parameter names.
 const NAMED: &str = "replica = $1 AND (schema_name, table_name) IN \
     (SELECT l ->> 0, l ->> 1 FROM json_array_elements($2::json) l)";
@@ -31,7 +34,7 @@ impl ReplicaState {
         &mut self,
         name: &str,
         (excluded, wanted): (&Excluded, &[Subset]),
-        (joins, leaves, anew): (&[(TableName, u32)], &[TableName], &[TableName]),
+        (joins, leaves, anew): (&[OfSource], &[TableName], &[OfSource]),
         drops: &[TableName],
     ) -> Result<()> {
         let connection = &mut self.connection;
@@ -48,14 +51,11 @@ impl ReplicaState {
             let added = "WITH added AS (SELECT $1::text AS name)";
             let add = format!("{added} {}", subsets::add("added", "$2"));
             connection.query_with(&add, &[&name, &subsets::to_json(wanted)])?;
+            // One that joins may have the name of a table that the source has no longer.
+            let added = joins.iter().chain(anew).map(|(table, _)| table);
+            let gone: Vec<_> = leaves.iter().chain(added).cloned().collect();
             let leave = format!("DELETE FROM lockstep.table_copy WHERE {NAMED}");
-            connection.query_with(&leave, &[&name, &names(leaves)])?;
-            // A copy that begins again empties it.
-            let again = format!(
-                "UPDATE lockstep.table_copy SET state = 'copying', start_lsn = NULL, row_count = 0, \
-                     byte_count = 0, missing_rows = 0, doubt = NULL WHERE {NAMED}"
-            );
-            connection.query_with(&again, &[&name, &names(anew)])?;
+            connection.query_with(&leave, &[&name, &names(&gone)])?;
             let drops: Vec<_> = drops.iter().map(TableName::sql).collect();
             match drops.is_empty() {
                 true => Ok(()),
@@ -64,7 +64,13 @@ impl ReplicaState {
         };
         change().map_err(ReplicaError::Target)?;
         self.add_tables(name, joins)?;
-        let committed = self.connection.execute("COMMIT");
+        self.add_tables(name, anew)?;
+        // A copy that begins again empties it.
+        let again = format!("UPDATE lockstep.table_copy SET state = 'copying' WHERE {NAMED}");
+        let anew: Vec<_> = anew.iter().map(|(table, _)| table.clone()).collect();
+        let committed = (self.connection)
+            .query_with(&again, &[&name, &names(&anew)])
+            .and_then(|_| self.connection.execute("COMMIT"));
         committed.map_err(ReplicaError::Target)
     }
 

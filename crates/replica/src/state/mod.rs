@@ -603,7 +603,7 @@ fn from_json_array(text: &str) -> Result<Vec<String>> {
     serde_json::from_str(text).map_err(unreadable)
 }
 
-fn unreadable(error: serde_json::Error) -> ReplicaError {
+pub(crate) fn unreadable(error: serde_json::Error) -> ReplicaError {
     ReplicaError::State(format!(
         "the target's schema lockstep cannot be read: {error}"
     ))

@@ -2,7 +2,7 @@
 //!
 //! | column of `lockstep.replica` | what | written |
 //! |---|---|---|
-//! | `switchover` | `begun`, `begun, pooled` or `done`; NULL if there is none | before clients notice anything; at its end |
+//! | `switchover` | `begun`, `begun, pooled`, `begun, proxied` or `done`; NULL if there is none | before clients notice anything; at its end |
 
 use lockstep_client::field;
 
@@ -17,8 +17,10 @@ pub enum SwitchStage {
     /// Entered before clients are made to wait. After a crash it is taken back in phase ready, and goes on
     /// later.
     Begun,
-    /// Begun, and clients of a pooler may wait.
+    /// Begun, and clients of a PgBouncer may wait.
     Pooled,
+    /// Begun, and new sessions of an HAProxy may wait.
+    Proxied,
     /// Entered once clients write on the target. The end.
     Done,
 }
@@ -29,13 +31,27 @@ as_text!(
     (SwitchStage::None, ""),
     (SwitchStage::Begun, "begun"),
     (SwitchStage::Pooled, "begun, pooled"),
+    (SwitchStage::Proxied, "begun, proxied"),
     (SwitchStage::Done, "done"),
 );
 
 impl SwitchStage {
     /// There is one that is not over.
     pub fn is_begun(self) -> bool {
-        matches!(self, Self::Begun | Self::Pooled)
+        matches!(self, Self::Begun | Self::Pooled | Self::Proxied)
+    }
+
+    /// Which clients may wait, in words.
+    pub(crate) fn waiting(self) -> Option<&'static str> {
+        match self {
+            Self::Pooled => Some(
+                "clients of PgBouncer may wait: once it leads where they are to go, RESUME in its console lets them go on",
+            ),
+            Self::Proxied => Some(
+                "new sessions of HAProxy may wait for its server lockstep-waits: let the server where they are to go take                  sessions (set server … state ready), set lockstep-waits to maint, end its sessions and delete it",
+            ),
+            Self::None | Self::Begun | Self::Done => None,
+        }
     }
 }
 

@@ -160,10 +160,8 @@ pub fn next(replica: &Replica, seen: &SwitchSeen) -> Step {
         (SwitchStage::Done, _) if seen.clients == Clients::Wait => Step::Resume,
         (SwitchStage::Done, _) => Step::Done,
         (SwitchStage::None, Phase::Ready) => begin(seen),
-        (SwitchStage::Begun | SwitchStage::Pooled, Phase::Ready) => attempt(seen),
-        (SwitchStage::Begun | SwitchStage::Pooled, Phase::Promoting | Phase::Promoted) => {
-            forward(replica, seen)
-        }
+        (stage, Phase::Ready) if stage.is_begun() => attempt(seen),
+        (stage, Phase::Promoting | Phase::Promoted) if stage.is_begun() => forward(replica, seen),
         (SwitchStage::None, Phase::Promoting | Phase::Promoted) => Step::Refuse(format!(
             "replica \"{name}\" is promoted, or about to be, without a switchover: it follows no source any more"
         )),

@@ -8,9 +8,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
 use crate::state::{APPLICATION, system_id};
-
-/// Longest time to connect to the server to which PgBouncer leads.
-const ASKED_WITHIN_S: &str = "3";
+use crate::switchover::there::is_at;
 
 /// A database of a PgBouncer.
 #[derive(Debug, Clone)]
@@ -113,14 +111,9 @@ impl Pooled {
             return Ok(());
         }
         let id = system_id(target).map_err(ReplicaError::Target)?;
+        let at = (led.host.as_str(), led.port.as_str());
         let asked = || -> Result<bool, ClientError> {
-            let there = (to.clone().without("hostaddr"))
-                .with("host", &led.host)?
-                .with("port", &led.port)?
-                .with("connect_timeout", ASKED_WITHIN_S)?
-                .with_database(&led.database)?;
-            let mut there = Connection::connect(&there, Purpose::Sql, APPLICATION)?;
-            Ok(system_id(&mut there)? == id && led.database == server.database)
+            Ok(is_at(at, Some(&led.database), to, &id)? && led.database == server.database)
         };
         let why = match asked() {
             Ok(true) => return Ok(()),

@@ -17,10 +17,10 @@ use crate::lifecycle::finish;
 use crate::lifecycle::promote::{Promote, Promoted, Run};
 use crate::lifecycle::promotion::{self, Drained, Next, Wish};
 use crate::state::failpoint;
-use crate::state::{Phase, Replica, SwitchStage};
+use crate::state::{Phase, Replica, SwitchStage, system_id};
 use crate::status::source::{END, connect};
 use crate::switchover::decision::{Clients, Compared, Step, SwitchSeen, WayBack, next};
-use crate::switchover::pgbouncer::Pooled;
+use crate::switchover::pooler::{Pooler, PoolerOptions, other_options};
 use crate::switchover::readiness::{self, SwitchFacts, findings};
 use crate::switchover::reverse::{self, Reverse};
 use lockstep_client::field;
@@ -78,8 +78,8 @@ pub struct Switchover {
     /// Used in place of the conninfo that the state has.
     pub source: Option<Conninfo>,
     pub compare: Compare,
-    /// PgBouncer's admin console, and what the database is called there if not as on the source.
-    pub pooler: Option<(Conninfo, Option<String>)>,
+    /// What stands between clients and the servers.
+    pub pooler: Option<PoolerOptions>,
     /// What leads clients to the target, for a shell.
     pub on_switch: Option<String>,
     /// The name of the replica for the way back.
@@ -165,15 +165,10 @@ fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
     if error.end() != Some(End::Target) || !error.is_lost() {
         return error;
     }
-    let pooled = what.pooler.as_ref().and_then(|(console, database)| {
-        // Most call it alike on all servers.
-        let database = database
-            .clone()
-            .or_else(|| what.target.effective("dbname"))?;
-        let console = console.clone();
-        Some(Pooled { console, database })
-    });
-    let waits = pooled.filter(|it| it.look().is_ok_and(|led| led.is_paused));
+    // Most call it alike on all servers.
+    let database = what.target.effective("dbname").unwrap_or_default();
+    let pooler = what.pooler.as_ref().map(|it| it.open(&database));
+    let waits = pooler.filter(|it| it.is_paused().is_ok_and(|it| it));
     let is_fenced = |source| {
         connect(source)
             .and_then(|mut it| fence::is_up(&mut it))
@@ -182,7 +177,7 @@ fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
     let unknown = Unknown {
         is_fenced: what.source.as_ref().and_then(is_fenced),
         names_source: what.source.is_some(),
-        waits: waits.map(|it| it.database),
+        waits: waits.map(|it| it.waiting()),
     };
     unknown.told(error)
 }
@@ -190,7 +185,7 @@ fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
 struct Switch<'a> {
     what: &'a Switchover,
     run: Run<'a>,
-    pooled: Option<Pooled>,
+    pooler: Option<Pooler>,
     /// None while it is not connected.
     source: Option<Connection>,
     /// What only the source has when the command begins.
@@ -228,19 +223,10 @@ impl<'a> Switch<'a> {
         let mut run = Run::open(promote)?;
         // What is open on the source now ends before the fence.
         run.notes.clear();
-        let pooled = what.pooler.as_ref().map(|(console, database)| Pooled {
-            console: console.clone(),
-            database: (database.clone()).unwrap_or_else(|| run.replica.source_database.clone()),
-        });
-        let clients = match &pooled {
-            None => Clients::Direct,
-            Some(pooled) if pooled.look()?.is_paused => Clients::Wait,
-            Some(_) => Clients::Flow,
-        };
         let mut switch = Self {
             what,
             run,
-            pooled,
+            pooler: None,
             source: None,
             before: None,
             fed: Vec::new(),
@@ -252,7 +238,7 @@ impl<'a> Switch<'a> {
             steps: Vec::new(),
             is_analyzed: false,
             is_armed: false,
-            clients,
+            clients: Clients::Direct,
             way_back: WayBack::NotWanted,
             way: None,
             is_planted: false,
@@ -275,13 +261,7 @@ impl<'a> Switch<'a> {
         switch.run.refresh()?;
         let stage = switch.run.state.switch_stage(&what.name)?;
         switch.stage = stage;
-        if stage == SwitchStage::Pooled && what.pooler.is_none() {
-            return Err(ReplicaError::State(format!(
-                "a switchover of replica \"{}\" has begun and is not over, and clients of a PgBouncer may wait: \
-                 give its options (--pgbouncer, --on-switch), too",
-                what.name
-            )));
-        }
+        switch.find_pooler()?;
         let is_ready = switch.run.replica.phase == Phase::Ready;
         if is_ready && stage.is_begun() {
             let is_fenced = fence::is_there(switch.source()?);
@@ -298,6 +278,25 @@ impl<'a> Switch<'a> {
             switch.find_way_back(is_ready)?;
         }
         Ok(switch)
+    }
+
+    /// Opens the pooler, and sees whether its clients wait.
+    fn find_pooler(&mut self) -> Result<()> {
+        let options = self.what.pooler.as_ref();
+        if let Some(words) = other_options(self.stage, options) {
+            return Err(ReplicaError::State(format!(
+                "a switchover of replica \"{}\" has begun and is not over, and {words}",
+                self.what.name
+            )));
+        }
+        let database = &self.run.replica.source_database;
+        self.pooler = options.map(|it| it.open(database));
+        self.clients = match &self.pooler {
+            None => Clients::Direct,
+            Some(pooler) if pooler.is_paused()? => Clients::Wait,
+            Some(_) => Clients::Flow,
+        };
+        Ok(())
     }
 
     /// Does all that is to be done. True if an earlier call had done it.
@@ -318,16 +317,16 @@ impl<'a> Switch<'a> {
 
     fn leaves(&self) -> Left {
         let database = &self.run.replica.source_database;
-        let pooled = self.pooled.as_ref();
+        let pooler = self.pooler.as_ref();
         Left {
             name: self.what.name.clone(),
             is_begun: self.stage.is_begun(),
             phase: self.run.replica.phase,
             is_fenced: self.is_fenced,
             is_open: self.run.is_open(),
-            waits: pooled
+            waits: pooler
                 .filter(|_| self.clients == Clients::Wait)
-                .map(|it| it.database.clone()),
+                .map(Pooler::waiting),
             database: identifier("database", database).unwrap_or_else(|_| database.clone()),
         }
     }
@@ -352,12 +351,23 @@ impl<'a> Switch<'a> {
     fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
         let lacks = self.run.lacks.clone();
         let facts = self.facts(lacks)?;
-        let found = findings(&self.run.replica, &facts);
+        let mut found = findings(&self.run.replica, &facts);
+        found.extend(self.pooler_findings()?);
         watcher.found(&found);
         if found.iter().any(Finding::is_error) && self.refusal.is_none() {
             self.refusal = Some(ReplicaError::Preflight(found).to_string());
         }
         Ok(())
+    }
+
+    /// What would lead the pooler's clients astray.
+    fn pooler_findings(&mut self) -> Result<Vec<Finding>> {
+        let Some(pooler) = &self.pooler else {
+            return Ok(Vec::new());
+        };
+        let id = system_id(self.run.state.connection()).map_err(ReplicaError::Target)?;
+        let source = (&self.run.source, self.run.replica.system_id.as_str());
+        pooler.findings([source, (&self.what.target, &id)])
     }
 
     fn facts(&mut self, lacks: Vec<String>) -> Result<SwitchFacts> {
@@ -473,10 +483,8 @@ impl<'a> Switch<'a> {
             Step::Arm => self.arm()?,
             Step::Wait(words) => self.wait(&words, watcher)?,
             Step::Begin => {
-                self.stage = match self.pooled {
-                    Some(_) => SwitchStage::Pooled,
-                    None => SwitchStage::Begun,
-                };
+                let pooler = self.what.pooler.as_ref();
+                self.stage = pooler.map_or(SwitchStage::Begun, PoolerOptions::stage);
                 self.run.state.set_switch_stage(name, self.stage)?;
                 failpoint::SWITCH_BEGUN.reach();
             }
@@ -571,10 +579,11 @@ impl<'a> Switch<'a> {
     }
 
     fn pause(&mut self) {
-        let Some(pooled) = &self.pooled else {
+        let patience = self.left().min(PAUSED_WITHIN);
+        let Some(pooler) = &mut self.pooler else {
             return;
         };
-        match pooled.pause(self.left().min(PAUSED_WITHIN)) {
+        match pooler.pause(patience) {
             Ok(()) => self.clients = Clients::Wait,
             Err(error) => self.failure = Some(error.to_string()),
         }
@@ -602,7 +611,7 @@ impl<'a> Switch<'a> {
         Ok(())
     }
 
-    /// Runs the user's command, and lets the pooler read its configuration.
+    /// Runs the user's command, and lets the pooler lead there.
     fn redirect(&mut self) -> Result<()> {
         if let Some(command) = &self.what.on_switch {
             let server = self.run.state.connection().server();
@@ -616,9 +625,8 @@ impl<'a> Switch<'a> {
                     .env("LOCKSTEP_DATABASE", &server.database),
             )?;
         }
-        if let Some(pooled) = &self.pooled {
-            pooled.reload()?;
-            pooled.check_leads_to(self.run.state.connection(), &self.what.target)?;
+        if let Some(pooler) = &self.pooler {
+            pooler.lead(self.run.state.connection(), &self.what.target)?;
         }
         failpoint::SWITCH_REDIRECTED.reach();
         self.is_redirected = true;
@@ -629,8 +637,8 @@ impl<'a> Switch<'a> {
     }
 
     fn resume(&mut self) -> Result<()> {
-        if let Some(pooled) = &self.pooled {
-            pooled.resume()?;
+        if let Some(pooler) = &mut self.pooler {
+            pooler.resume(self.is_redirected)?;
         }
         self.clients = Clients::Flow;
         if self.is_redirected {

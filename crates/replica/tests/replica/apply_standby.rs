@@ -141,3 +141,73 @@ fn a_lock_on_the_target_holds_neither_the_stream_nor_the_end_up() {
     pair.start();
     pair.assert_same("SELECT * FROM t");
 }
+
+/// What is committed on the source is there, whether its client has heard of it or not.
+#[test]
+fn a_commit_that_waits_outlives_restarts_of_the_replica_and_of_the_source() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    pair.start();
+    pair.source
+        .set([("synchronous_standby_names", NAME)])
+        .unwrap();
+    pair.source.reload().unwrap();
+    until("that the replica is a synchronous standby", || {
+        let state = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'r1'";
+        pair.source.query_text(state).unwrap().as_deref() == Some("sync")
+    });
+    for (id, source_too) in [(1, false), (2, true)] {
+        let mut locker = sql(&pair.target);
+        locker.execute("BEGIN; LOCK TABLE t").unwrap();
+        let mut writer = sql(&pair.source);
+        let insert = format!("INSERT INTO t VALUES ({id}, 'v')");
+        let waits = std::thread::spawn(move || writer.execute(&insert));
+        until("that the commit waits", || {
+            let waiting = "SELECT 'yes' FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+            pair.source.query_text(waiting).unwrap().is_some()
+        });
+        pair.stop();
+        if source_too {
+            pair.source.stop(Stop::Immediate).unwrap();
+            pair.source.start().unwrap();
+        }
+        pair.start();
+        assert_eq!(waits.is_finished(), source_too);
+        locker.execute("COMMIT").unwrap();
+        assert_eq!(waits.join().unwrap().is_err(), source_too);
+        pair.assert_same("SELECT * FROM t ORDER BY id");
+        let there = rows(&pair.target, "SELECT count(*) FROM t");
+        assert_eq!(there, [[Some(id.to_string())]]);
+    }
+    pair.stop();
+    pair.source.unset("synchronous_standby_names").unwrap();
+    pair.source.reload().unwrap();
+}
+
+/// The target has a part of a transaction, and the source sends it again; one that was open is gone.
+#[test]
+fn a_source_that_dies_in_the_middle_of_a_transaction_sends_it_once() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let mut holder = sql(&pair.target);
+    pair.source
+        .run("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50000) i");
+    let mut open = sql(&pair.source);
+    open.execute("BEGIN; INSERT INTO t SELECT i, 'open' FROM generate_series(50001, 90000) i")
+        .unwrap();
+    // The last rows wait for this one, when the first part is done.
+    holder
+        .execute("BEGIN; INSERT INTO t VALUES (50000, 'in the way')")
+        .unwrap();
+    pair.start();
+    until("that the target waits for the row", || {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'";
+        rows(&pair.target, waits) == [[Some("1".to_owned())]]
+    });
+    pair.source.stop(Stop::Immediate).unwrap();
+    pair.source.start().unwrap();
+    holder.execute("ROLLBACK").unwrap();
+    pair.source.run("INSERT INTO t VALUES (0, 'later')");
+    pair.assert_same("SELECT count(*), sum(id) FROM t");
+    let there = rows(&pair.target, "SELECT count(*) FROM t");
+    assert_eq!(there, [[Some("50001".to_owned())]]);
+    pair.stop();
+}

@@ -698,7 +698,16 @@ fn what_does_not_go_together_is_refused() {
     target.execute("CREATE ROLE plain").unwrap();
     on(&source, "CREATE SCHEMA lockstep AUTHORIZATION plain");
     let error = with(|_| {});
-    assert_has!(error, "schema lockstep belongs to role \"plain\"");
+    assert_has!(
+        error,
+        "schema lockstep belongs to role \"plain\"",
+        "its database lacks rights that the source's has",
+    );
+    target
+        .execute("GRANT CREATE ON DATABASE copy TO plain")
+        .unwrap();
+    let granted = with(|_| {});
+    assert!(!granted.contains("lacks rights"), "{granted}");
     assert_eq!(
         values(&source, "SELECT count(*) FROM pg_event_trigger"),
         ["0"]

@@ -2,9 +2,12 @@
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
+use lockstep_replica::lifecycle::promote::promote;
+use lockstep_replica::lifecycle::remove::remove;
 
+use crate::apply_lab::{catch_up, while_following};
 use crate::ddl::Scene;
-use crate::{Told, on, options, pair, sql, values};
+use crate::{Told, conninfo, following, on, options, pair, sql, to_promote, values};
 
 /// The replica stops at a command, with all of these words.
 fn stops(schema: &str, command: &str, words: &[&str]) {
@@ -198,4 +201,112 @@ fn several_commands_of_a_transaction_can_be_made_by_hand() {
     assert!(error.contains("--made-by-hand"), "{error}");
     scene.made_by_hand(&error);
     scene.assert_same();
+}
+
+#[test]
+fn a_table_that_a_snapshot_does_not_have_is_not_altered_in_it() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    let mut old = sql(&scene.source);
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM t")
+        .unwrap();
+    scene.run("CREATE TABLE late (id int PRIMARY KEY)");
+    let altered = old.execute("ALTER TABLE late ADD made timestamptz DEFAULT now()");
+    let error = altered.unwrap_err().to_string();
+    assert!(error.contains("public.late was made"), "{error}");
+    old.execute("ROLLBACK; ALTER TABLE late ADD made timestamptz DEFAULT now()")
+        .unwrap();
+    scene.assert_same();
+}
+
+/// Each has event triggers of its own, and the first has done already what the second would do.
+#[test]
+fn two_replicas_of_a_source_have_its_replica_identities() {
+    let mut scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    scene.target.execute("CREATE DATABASE second").unwrap();
+    let second = conninfo(&scene.target).with_database("second").unwrap();
+    let options = CreateOptions {
+        name: "second".to_owned(),
+        target: second.clone(),
+        ddl: true,
+        ..options(&scene.source, &scene.target)
+    };
+    create(&options, &mut Told::default()).unwrap();
+    let mut follows = following(&second);
+    follows.name = "second".to_owned();
+    let identities = "SELECT string_agg(relname || ' ' || relreplident::text, ', ' ORDER BY relname) FROM pg_class \
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace";
+    let there = |scene: &Scene| {
+        let row = scene.target.rows_in("second", identities).unwrap();
+        row[0][0].clone().unwrap()
+    };
+    let ended = while_following(&follows, |control| {
+        scene.run("CREATE TABLE a (id int); CREATE TABLE b AS SELECT 1 AS id; ALTER TABLE t DROP CONSTRAINT t_pkey");
+        scene.run("UPDATE b SET id = 2; CREATE TABLE c (id int); CREATE TABLE d (id int)");
+        scene.run("ALTER TABLE d REPLICA IDENTITY FULL; ALTER TABLE d ADD n int");
+        catch_up(&scene.source, control);
+        assert_eq!(there(&scene), "a f, b f, c f, d f, t f");
+        scene.run("ALTER TABLE a ADD PRIMARY KEY (id); ALTER TABLE t ADD PRIMARY KEY (id)");
+        catch_up(&scene.source, control);
+        assert_eq!(there(&scene), "a d, b f, c f, d f, t d");
+        scene.assert_same();
+        // What the first has given is known once it is gone.
+        scene.stop();
+        remove("r", &conninfo(&scene.target), None).unwrap();
+        scene.run("ALTER TABLE c ADD PRIMARY KEY (id)");
+        catch_up(&scene.source, control);
+        assert_eq!(there(&scene), "a d, b f, c d, d f, t d");
+    });
+    ended.unwrap();
+    assert_eq!(values(&scene.source, identities), [there(&scene)]);
+}
+
+#[test]
+fn a_promotion_takes_the_event_triggers_away() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    scene.run(
+        "CREATE TABLE late (id serial PRIMARY KEY, v text); INSERT INTO late (v) VALUES ('there')",
+    );
+    let done = promote(&to_promote(conninfo(&scene.target)), &mut |_| {});
+    done.unwrap();
+    let left = "SELECT (SELECT count(*) FROM pg_event_trigger) + (SELECT count(*) FROM pg_publication) \
+        + (SELECT count(*) FROM pg_class WHERE relnamespace = 'lockstep'::regnamespace) \
+        + (SELECT count(*) FROM pg_proc WHERE pronamespace = 'lockstep'::regnamespace)";
+    assert_eq!(values(&scene.source, left), ["0"]);
+    scene.run("CREATE TABLE only_here (id int); DROP TABLE t");
+    on(&scene.target, "INSERT INTO late (v) VALUES ('later')");
+    let rows = "SELECT string_agg(id || ' ' || v, ', ' ORDER BY id) FROM late";
+    assert_eq!(values(&scene.target, rows), ["1 there, 2 later"]);
+}
+
+#[test]
+fn foreign_tables_go_along_without_their_rows() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let (host, port) = (scene.source.sockets().display(), scene.source.port());
+    each(
+        &scene,
+        &[
+            "CREATE EXTENSION postgres_fdw",
+            &format!(
+                "CREATE SERVER own FOREIGN DATA WRAPPER postgres_fdw \
+                 OPTIONS (host '{host}', port '{port}', dbname 'copy')"
+            ),
+            "CREATE USER MAPPING FOR CURRENT_USER SERVER own",
+            "CREATE FOREIGN TABLE f (id int, v text) SERVER own OPTIONS (table_name 't')",
+            "INSERT INTO f VALUES (1, 'through it')",
+            "ALTER FOREIGN TABLE f ALTER v SET NOT NULL, ADD w int OPTIONS (column_name 'id')",
+            "COMMENT ON FOREIGN TABLE f IS 'far'",
+            "CREATE TABLE p (id int, v text) PARTITION BY LIST (id)",
+            "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+            "CREATE FOREIGN TABLE p2 PARTITION OF p FOR VALUES IN (2) SERVER own OPTIONS (table_name 't')",
+            "INSERT INTO p VALUES (1, 'here'), (2, 'far')",
+            "CREATE SCHEMA far",
+            "IMPORT FOREIGN SCHEMA public LIMIT TO (t) FROM SERVER own INTO far",
+            "ALTER FOREIGN TABLE far.t RENAME TO u",
+            "CREATE FOREIGN TABLE gone (id int) SERVER own",
+            "DROP FOREIGN TABLE gone",
+        ],
+    );
+    scene.assert_same();
+    let rows = "SELECT count(*) FROM far.u";
+    assert_eq!(values(&scene.source, rows), values(&scene.target, rows));
 }

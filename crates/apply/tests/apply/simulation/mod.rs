@@ -30,11 +30,13 @@ mod target;
 mod world;
 mod writers;
 
+use std::time::Duration;
+
 use lockstep_apply::fault::Fault;
 use lockstep_lab::seeds;
 
 use seen::Seen;
-use world::{Plant, World};
+use world::{Long, Plant, World};
 
 /// Seeds of a usual run.
 const SEEDS: u64 = 1_000;
@@ -51,6 +53,31 @@ fn the_target_is_always_what_the_source_was() {
     eprintln!("simulation: {all:?}");
     // What is never come by is not checked.
     assert!(seeds.count() == 1 || all.least() > 20, "{all:?}");
+}
+
+/// A cycle each minute, with all that goes wrong elsewhere.
+#[test]
+fn a_day_of_cycles_with_faults_ends_equal() {
+    const HOURS: u32 = 24;
+    let long = Long {
+        frequency: Duration::from_secs(60),
+        lasts: Duration::from_secs(3600) * HOURS,
+        transactions: 60 * HOURS as usize,
+    };
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or(1);
+    let mut world = World::long(seed, long);
+    assert_eq!(world.run().err(), None, "seed {seed}");
+    let all = world.seen;
+    eprintln!("simulation: {HOURS} hours of cycles, seed {seed}: {all:?}");
+    let minutes = 60 * u64::from(HOURS);
+    assert!(all.cycles > minutes, "{all:?}");
+    assert!(
+        all.crashes > minutes / 10 && all.cycles_again > minutes / 10,
+        "{all:?}"
+    );
 }
 
 /// A hold is let go while a cycle has a transaction held back, and another comes before the cycle ends.

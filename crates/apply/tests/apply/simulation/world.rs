@@ -88,6 +88,14 @@ impl Holding {
     }
 }
 
+/// A run of many cycles, in which the source commits now and then.
+#[derive(Debug, Clone, Copy)]
+pub struct Long {
+    pub frequency: Duration,
+    pub lasts: Duration,
+    pub transactions: usize,
+}
+
 pub struct World {
     pub(super) rng: Rng,
     /// What the target's WAL writer flushes by itself.
@@ -126,13 +134,28 @@ pub struct World {
     pub(super) forces: u64,
     pub(super) holding: Holding,
     told: Status,
+    /// Longest time of a step.
+    step_us: u64,
+    /// When the run began, and how it goes if it is a long one.
+    began: Instant,
+    long: Option<Long>,
     pub seen: Seen,
 }
 
 impl World {
     pub fn new(seed: u64, plant: Option<Plant>) -> Self {
+        Self::made(seed, plant, None)
+    }
+
+    /// A run whose replica has cycles for as long as is said.
+    pub fn long(seed: u64, long: Long) -> Self {
+        Self::made(seed, None, Some(long))
+    }
+
+    fn made(seed: u64, plant: Option<Plant>, long: Option<Long>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let transactions = rng.usize(8..30);
+        let transactions = long.map_or(transactions, |long| long.transactions);
         // Of its own, so that other runs stay as they are.
         let mut commands = Rng::with_seed(seed ^ 0xdd20);
         let commands = (commands.u32(0..4) == 0).then_some(commands);
@@ -156,13 +179,14 @@ impl World {
             transactions: rng.u64(1..10),
             ..Limits::of_memory(memory, crew.first())
         };
-        let is_spooled = rng.u32(0..3) == 0;
+        let is_spooled = rng.u32(0..3) == 0 || long.is_some();
         // Of its own, so that other runs stay as they are.
         let mut of_cycles = Rng::with_seed(seed ^ 0x5eed);
         let frequency = match is_spooled && of_cycles.bool() {
             true => Duration::from_millis(of_cycles.u64(20..2_000)),
             false => Duration::ZERO,
         };
+        let frequency = long.map_or(frequency, |long| long.frequency);
         let control = Control::default();
         control.set_frequency(frequency);
         let now = Instant::now();
@@ -197,6 +221,9 @@ impl World {
             forces: 0,
             holding: Holding::default(),
             told: Status::default(),
+            step_us: if long.is_some() { 100_000 } else { 3_000 },
+            began: now,
+            long,
             seen: Seen {
                 spooled: u64::from(is_spooled),
                 ..Seen::default()
@@ -223,13 +250,18 @@ impl World {
 
     /// Runs until the target has everything and the source knows.
     pub fn run(&mut self) -> Checked {
+        if let Some(long) = self.long {
+            while self.now < self.began + long.lasts {
+                self.step(true)?;
+            }
+        }
         for step in 0..MOST_STEPS {
             let end = self.history.last().map_or(Lsn::INVALID, |last| last.end);
             if self.confirmed >= end && self.hold.is_none() && self.is_answered() {
                 return self.is_right("at the end");
             }
             // In the second half nothing goes wrong any more, so that a run ends.
-            self.step(step < MOST_STEPS / 2)?;
+            self.step(step < MOST_STEPS / 2 && self.long.is_none())?;
         }
         Err(format!(
             "stuck: {} of {} transactions, the target at {}, the source told {}",
@@ -241,12 +273,12 @@ impl World {
     }
 
     fn step(&mut self, trouble: bool) -> Checked {
-        self.now += Duration::from_micros(self.rng.u64(0..3_000));
+        self.now += Duration::from_micros(self.rng.u64(0..self.step_us));
         if self.rng.u32(0..400) == 0 {
             self.now += Duration::from_secs(6);
         }
         match self.rng.u32(0..100) {
-            0..=4 if self.committed < self.history.len() => self.committed += 1,
+            0..=4 if self.committed < self.due() => self.committed += 1,
             5 if trouble => self.trouble()?,
             6 if self.has_cycles() && self.rng.u32(0..6) == 0 => self.force(),
             6 => self.holds(trouble)?,
@@ -257,6 +289,16 @@ impl World {
             }
         }
         self.is_held()
+    }
+
+    /// Transactions that may have committed by now.
+    fn due(&self) -> usize {
+        let all = self.history.len();
+        self.long.map_or(all, |long| {
+            let passed = self.now.duration_since(self.began).as_secs_f64();
+            let part = (passed / long.lasts.as_secs_f64()).min(1.0);
+            (part * all as f64).ceil() as usize
+        })
     }
 
     /// Something goes wrong, or is mended.

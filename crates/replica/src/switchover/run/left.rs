@@ -2,6 +2,7 @@
 
 use crate::error::{End, ReplicaError};
 use crate::state::Phase;
+use crate::switchover::pooler::Waiting;
 
 /// What a command has seen of its switchover.
 #[derive(Debug, Clone)]
@@ -12,8 +13,8 @@ pub(super) struct Left {
     /// The source has a fence, whole or not.
     pub is_fenced: bool,
     pub is_open: bool,
-    /// What the pooler calls the database, if its clients wait.
-    pub waits: Option<String>,
+    /// Clients that wait.
+    pub waits: Option<Waiting>,
     /// The source's database, as SQL has it.
     pub database: String,
 }
@@ -40,9 +41,8 @@ impl Left {
         if self.is_fenced || !is_before {
             left.push("the source takes no writes");
         }
-        if self.waits.is_some() {
-            left.push("clients of PgBouncer wait");
-        }
+        let wait = self.waits.as_ref().map(|it| format!("{} wait", it.whose));
+        left.extend(wait.as_deref());
         if !is_before {
             left.push(match self.is_open {
                 true => "the target is open",
@@ -59,7 +59,7 @@ impl Left {
             return Some(format!("{begun}, which goes on"));
         }
         let resume = match &self.waits {
-            Some(database) => format!(", and in PgBouncer's console RESUME {database}"),
+            Some(waiting) => format!(", and {}", waiting.resume),
             None => String::new(),
         };
         if lost == Some(End::Source) {
@@ -85,8 +85,8 @@ pub(super) struct Unknown {
     /// Whether the source has a fence. None if no --source was given, or if it does not answer either.
     pub is_fenced: Option<bool>,
     pub names_source: bool,
-    /// What the pooler calls the database, if its clients wait.
-    pub waits: Option<String>,
+    /// Clients that wait.
+    pub waits: Option<Waiting>,
 }
 
 impl Unknown {
@@ -108,11 +108,11 @@ impl Unknown {
             (None, false) => ". With --source the command says whether the source has a fence",
         };
         let (clients, resume) = match &self.waits {
-            Some(database) => (
-                "; clients of PgBouncer wait",
-                format!(", and RESUME {database} in PgBouncer's console"),
+            Some(waiting) => (
+                format!("; {} wait", waiting.whose),
+                format!(", and {}", waiting.resume),
             ),
-            None => ("", String::new()),
+            None => (String::new(), String::new()),
         };
         format!(
             "Only the target knows whether a switchover has begun{source}{clients}. Bring the target back, and repeat the \
@@ -127,10 +127,17 @@ impl Unknown {
 mod tests {
     use super::*;
 
+    fn waiting(database: &str) -> Waiting {
+        Waiting {
+            whose: "clients of PgBouncer",
+            resume: format!("in PgBouncer's console RESUME {database}"),
+        }
+    }
+
     #[test]
     fn words_tell_what_is_known_while_the_target_does_not_answer() {
         let words = |is_fenced, names_source, waits: Option<&str>| {
-            let waits = waits.map(str::to_owned);
+            let waits = waits.map(waiting);
             let unknown = Unknown {
                 is_fenced,
                 names_source,
@@ -163,7 +170,7 @@ mod tests {
             phase,
             is_fenced,
             is_open: false,
-            waits: waits.map(str::to_owned),
+            waits: waits.map(waiting),
             database: "app".to_owned(),
         };
         assert_eq!(left(false, Phase::Ready, false, None).words(None), None);

@@ -41,9 +41,9 @@ pub fn rehearse(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Re
     }
     let mut parts = Vec::new();
     let mut timed = |part: &'static str, began: Instant| parts.push((part, began.elapsed(), true));
-    if let Some(pooled) = &switch.pooled {
+    if let Some(pooler) = &switch.pooler {
         let began = Instant::now();
-        pooled.look()?;
+        pooler.is_paused()?;
         timed("pooler", began);
     }
     switch.arm()?;

@@ -3,6 +3,7 @@
 use lockstep_apply::Control;
 use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::alter::alter;
+use lockstep_replica::lifecycle::alteration::Wishes;
 use lockstep_replica::lifecycle::follow::follow;
 use lockstep_replica::state::failpoint::{ALTER_BEGUN, ALTER_COPIED, ALTER_PUBLISHED};
 use lockstep_spool::failpoint::Failpoint;
@@ -88,4 +89,32 @@ fn an_alteration_goes_on_from_every_failpoint() {
     let again = alter(&to_alter(target), &mut Told::default()).unwrap_err();
     // The process that applies has the replica.
     assert_has!(again.to_string(), "another lockstep works on");
+}
+
+/// Nothing of what is left out, and of filters, tells that apart from what was begun.
+#[test]
+fn a_repeat_that_wants_another_table_does_both() {
+    let scene = Scene::new();
+    for server in [&scene.source, &scene.target] {
+        on(
+            server,
+            "CREATE TABLE later (id int PRIMARY KEY); CREATE TABLE latest (id int PRIMARY KEY)",
+        );
+    }
+    scene.write("INSERT INTO later VALUES (1); INSERT INTO latest VALUES (2)");
+    let mut process = scene.start(Does::Alter, 1, Some(Death::at(ALTER_BEGUN, 0)));
+    process.dies_at(ALTER_BEGUN, || {});
+    let mut other = to_alter(conninfo(&scene.target));
+    other.wishes = Wishes::default();
+    other.wishes.include.tables = vec!["public.latest".to_owned()];
+    let altered = alter(&other, &mut Told::default()).unwrap();
+    let joins = altered.changes.unwrap().joins;
+    assert!(
+        joins.len() == 1 && joins[0].0.table == "latest",
+        "{joins:?}"
+    );
+    for (table, rows) in [("later", "1 1"), ("latest", "1 2")] {
+        let sum = format!("SELECT count(*) || ' ' || sum(id) FROM {table}");
+        assert_eq!(values(&scene.target, &sum), [rows], "{table}");
+    }
 }
