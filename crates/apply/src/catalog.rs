@@ -283,6 +283,27 @@ fn rehearse(connection: &mut Connection) -> lockstep_client::Result<()> {
     described::describe(connection, tables.collect())
 }
 
+/// What the target has of tables by their names, asked with a session of its own.
+pub fn described(
+    mut connection: Connection,
+    names: &[&TableName],
+) -> lockstep_client::Result<Vec<Option<TargetTable>>> {
+    prepare(&mut connection)?;
+    let asked = names
+        .iter()
+        .map(|name| serde_json::json!([0, name.schema, name.table, name.schema, name.table]));
+    let asked = serde_json::Value::from_iter(asked).to_string();
+    let mut found: Vec<Option<TargetTable>> = names.iter().map(|_| None).collect();
+    for row in connection.query_prepared("tables", &[&asked])? {
+        let place: usize = field(&row, 0)?;
+        if let Some(of) = found.get_mut(place.saturating_sub(1)) {
+            *of = Some(Named::read(&row)?.table);
+        }
+    }
+    described::describe(&mut connection, found.iter_mut().flatten().collect())?;
+    Ok(found)
+}
+
 /// A session on the target, opened by [`crate::sessions::open`] and made [`ready`], and where the tables
 /// start, as it has found.
 pub type Opened = (Connection, Starts);

@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use lockstep_apply::types::ColumnType;
+
 /// OIDs from here on are given by each server on its own.
 const FIRST_OWN_OID: u32 = 16_384;
 
@@ -18,8 +20,10 @@ const TEXT_ONLY: [u32; 12] = [
 ];
 
 /// A type as the catalog has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
+    /// Its name with its schema, quoted.
+    pub name: String,
     /// `pg_type.typtype`.
     pub kind: char,
     /// The type can be sent and received in the binary format.
@@ -28,6 +32,8 @@ pub struct Type {
     pub element: u32,
     /// A domain's base type or a range's subtype, 0 for others.
     pub base: u32,
+    /// The modifier of what a domain is over, -1 for others.
+    pub modifier: i32,
 }
 
 /// Deepest chain of domains and ranges that is followed.
@@ -56,6 +62,43 @@ pub fn goes_binary(types: &HashMap<u32, Type>, oid: u32) -> bool {
     false
 }
 
+/// A type as both servers write it, with what a domain or a range is over: two that are written alike have
+/// the same binary values. None of composite types and their like.
+pub fn written(types: &HashMap<u32, Type>, of: ColumnType) -> Option<String> {
+    let (mut next, mut text) = (of, String::new());
+    for _ in 0..DEEPEST {
+        let of = types.get(&next.oid)?;
+        text.push_str(&format!("{} {} {}/", of.name, of.kind, next.modifier));
+        match of.kind {
+            'd' | 'r' => {
+                next = ColumnType {
+                    oid: of.base,
+                    modifier: of.modifier,
+                };
+            }
+            _ => return Some(text),
+        }
+    }
+    None
+}
+
+/// What a domain is over, with its modifier; other types are that themselves.
+pub fn bottom(types: &HashMap<u32, Type>, of: ColumnType) -> ColumnType {
+    let mut bottom = of;
+    for _ in 0..DEEPEST {
+        match types.get(&bottom.oid).filter(|of| of.kind == 'd') {
+            Some(of) => {
+                bottom = ColumnType {
+                    oid: of.base,
+                    modifier: of.modifier,
+                };
+            }
+            None => break,
+        }
+    }
+    bottom
+}
+
 fn built_in(oid: u32) -> bool {
     oid < FIRST_OWN_OID && !TEXT_ONLY.contains(&oid)
 }
@@ -67,6 +110,8 @@ mod tests {
     #[test]
     fn only_what_means_the_same_on_both_goes_binary() {
         let of = |kind, element, base| Type {
+            name: String::new(),
+            modifier: -1,
             kind,
             has_binary: true,
             element,
@@ -114,5 +159,47 @@ mod tests {
         ] {
             assert_eq!(goes_binary(&types, oid), binary, "{oid}");
         }
+    }
+
+    #[test]
+    fn types_are_written_down_to_what_they_are_over() {
+        let of = |name: &str, kind, base, modifier| Type {
+            name: name.to_owned(),
+            kind,
+            has_binary: true,
+            element: 0,
+            base,
+            modifier,
+        };
+        let numeric = (1700, of("n", 'b', 0, -1));
+        let source: HashMap<_, _> = [
+            numeric.clone(),
+            (3906, of("numrange", 'r', 1700, -1)),
+            (20_000, of("d", 'd', 1700, 655_366)),
+            (20_001, of("e", 'd', 20_000, -1)),
+            (20_002, of("own", 'd', 20_002, -1)),
+        ]
+        .into();
+        let target: HashMap<_, _> = [numeric, (30_000, of("d", 'd', 1700, -1))].into();
+        let column = |oid, modifier| ColumnType { oid, modifier };
+        assert_eq!(
+            written(&source, column(20_001, -1)).as_deref(),
+            Some("e d -1/d d -1/n b 655366/")
+        );
+        assert_eq!(
+            written(&source, column(3906, -1)).as_deref(),
+            Some("numrange r -1/n b -1/")
+        );
+        // A domain of the same name over something else.
+        let theirs = written(&source, column(20_000, -1));
+        assert_ne!(theirs, written(&target, column(30_000, -1)));
+        // A modifier, a type without a row, and a domain over itself.
+        let (plain, small) = (column(1700, -1), column(1700, 7));
+        assert_ne!(written(&source, plain), written(&target, small));
+        assert_eq!(written(&source, plain), written(&target, plain));
+        assert_eq!(written(&target, column(20_004, -1)), None);
+        assert_eq!(written(&source, column(20_002, -1)), None);
+        assert_eq!(bottom(&source, column(20_001, -1)), column(1700, 655_366));
+        assert_eq!(bottom(&source, small), small);
     }
 }

@@ -60,6 +60,7 @@ pub fn plan(tables: &[Table], jobs: usize) -> Vec<Unit> {
         let split = jobs > 1 && table.bytes > SPLIT_FROM && table.bytes > share / 2;
         match table.bytes > SMALL {
             true if split => ranges(place, table, jobs, &mut units),
+            true if table.referred => units.push((table.bytes, Unit::Together(vec![place]))),
             true => frozen.add(place, table.bytes, &mut units),
             false => small.add(place, table.bytes, &mut units),
         }

@@ -3,11 +3,22 @@
 
 use std::collections::{HashMap, HashSet};
 
+use lockstep_apply::types::ColumnType;
 use lockstep_client::{ClientError, Connection, field};
 
-use super::binary::{Type, goes_binary};
+use super::binary::{self, Type, goes_binary};
 use crate::names::{TableName, quoted};
 use crate::publication::subset::parenthesised;
+
+/// A column that is copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Column {
+    pub name: String,
+    /// [`binary::written`].
+    pub written: Option<String>,
+    /// [`binary::bottom`].
+    pub bottom: ColumnType,
+}
 
 /// A table to copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,12 +27,16 @@ pub struct Table {
     pub oid: u32,
     /// The published columns without the generated ones, quoted.
     pub columns: Vec<String>,
+    /// What is known of each of them.
+    pub types: Vec<Column>,
     /// The publication's row filter, as a condition.
     pub filter: Option<String>,
     /// The publication has the table.
     pub published: bool,
     /// All its values mean the same in the binary format on both servers.
     pub binary: bool,
+    /// Tables of the target refer to it, so it cannot be emptied by TRUNCATE there.
+    pub referred: bool,
     /// Size on disk, TOAST included.
     pub bytes: u64,
     /// Blocks of its main fork.
@@ -32,13 +47,14 @@ const TYPES: &str = "
 SELECT t.oid, t.typtype, t.typsend <> 0 AND t.typreceive <> 0,
     CASE WHEN t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem ELSE 0 END,
     CASE t.typtype WHEN 'd' THEN t.typbasetype
-        WHEN 'r' THEN (SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid) ELSE 0 END
-FROM pg_type t WHERE t.typtype IN ('b', 'd', 'e', 'r')";
+        WHEN 'r' THEN (SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid) ELSE 0 END,
+    format('%I.%I', n.nspname, t.typname), t.typtypmod
+FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype IN ('b', 'd', 'e', 'r')";
 
 const TABLES: &str = "
 SELECT n.nspname, c.relname, pg_table_size(c.oid),
     pg_relation_size(c.oid) / current_setting('block_size')::bigint,
-    coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
+    coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod) ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             AND a.attgenerated = '' AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))), '[]'),
     pg_get_expr(r.prqual, r.prrelid),
@@ -51,23 +67,32 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         ON r.prrelid = c.oid
 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'";
 
-/// The named tables that the session's snapshot has, with what the publication has of them.
-pub fn tables(
-    source: &mut Connection,
-    wanted: &HashSet<TableName>,
-    publication: &str,
-) -> Result<Vec<Table>, ClientError> {
+/// The types that a server has, without composite ones and their like.
+pub(super) fn types(session: &mut Connection) -> Result<HashMap<u32, Type>, ClientError> {
     let mut types = HashMap::new();
-    for row in source.query(TYPES)? {
+    for row in session.query(TYPES)? {
         let kind: String = field(&row, 1)?;
         let of = Type {
             kind: kind.chars().next().unwrap_or_default(),
             has_binary: field(&row, 2)?,
             element: field(&row, 3)?,
             base: field(&row, 4)?,
+            name: field(&row, 5)?,
+            modifier: field(&row, 6)?,
         };
         types.insert(field(&row, 0)?, of);
     }
+    Ok(types)
+}
+
+/// The named tables that the session's snapshot has, with what the publication has of them; all columns of
+/// one that it does not have.
+pub fn tables(
+    source: &mut Connection,
+    wanted: &HashSet<TableName>,
+    publication: &str,
+) -> Result<Vec<Table>, ClientError> {
+    let types = types(source)?;
     let mut tables = Vec::new();
     for row in source.query_with(TABLES, &[&publication])? {
         let name = TableName {
@@ -78,12 +103,25 @@ pub fn tables(
             continue;
         }
         let columns: String = field(&row, 4)?;
-        let columns: Vec<(String, u32)> = serde_json::from_str(&columns)
+        let columns: Vec<(String, u32, i32)> = serde_json::from_str(&columns)
             .map_err(|error| ClientError::Protocol(format!("columns of {name}: {error}")))?;
+        let of_column = |(name, oid, modifier): &(String, u32, i32)| {
+            let of = ColumnType {
+                oid: *oid,
+                modifier: *modifier,
+            };
+            Column {
+                name: name.clone(),
+                written: binary::written(&types, of),
+                bottom: binary::bottom(&types, of),
+            }
+        };
         tables.push(Table {
             name,
-            binary: columns.iter().all(|(_, oid)| goes_binary(&types, *oid)),
-            columns: columns.iter().map(|(name, _)| quoted(name)).collect(),
+            binary: columns.iter().all(|(_, oid, _)| goes_binary(&types, *oid)),
+            columns: columns.iter().map(|(name, ..)| quoted(name)).collect(),
+            types: columns.iter().map(of_column).collect(),
+            referred: false,
             filter: field(&row, 5)?,
             published: field(&row, 6)?,
             oid: field(&row, 7)?,

@@ -13,13 +13,14 @@ use lockstep_client::{ClientError, Connection, Conninfo, CopyIn, CopyOut, MOST_S
 use lockstep_wire::Lsn;
 
 use super::bandwidth::Limit;
+use super::fit::fit;
 use super::plan::{Unit, plan};
 use super::progress::{Counters, Moment};
 use super::tables::Table;
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
-use lockstep_apply::sessions;
+use lockstep_apply::sessions::{self, SILENT};
 
 /// Interval of reports of progress.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -94,8 +95,18 @@ struct Shared<'a> {
     stop: AtomicBool,
 }
 
-/// Copies all rows. `tell` is called while it goes on, and once at its end.
+/// Copies all rows into tables that fit. `tell` is called while it goes on, and once at its end.
 pub fn copy(work: &CopyWork, tell: &mut dyn FnMut(&Moment)) -> Result<Moment> {
+    let mut tables = work.tables.to_vec();
+    fit(work.target, &mut tables)?;
+    let work = CopyWork {
+        tables: &tables,
+        ..*work
+    };
+    copy_fitted(&work, tell)
+}
+
+fn copy_fitted(work: &CopyWork, tell: &mut dyn FnMut(&Moment)) -> Result<Moment> {
     let started = Instant::now();
     let units = plan(work.tables, work.jobs);
     let workers = work.jobs.min(units.len());
@@ -173,6 +184,8 @@ fn announce_ranges(shared: &Shared, units: &[Unit]) -> Result<()> {
 fn worker(shared: &Shared) -> Result<()> {
     let mut source = source_session(shared.work.source, shared.work.snapshot)?;
     let mut target = target_session(shared.work.target)?;
+    // A copy that comes later than the first meets triggers and foreign keys.
+    target.execute(SILENT).map_err(ReplicaError::Target)?;
     while !shared.stop.load(Ordering::Relaxed) {
         let next = {
             let mut units = shared.units.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,11 +18,12 @@ use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Connection, Conninfo, field};
 use lockstep_wire::Lsn;
 
+use crate::copy::fit::fit;
 use crate::copy::progress::Moment;
 use crate::copy::tables;
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
-use crate::error::{Finding, ReplicaError, Result};
-use crate::lifecycle::alteration::{Changes, Wishes, is_it, is_sent, to_drop};
+use crate::error::{Finding, Findings, ReplicaError, Result};
+use crate::lifecycle::alteration::{Changes, Wishes, is_it, is_sent, may_be_emptied, to_drop};
 use crate::lifecycle::create::{CreateOptions, preflight, published_tables};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
 use crate::lifecycle::{Watcher, session};
@@ -35,6 +36,12 @@ use crate::state::failpoint;
 use crate::state::{Replica, ReplicaState, TableCopy, TableState, unreadable};
 use crate::status::source::{END, source_of};
 use lockstep_apply::sessions::SILENT;
+
+/// Triggers of a table that fire for rows that a replica inserts.
+const ACTING_TRIGGERS: &str = "SELECT t.tgname FROM pg_catalog.pg_trigger t \
+    JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND c.relname = $2 AND NOT t.tgisinternal AND t.tgenabled IN ('A', 'R') \
+        AND t.tgtype & 4 <> 0 ORDER BY 1";
 
 /// What the user asks for.
 #[derive(Debug, Clone)]
@@ -203,8 +210,8 @@ impl Run<'_> {
             true => to_drop(&changes.leaves, &listed)?,
             false => Vec::new(),
         };
-        self.preflight(&old, &new, watcher)?;
-        self.check_target(&new, &changes)?;
+        self.preflight(&old, &new, &changes, watcher)?;
+        self.check_target(&new, &changes, &listed)?;
         // What the source refuses changes nothing.
         let stays = |table: &Table| {
             let joins = changes.joins.iter().any(|(name, _)| *name == table.name);
@@ -228,7 +235,13 @@ impl Run<'_> {
     }
 
     /// What would be wrong with a new replica that is wrong with what is wanted, and not with what was.
-    fn preflight(&self, old: &Facts, new: &Facts, watcher: &mut dyn Watcher) -> Result<()> {
+    fn preflight(
+        &self,
+        old: &Facts,
+        new: &Facts,
+        changes: &Changes,
+        watcher: &mut dyn Watcher,
+    ) -> Result<()> {
         let found = |facts: &Facts| -> Result<Vec<Finding>> {
             let (_, found) = preflight(&CreateOptions {
                 name: self.options.name.clone(),
@@ -247,6 +260,7 @@ impl Run<'_> {
         let before = found(old)?;
         let mut found = found(new)?;
         found.retain(|one| !before.contains(one));
+        found.extend(self.acting_triggers(changes)?);
         watcher.found(&found);
         match found.iter().any(Finding::is_error) {
             false => Ok(()),
@@ -254,38 +268,73 @@ impl Run<'_> {
         }
     }
 
-    /// Tables that are copied are on the target, those that join without rows.
-    fn check_target(&self, new: &Facts, changes: &Changes) -> Result<()> {
+    /// Triggers of the target that would change what is copied, or do more than that.
+    fn acting_triggers(&self, changes: &Changes) -> Result<Vec<Finding>> {
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
-        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
-        let (mut missing, mut filled) = (Vec::new(), Vec::new());
-        for (table, oid) in changes.joins.iter().chain(&changes.anew) {
-            let Some(has) = columns_there(&mut target, table).map_err(ReplicaError::Target)? else {
-                missing.push(table.to_string());
-                continue;
-            };
-            let whole = new.tables.iter().find(|it| it.oid == *oid);
-            let listed = whole.and_then(|it| new.subset_of(it)?.columns.clone());
-            let columns = match listed {
-                Some(columns) => columns,
-                None => columns_of(&mut source, *oid).map_err(ReplicaError::Source)?,
-            };
-            let lacks: Vec<_> = columns.into_iter().filter(|it| !has.contains(it)).collect();
-            if !lacks.is_empty() {
-                return Err(ReplicaError::State(format!(
-                    "table {table} of the target lacks columns that the source has: {}. Add them there",
-                    named(&lacks)
-                )));
+        let mut found = Findings::default();
+        for (table, _) in changes.copied() {
+            let acts = target.query_with(ACTING_TRIGGERS, &[&table.schema, &table.table]);
+            let acts = acts.map_err(ReplicaError::Target)?;
+            let acts: Result<Vec<String>, _> = acts.iter().map(|row| field(row, 0)).collect();
+            let acts = acts.map_err(ReplicaError::Target)?;
+            if !acts.is_empty() {
+                let says = format!(
+                    "it has triggers on the target that are ENABLE ALWAYS or ENABLE REPLICA, so they fire for each \
+                     row that is copied: {}",
+                    named(&acts)
+                );
+                let todo = "ALTER TABLE ... DISABLE TRIGGER on the target, unless that is wanted";
+                found.warning(format!("table {table}"), says, todo);
             }
-            if changes.anew.iter().any(|(anew, _)| anew == table) {
+        }
+        Ok(found.0)
+    }
+
+    /// Tables that are copied are on the target, take all that they are to get, and have no rows but the
+    /// replica's.
+    fn check_target(&self, new: &Facts, changes: &Changes, listed: &[TableCopy]) -> Result<()> {
+        let names: HashSet<_> = changes.copied().map(|(name, _)| name.clone()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let joins = |name: &TableName| changes.joins.iter().any(|(one, _)| one == name);
+        self.check_places(&names, joins, listed)?;
+        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        // Whatever the publication still has of them.
+        let tables = tables::tables(&mut source, &names, "");
+        let mut tables = tables.map_err(ReplicaError::Source)?;
+        for table in &mut tables {
+            let whole = new.tables.iter().find(|it| it.oid == table.oid);
+            if let Some(listed) = whole.and_then(|it| new.subset_of(it)?.columns.as_ref()) {
+                table.types.retain(|column| listed.contains(&column.name));
+            }
+        }
+        fit(&self.options.target, &mut tables)
+    }
+
+    /// The tables are there by these names, and what is in them may go. Tables that join have no rows.
+    fn check_places(
+        &self,
+        names: &HashSet<TableName>,
+        joins: impl Fn(&TableName) -> bool,
+        listed: &[TableCopy],
+    ) -> Result<()> {
+        let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        let (mut missing, mut filled) = (Vec::new(), Vec::new());
+        for table in names {
+            let may_be_emptied = may_be_emptied(table, joins(table), listed)?;
+            if !is_there(&mut target, table).map_err(ReplicaError::Target)? {
+                missing.push(table.to_string());
                 continue;
             }
             let sql = format!("SELECT EXISTS (SELECT FROM ONLY {})", table.sql());
             let row = target.query_one(&sql).and_then(|row| field(&row, 0));
-            if row.map_err(ReplicaError::Target)? {
+            if row.map_err(ReplicaError::Target)? && !may_be_emptied {
                 filled.push(table.to_string());
             }
         }
+        missing.sort_unstable();
+        filled.sort_unstable();
         if !missing.is_empty() {
             return Err(ReplicaError::State(format!(
                 "the target lacks tables that are to be copied: {}. Make them there without rows (pg_dump \
@@ -296,7 +345,8 @@ impl Run<'_> {
         match filled.is_empty() {
             true => Ok(()),
             false => Err(ReplicaError::State(format!(
-                "tables that are to join have rows on the target: {}. Empty them there (TRUNCATE)",
+                "tables that are to be copied have rows on the target that are not the replica's: {}. Empty them \
+                 there (TRUNCATE), or give them other names and make tables without rows",
                 named(&filled)
             ))),
         }
@@ -342,6 +392,19 @@ impl Run<'_> {
 
     /// From a state that is being altered to one that is ready.
     fn go_on(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
+        self.ended(watcher).map_err(|error| {
+            let name = &self.options.name;
+            ReplicaError::Unfinished {
+                error: Box::new(error),
+                left: format!(
+                    "Replica \"{name}\" is being altered, and nothing is applied until that has ended: once the \
+                     cause is gone, run lockstep replica alter {name} --go-on"
+                ),
+            }
+        })
+    }
+
+    fn ended(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
         let name = self.replica.name.clone();
         let facts = self.facts(self.replica.excluded(), self.replica.subsets.clone())?;
         let listed = self.state.tables(&name)?;
@@ -351,6 +414,11 @@ impl Run<'_> {
         failpoint::ALTER_PUBLISHED.reach();
         let waiting = listed.iter().filter(|it| it.state != TableState::Copied);
         let waiting: HashSet<_> = waiting.map(|copy| copy.name.clone()).collect();
+        let joins = |name: &TableName| {
+            let mut listed = listed.iter();
+            listed.any(|copy| copy.name == *name && copy.state == TableState::Waiting)
+        };
+        self.check_places(&waiting, joins, &listed)?;
         if waiting.is_empty() {
             let mut source = session(&self.source).map_err(ReplicaError::Source)?;
             let end = source.query_one(END).and_then(|row| field::<Lsn>(&row, 0));
@@ -363,7 +431,7 @@ impl Run<'_> {
         let mut source = source_session(&self.source, &exporter.snapshot)?;
         let published = self.published(&mut source)?;
         let tables = tables::tables(&mut source, &waiting, &self.replica.publication);
-        let tables = tables.map_err(ReplicaError::Source)?;
+        let mut tables = tables.map_err(ReplicaError::Source)?;
         drop(source);
         let is_there =
             |name: &&TableName| tables.iter().any(|it| it.name == **name && it.published);
@@ -373,6 +441,7 @@ impl Run<'_> {
                  it out, or drop the replica and create it again"
             )));
         }
+        fit(&self.options.target, &mut tables)?;
         self.empty(&waiting)?;
         let work = CopyWork {
             replica: &name,
@@ -433,24 +502,10 @@ impl Run<'_> {
     }
 }
 
-/// Columns of a table of the source that are copied.
-fn columns_of(source: &mut Connection, oid: u32) -> Result<Vec<String>, ClientError> {
-    let sql = "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = $1::pg_catalog.oid \
-        AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum";
-    let rows = source.query_with(sql, &[&oid])?;
-    rows.iter().map(|row| field(row, 0)).collect()
-}
-
-/// Columns of a table of the target that are not generated; None if there is no such table.
-fn columns_there(
-    target: &mut Connection,
-    table: &TableName,
-) -> Result<Option<Vec<String>>, ClientError> {
-    let sql = "SELECT c.oid::pg_catalog.int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
-        ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = $1 AND c.relname = $2";
+/// The target has a table of that name which holds rows.
+fn is_there(target: &mut Connection, table: &TableName) -> Result<bool, ClientError> {
+    let sql = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE c.relkind = 'r' AND n.nspname = $1 AND c.relname = $2";
     let rows = target.query_with(sql, &[&table.schema, &table.table])?;
-    match rows.first() {
-        None => Ok(None),
-        Some(row) => columns_of(target, field(row, 0)?).map(Some),
-    }
+    Ok(!rows.is_empty())
 }

@@ -36,6 +36,11 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         self.joins.is_empty() && self.leaves.is_empty() && self.anew.is_empty()
     }
+
+    /// Tables whose rows are copied.
+    pub fn copied(&self) -> impl Iterator<Item = &(TableName, u32)> {
+        self.joins.iter().chain(&self.anew)
+    }
 }
 
 fn is_none(excluded: &Excluded) -> bool {
@@ -117,6 +122,16 @@ impl Wishes {
             )));
         }
         let had = |name: &TableName| replica.subsets.iter().any(|one| one.table == *name);
+        for table in new.tables.iter().filter(|it| self.whole.contains(&it.name)) {
+            let above = table.ancestors.iter().find(|above| had(above));
+            if let Some(above) = above.filter(|_| !had(&table.name)) {
+                return Err(ReplicaError::Usage(format!(
+                    "table {} has no row filter or column list of its own: it is a partition of {above}, whose \
+                     holds for all of them (--whole {above})",
+                    table.name
+                )));
+            }
+        }
         match self.whole.iter().find(|name| !has(name) && !had(name)) {
             Some(table) => Err(ReplicaError::Usage(format!(
                 "the source has no table {table} (--whole)"
@@ -206,6 +221,32 @@ pub(super) fn to_drop(leaves: &[TableName], listed: &[TableCopy]) -> Result<Vec<
         names.push(there.clone());
     }
     Ok(names)
+}
+
+/// Whether rows that are in the target's table of this name may go: they are the replica's. Of a table that
+/// `joins` none are. An error if the name is that of another table's copy by now, or its own copy has
+/// another name.
+pub(super) fn may_be_emptied(name: &TableName, joins: bool, listed: &[TableCopy]) -> Result<bool> {
+    let is_there = |copy: &&TableCopy| copy.there.as_ref() == Some(name);
+    if let Some(other) = listed.iter().find(|it| is_there(it) && it.name != *name) {
+        return Err(ReplicaError::State(format!(
+            "table {name} of the target is the copy of {}, so {name} cannot be copied into it: give both the \
+             names that they have on the source first",
+            other.name
+        )));
+    }
+    let own = listed.iter().find(|copy| copy.name == *name && !joins);
+    let Some(own) = own else {
+        return Ok(!joins);
+    };
+    match &own.there {
+        Some(there) if there != name => Err(ReplicaError::State(format!(
+            "table {name} is called {there} on the target, so it cannot be copied again: give it its name back \
+             first"
+        ))),
+        Some(_) => Ok(!own.replaced),
+        None => Ok(false),
+    }
 }
 
 /// What of a table is replicated.
@@ -455,9 +496,41 @@ mod tests {
     }
 
     #[test]
+    fn only_rows_of_the_replica_go() {
+        let at = |there: Option<&str>, replaced: bool| TableCopy {
+            there: there.map(name),
+            replaced,
+            ..copy(Some(1), "a")
+        };
+        let may = |joins: bool, copies: &[TableCopy]| may_be_emptied(&name("a"), joins, copies);
+        assert!(may(false, &[at(Some("a"), false)]).unwrap());
+        // A partition that was made later is not listed, or has no OID.
+        assert!(may(false, &[]).unwrap());
+        assert!(!may(false, &[at(Some("a"), true)]).unwrap());
+        assert!(!may(false, &[at(None, false)]).unwrap());
+        assert!(!may(true, &[]).unwrap());
+        // The source has made another one of that name.
+        assert!(!may(true, &[at(Some("a"), false)]).unwrap());
+        let renamed = may(false, &[at(Some("b"), true)]).unwrap_err();
+        assert!(renamed.to_string().contains("is called"), "{renamed}");
+        let other = TableCopy {
+            there: Some(name("a")),
+            ..copy(Some(2), "b")
+        };
+        for joins in [false, true] {
+            let error = may(joins, &[at(None, false), other.clone()]).unwrap_err();
+            assert!(error.to_string().contains("is the copy of"), "{error}");
+        }
+    }
+
+    #[test]
     fn names_that_mean_nothing_are_refused() {
         let facts = |wishes: &Wishes| Facts {
-            tables: vec![table(1, "c", &[]), table(2, "e", &[])],
+            tables: vec![
+                table(1, "c", &[]),
+                table(2, "e", &[]),
+                table(3, "c1", &["c"]),
+            ],
             schemas: ["s", "x"].map(str::to_owned).into(),
             excluded: wishes.applied(&replica()).unwrap().0,
             ..Facts::default()
@@ -483,6 +556,7 @@ mod tests {
             (include(&["y"], &[]), "no schema \"y\""),
             (include(&[], &["s.q"]), "no table \"s.q\""),
             (whole("q"), "no table \"s.q\""),
+            (whole("c1"), "of its own"),
             (
                 Wishes {
                     exclude: excluded(&["s"], &[]),

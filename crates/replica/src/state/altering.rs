@@ -65,6 +65,9 @@ impl ReplicaState {
         change().map_err(ReplicaError::Target)?;
         self.add_tables(name, joins)?;
         self.add_tables(name, anew)?;
+        // Another call knows the tables that this one has looked at.
+        let seen: Vec<_> = joins.iter().chain(anew).map(|(table, _)| table).collect();
+        self.adopt(name, &seen)?;
         // A copy that begins again empties it.
         let again = format!("UPDATE lockstep.table_copy SET state = 'copying' WHERE {NAMED}");
         let anew: Vec<_> = anew.iter().map(|(table, _)| table.clone()).collect();

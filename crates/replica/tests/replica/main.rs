@@ -6,6 +6,7 @@
     clippy::unwrap_used
 )]
 
+mod altered;
 mod apply_after_copy;
 mod apply_at_once;
 mod apply_cases;
