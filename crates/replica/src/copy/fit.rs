@@ -17,10 +17,10 @@ use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, named, quoted};
 use crate::state::APPLICATION;
 
-/// Columns of the target's tables that a parameter names, and whether a row must give each a value; and
-/// whether other tables refer to the table.
+/// Columns of the target's tables that a parameter names, whether a row may give each a value and whether it
+/// must; and whether other tables refer to the table.
 const COLUMNS: &str = "SELECT n.nspname, c.relname, json_agg(json_build_array(a.attname, a.atttypid::bigint, \
-        a.atttypmod, (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' \
+        a.atttypmod, a.attgenerated <> '', (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' \
             AND t.typdefault IS NULL)), \
       EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) \
     FROM pg_catalog.json_array_elements($1::pg_catalog.json) l \
@@ -34,6 +34,7 @@ const COLUMNS: &str = "SELECT n.nspname, c.relname, json_agg(json_build_array(a.
 struct Column {
     /// [`binary::written`].
     written: Option<String>,
+    generated: bool,
     needs_value: bool,
 }
 
@@ -60,7 +61,8 @@ pub fn fit(target: &Conninfo, all: &mut [Table]) -> Result<()> {
         check_given(table, &found)?;
         let is_alike = table.types.iter().all(|column| {
             let ours = found.columns.get(&column.name);
-            column.written.is_some() && ours.is_some_and(|it| it.written == column.written)
+            column.written.is_some()
+                && ours.is_some_and(|it| it.written == column.written && !it.generated)
         });
         if !is_alike {
             table.binary = false;
@@ -90,15 +92,16 @@ fn read(session: &mut Connection, all: &[Table]) -> Result<HashMap<TableName, Th
             table: field(&row, 1)?,
         };
         let columns: String = field(&row, 2)?;
-        let columns: Vec<(String, u32, i32, bool)> = serde_json::from_str(&columns)
+        let columns: Vec<(String, u32, i32, bool, bool)> = serde_json::from_str(&columns)
             .map_err(|error| ClientError::Protocol(format!("columns of {name}: {error}")))?;
-        let of_column = |(name, oid, modifier, needs_value)| {
+        let of_column = |(name, oid, modifier, generated, needs_value)| {
             let of = ColumnType { oid, modifier };
             let written = binary::written(&types, of);
             (
                 name,
                 Column {
                     written,
+                    generated,
                     needs_value,
                 },
             )
