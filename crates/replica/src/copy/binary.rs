@@ -22,7 +22,7 @@ const TEXT_ONLY: [u32; 12] = [
 /// A type as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
-    /// Its name with its schema, quoted.
+    /// The name of the type with its schema, quoted.
     pub name: String,
     /// `pg_type.typtype`.
     pub kind: char,
