@@ -233,8 +233,8 @@ impl Altering {
         altering.session = Some(session);
     }
 
-    /// The change is committed.
-    pub fn committed(&self) {
+    /// The change is committed, or its session is closed.
+    pub fn ended(&self) {
         self.get().session = None;
     }
 }
@@ -345,6 +345,15 @@ impl Catalog {
     /// Keeps that a cycle has failed, and why.
     pub fn keep_failed(&mut self, replica: &str, failed: &Running, words: &str) -> Result<()> {
         let kept = target_state::fail_cycle(&mut self.connection, replica, failed, words);
+        kept.map_err(ApplyError::Target)
+    }
+
+    /// Keeps that the replica stands at the command that ends there.
+    /// The writers have ended.
+    pub fn keep_stopped(&mut self, replica: &str, command: Lsn) -> Result<()> {
+        // The session of the last writer: its open transaction may have the row.
+        self.altering.ended();
+        let kept = target_state::stop_at(&mut self.connection, replica, command);
         kept.map_err(ApplyError::Target)
     }
 

@@ -125,6 +125,8 @@ pub struct Stats {
     pub source_end: Lsn,
     /// When the source last sent something.
     pub heard: Option<Instant>,
+    /// The source has said that it has more than the spool.
+    pub spool_lacks: bool,
     pub applied: Lsn,
     pub flushed: Lsn,
     /// When the newest applied transaction was committed on the source.
@@ -292,10 +294,12 @@ impl Control {
         (state.stats.spool.as_ref()).is_some_and(|spool| spool.full.is_some())
     }
 
-    /// Nothing has come from the source for a while.
-    pub(crate) fn is_source_silent(&self, now: Instant) -> bool {
-        let heard = self.state().stats.heard;
-        heard.is_none_or(|heard| now.saturating_duration_since(heard) >= SILENT_AFTER)
+    /// The source may have more than the spool: it has said so, or nothing for a while.
+    pub(crate) fn may_spool_lack(&self, now: Instant) -> bool {
+        let state = self.state();
+        let heard = state.stats.heard;
+        state.stats.spool_lacks
+            || heard.is_none_or(|heard| now.saturating_duration_since(heard) >= SILENT_AFTER)
     }
 
     /// Ends a pause, and lets a blocked replica try again at once.

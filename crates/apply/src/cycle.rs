@@ -109,8 +109,9 @@ pub struct Asked {
     pub forces: u64,
     /// The spool takes nothing more in.
     pub is_full: bool,
-    /// The spool has heard nothing from the source for [`SILENT_AFTER`].
-    pub is_silent: bool,
+    /// Whether the source has something new is not known: the spool has heard nothing from it for
+    /// [`SILENT_AFTER`], or the source has said that it has more than the spool.
+    pub is_unsure: bool,
     /// Somebody holds the replica at a position, and waits until it is there (true) or has what it wants.
     pub hold: Option<bool>,
 }
@@ -166,11 +167,11 @@ impl Cycles {
     /// Begins a cycle that ends at what the spool has. False if it is not due any more, or if that is
     /// nothing new: the cycle would only repeat the one before, unless it is due by its frequency or a
     /// request. A cycle with nothing new says that the source has nothing new, which is not known of a
-    /// source that says nothing, or of which nothing more is taken.
+    /// source that says nothing, that has more than the spool, or of which nothing more is taken.
     pub fn begin(&mut self, stands: Lsn, received: Lsn, asked: Asked, now: Instant) -> bool {
         let is_forced = asked.forces > self.forces;
         let is_due = is_forced || self.until_next(now).is_zero();
-        let is_due = is_due && !asked.is_silent && !asked.is_full;
+        let is_due = is_due && !asked.is_unsure && !asked.is_full;
         let is_repeated = received <= stands && (!is_due || asked.hold.is_some());
         if is_repeated || self.rest(asked, now) != Some(Duration::ZERO) {
             return false;
@@ -349,10 +350,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_new_from_a_source_that_says_nothing_is_no_cycle() {
+    fn nothing_new_from_a_source_that_may_have_more_is_no_cycle() {
         let now = Instant::now();
         let silent = Asked {
-            is_silent: true,
+            is_unsure: true,
             ..calm()
         };
         assert!(!after(past(100), now).begin(10.into(), 10.into(), silent, now));

@@ -180,7 +180,7 @@ pub fn text_of(captured: &Captured) -> Result<String, String> {
         let all = statements(&captured.query, plain);
         let all = all.ok_or("the text of its query cannot be read")?;
         return match all.as_slice() {
-            [one] => Ok(alone(one, &captured.tag)),
+            [one] => alone(one, &captured.tag),
             all => one_of(all, captured),
         };
     };
@@ -200,7 +200,7 @@ pub fn text_of(captured: &Captured) -> Result<String, String> {
     let all = found.ok_or("the text of the function's statement cannot be read")?;
     let mut tagged = all.iter().filter(|one| one.has_tag(&captured.tag));
     match (all.as_slice(), tagged.next(), tagged.next()) {
-        ([one], ..) | (_, Some(one), None) => Ok(alone(one, &captured.tag)),
+        ([one], ..) | (_, Some(one), None) => alone(one, &captured.tag),
         _ => Err("a function has sent several statements at once, and which of them it was cannot be told"
             .to_owned()),
     }
@@ -231,17 +231,26 @@ fn one_of(all: &[Statement<'_>], captured: &Captured) -> Result<String, String> 
             all.len()
         )
     })?;
-    Ok(alone(found, &captured.tag))
+    alone(found, &captured.tag)
 }
 
 /// The statement as it can run within a transaction.
-fn alone(statement: &Statement<'_>, tag: &str) -> String {
+fn alone(statement: &Statement<'_>, tag: &str) -> Result<String, String> {
+    let is_drop = statement
+        .tokens
+        .first()
+        .is_some_and(|token| token.is("drop"));
     match tag {
-        "CREATE INDEX" | "ALTER TABLE" => statement.without("concurrently"),
-        "DROP OWNED" => statement.text.to_owned(),
+        "CREATE INDEX" | "ALTER TABLE" => Ok(statement.without("concurrently")),
         // Temporary objects that a command drops with others are not here.
-        tag if tag.starts_with("DROP ") => statement.if_exists(),
-        _ => statement.text.to_owned(),
+        tag if tag.starts_with("DROP ") && is_drop && tag != "DROP OWNED" => {
+            Ok(statement.if_exists())
+        }
+        tag if tag.starts_with("DROP ") && !is_drop => Err(format!(
+            "a command {tag} ran within another one, which does not tell its text ({})",
+            shown(statement.text)
+        )),
+        _ => Ok(statement.text.to_owned()),
     }
 }
 
@@ -303,7 +312,7 @@ const LITERAL_MOMENTS: [&str; 4] = ["now", "today", "tomorrow", "yesterday"];
 
 /// Words of expressions, of subcommands that may follow them, and of types that are written and read alike
 /// at any time.
-const HARMLESS: [&str; 48] = [
+const HARMLESS: [&str; 57] = [
     "alter",
     "column",
     "set",
@@ -352,6 +361,15 @@ const HARMLESS: [&str; 48] = [
     "boolean",
     "bool",
     "uuid",
+    "json",
+    "jsonb",
+    "bytea",
+    "character",
+    "varying",
+    "char",
+    "bpchar",
+    "float",
+    "dec",
 ];
 
 /// What ALTER TABLE ... USING computes with: a word that gives the target other values, or names of
@@ -499,6 +517,9 @@ mod tests {
                 .contains("cannot be told")
         );
         assert!(of("CREATE VIEW", 0).is_err());
+        // What drops something within another command is not that command.
+        let within = text("DROP FUNCTION", "CREATE EXTENSION cube", None, 0).unwrap_err();
+        assert!(within.contains("within another one"), "{within}");
         // One statement is what it is, whatever the lexer makes of it.
         assert_eq!(
             text("ALTER X", "alter something;", None, 0).unwrap(),
@@ -656,6 +677,10 @@ mod tests {
         assert_eq!(
             of("f(a) + \"G h\" (b), ALTER b TYPE numeric(5, 2)"),
             names(&["f", "G h"], &["a", "b", "b"])
+        );
+        assert_eq!(
+            of("a::jsonb, ALTER b TYPE bytea USING b::character varying::bytea"),
+            names(&[], &["a", "b", "b"])
         );
         assert_eq!(of("s.int(a)"), names(&["int"], &["s", "a"]));
         assert_eq!(of("a::timestamptz"), names(&[], &["a", "timestamptz"]));

@@ -164,13 +164,14 @@ impl<'a> Drive<'a> {
                 );
             }
         }
+        let stopped_at = error.as_ref().and_then(ApplyError::command);
         control.set_session(None);
         control.count(|stats| {
             stats.backends = Vec::new();
             stats.writers = None;
             stats.waits = None;
         });
-        self.close();
+        self.close(stopped_at);
         control.count(|stats| stats.cycles = None);
         if error.is_some() {
             // The target may have lost what it had not on disk.
@@ -232,11 +233,12 @@ impl<'a> Drive<'a> {
 
     /// Begins a cycle, unless there is nothing for it: then what may be is waited for.
     fn begin_cycle(&mut self) -> Result<()> {
+        let now = Instant::now();
+        // First: what the spool has afterwards is at least what the source had then.
+        self.see_intake(now);
         let Some(received) = self.feed.received() else {
             return Err(ApplyError::System(NEEDS_SPOOL.to_owned()));
         };
-        let now = Instant::now();
-        self.see_intake(now);
         let next = self.session.begin_cycle(received, &mut self.catalog, now)?;
         self.act()?;
         match next {
@@ -253,9 +255,9 @@ impl<'a> Drive<'a> {
 
     /// How the spool gets on, as a cycle must know.
     fn see_intake(&mut self, now: Instant) {
-        let is_silent = self.control.is_source_silent(now);
+        let is_unsure = self.control.may_spool_lack(now);
         self.session
-            .see_intake(self.control.is_spool_full(), is_silent);
+            .see_intake(self.control.is_spool_full(), is_unsure);
     }
 
     /// An error if all that has come is done, and nothing more will come.
@@ -408,7 +410,8 @@ impl<'a> Drive<'a> {
 
     /// Ends both connections. What the writers have is finished if that is quick, and otherwise
     /// rolled back: it will be sent again.
-    fn close(mut self) {
+    /// `stopped_at`: the command that cannot be followed.
+    fn close(mut self, stopped_at: Option<Lsn>) {
         self.pool.close();
         let mut ending = Ending::new(Instant::now());
         while !self.pool.is_finished() {
@@ -428,6 +431,13 @@ impl<'a> Drive<'a> {
             }
         }
         self.pool.join();
+        // Not before the writers have taken back what they have done.
+        if let Some(at) = stopped_at {
+            let kept = self.catalog.keep_stopped(&self.settings.replica, at);
+            if let Err(error) = kept {
+                warn!("that the replica stands at the command at {at} cannot be kept: {error}");
+            }
+        }
         failpoint::APPLY_ENDING.reach();
         let _ = self.hear();
         self.session.tell(false, Instant::now());

@@ -176,6 +176,14 @@ impl ApplyError {
         }
     }
 
+    /// The position of the command that changes the schema and cannot be followed.
+    pub fn command(&self) -> Option<Lsn> {
+        match self {
+            Self::Conflict(conflict) => conflict.command.as_ref().map(|(_, lsn)| *lsn),
+            _ => None,
+        }
+    }
+
     /// A command that changes the schema and cannot be followed.
     pub fn not_followed(command: (String, Lsn), message: String, todo: &'static str) -> Self {
         Self::Conflict(Box::new(Conflict {

@@ -346,7 +346,7 @@ impl<E: From<News>> Worker<E> {
                     self.turn.get().flushed(flushed.made);
                 }
                 let flushed = flushed.map(|flushed| flushed.end);
-                self.altering.committed();
+                self.altering.ended();
                 failpoint::APPLY_COMMITTED.reach();
                 Ok(Answer::Committed { flushed, missing })
             }

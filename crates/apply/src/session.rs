@@ -221,7 +221,7 @@ pub struct Session<M> {
     cycles: Option<Cycles>,
     /// The spool takes nothing more in.
     is_full: bool,
-    is_silent: bool,
+    is_unsure: bool,
     actions: VecDeque<Action>,
     fault: Option<Fault>,
 }
@@ -252,7 +252,7 @@ impl<M: AsRef<[u8]>> Session<M> {
             misfit: None,
             cycles: (begin.cycles).map(|(every, past)| Cycles::new(every, past, now)),
             is_full: false,
-            is_silent: false,
+            is_unsure: false,
             actions: VecDeque::new(),
             fault: None,
         }
@@ -503,10 +503,10 @@ impl<M: AsRef<[u8]>> Session<M> {
         self.cycles.as_ref().and_then(Cycles::running)
     }
 
-    /// Whether the spool takes nothing more in: then a cycle makes room. Whether its source says nothing:
-    /// then no cycle says that there is nothing new.
-    pub fn see_intake(&mut self, is_full: bool, is_silent: bool) {
-        (self.is_full, self.is_silent) = (is_full, is_silent);
+    /// Whether the spool takes nothing more in: then a cycle makes room. Whether its source may have more
+    /// than it: then no cycle says that there is nothing new.
+    pub fn see_intake(&mut self, is_full: bool, is_unsure: bool) {
+        (self.is_full, self.is_unsure) = (is_full, is_unsure);
     }
 
     /// What may make a cycle due before its time, or keep it from beginning.
@@ -516,7 +516,7 @@ impl<M: AsRef<[u8]>> Session<M> {
         Asked {
             forces: self.wanted.forces,
             is_full: self.is_full,
-            is_silent: self.is_silent,
+            is_unsure: self.is_unsure,
             hold: self.wanted.hold.map(waits),
         }
     }

@@ -189,6 +189,17 @@ pub fn fail_cycle(
     kept.map(drop)
 }
 
+/// Keeps that a replica stands at the command that ends there, until it is made.
+pub fn stop_at(
+    connection: &mut Connection,
+    replica: &str,
+    command: Lsn,
+) -> Result<(), ClientError> {
+    let sql = "UPDATE lockstep.ddl SET stopped = array_append(stopped, $2::pg_lsn) \
+               WHERE replica = $1 AND ($2::pg_lsn = ANY (stopped)) IS NOT TRUE";
+    connection.query_with(sql, &[&replica, &command]).map(drop)
+}
+
 fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

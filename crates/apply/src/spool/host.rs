@@ -224,6 +224,8 @@ pub struct SpoolHost<S: Storage, W> {
     world: W,
     /// The log that the stream goes to.
     log: Option<Arc<Log<S>>>,
+    /// The source has said on this connection that its WAL goes so far.
+    source_end: Lsn,
     /// What the target had committed at most while there was this connection.
     applied: Lsn,
     /// The log keeps nothing that the target has on disk up to here.
@@ -244,6 +246,7 @@ impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
             control,
             world,
             log: None,
+            source_end: Lsn::INVALID,
             applied: Lsn::INVALID,
             retained: Lsn::INVALID,
             seen: Lsn::INVALID,
@@ -320,6 +323,13 @@ impl<S: Storage, W: SpoolWorld> SpoolHost<S, W> {
         }
     }
 
+    /// Shows whether the source has said that it has more than the log.
+    fn show_lacks(&self) {
+        let log = self.log.as_ref();
+        let lacks = log.is_none_or(|log| log.received() < self.source_end);
+        self.control.count(|stats| stats.spool_lacks = lacks);
+    }
+
     fn show(&self) {
         let spool = self.spool.stats().map(|stats| SpoolStats {
             full: self.full.clone(),
@@ -356,6 +366,9 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
         // Also while the source is away.
         self.show();
         let (asked, found) = self.world.ask()?;
+        // The slot, where the stream begins, may be far behind.
+        self.source_end = found.identity.end;
+        self.show_lacks();
         let followed = self.spool.followed(&log);
         let gap = gap(&followed, &found, self.world.slot(), Holder::Spool);
         if let Some(words) = gap.filter(|_| self.fault != Some(Fault::SpoolTakesAny)) {
@@ -439,8 +452,13 @@ impl<S: Storage, W: SpoolWorld> Host for SpoolHost<S, W> {
                     stats.heard = heard;
                     stats.source_end = stats.source_end.max(sent);
                 });
+                self.source_end = self.source_end.max(sent);
+                self.show_lacks();
             }
-            News::Stored { .. } | News::Covered => self.spool.arrived(),
+            News::Stored { .. } | News::Covered => {
+                self.show_lacks();
+                self.spool.arrived();
+            }
             News::Confirmed => {
                 self.show();
                 failpoint::SPOOL_TOLD.reach();

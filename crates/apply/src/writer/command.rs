@@ -24,6 +24,12 @@ const PROVEN: &str = "SELECT pg_catalog.encode(pg_catalog.sha256(d.key || pg_cat
         || pg_catalog.convert_to($2, 'UTF8'))), 'hex') = $3, $4::pg_catalog.pg_lsn = ANY (d.made_by_hand) \
     FROM lockstep.ddl AS d WHERE d.replica = $1";
 
+/// Forgets that replica `$1` has stopped at the command that ends at `$2`, and that it was made by hand: that
+/// is part of the transaction that has the command.
+const MADE: &str = "UPDATE lockstep.ddl SET made_by_hand = pg_catalog.array_remove(made_by_hand, $2::pg_catalog.pg_lsn), \
+      stopped = pg_catalog.array_remove(stopped, $2::pg_catalog.pg_lsn) \
+    WHERE replica = $1 AND ($2::pg_catalog.pg_lsn = ANY (made_by_hand) OR $2::pg_catalog.pg_lsn = ANY (stopped))";
+
 /// Settings of the source's session that say what a command means.
 const SETTINGS: [&str; 20] = [
     "search_path",
@@ -88,7 +94,8 @@ const NEW_COLUMNS: &str = "SELECT a.attname, pg_catalog.format_type(a.atttypid, 
             JOIN pg_catalog.pg_attribute AS x ON x.attrelid = l.relid AND x.attname = a.attname \
               AND x.atthasmissing LIMIT 1) END, \
       e.tree IS NULL OR NOT EXISTS (SELECT FROM pg_catalog.regexp_matches(e.tree, '[{]([A-Z]+)', 'g') AS m \
-          WHERE m[1] NOT IN ('CONST', 'FUNCEXPR', 'OPEXPR', 'RELABELTYPE')) \
+          WHERE m[1] NOT IN ('CONST', 'FUNCEXPR', 'OPEXPR', 'RELABELTYPE', \
+              'COERCETODOMAIN', 'ARRAYEXPR')) \
         AND e.tree !~ ':consttype (1082|1083|1114|1184|1266) ' \
         AND NOT EXISTS (SELECT \
           FROM pg_catalog.regexp_matches(e.tree, ':(?:funcid|opfuncid) ([0-9]+)', 'g') AS m \
@@ -211,6 +218,9 @@ impl Writer {
                 "make it there as it is on the source; the command is then tried again by itself";
             return Err(ApplyError::not_followed(command.named(), words, todo));
         }
+        self.connection
+            .query_with(MADE, &[&self.replica, &command.lsn])
+            .map_err(asked)?;
         failpoint::APPLY_ALTERED.reach();
         info!("a command of the source is made: {shown}");
         Ok(())
@@ -431,9 +441,15 @@ impl Writer {
             }
             let name = quoted(&column.name);
             let Fill::Set(value) = filled else {
+                let why = match column.is_volatile {
+                    true => "has another value in each row",
+                    false => {
+                        "has a default that is not a constant, while the source writes the table anew"
+                    }
+                };
                 return Ok(Some(format!(
-                    "column {name}, which it adds to table {table}, has another value in each row, and those \
-                     of the source are not in the stream"
+                    "column {name}, which it adds to table {table}, {why}, and the source's values are not in the \
+                     stream"
                 )));
             };
             if before.has_heirs {

@@ -12,7 +12,7 @@ use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
-use lockstep_replica::state::ReplicaState;
+use lockstep_replica::state::{MadeByHand, ReplicaState};
 use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::{amount, output};
@@ -211,11 +211,21 @@ pub fn resume(args: &ResumeArgs) -> Result<()> {
         let target = conninfo("--target", &args.of.target.target)?;
         let state = ReplicaState::find(&target).map_err(failed)?;
         let kept = state.map(|mut state| state.set_made_by_hand(&args.of.name, command));
-        if !kept.transpose().map_err(failed)?.unwrap_or(false) {
-            let words = format!(
-                "the target has no replica \"{}\" that follows changes of the schema (--ddl)",
-                args.of.name
-            );
+        let name = &args.of.name;
+        let words = match kept.transpose().map_err(failed)? {
+            Some(MadeByHand::Kept) => None,
+            Some(MadeByHand::Elsewhere(Some(stands))) => Some(format!(
+                "replica \"{name}\" stands at no command at {command}: give the position of its error, {stands}"
+            )),
+            Some(MadeByHand::Elsewhere(None)) => Some(format!(
+                "replica \"{name}\" stands at no command, so none at {command} can be left out; lockstep replica \
+                 status says how it stands"
+            )),
+            Some(MadeByHand::NotFollowed) | None => Some(format!(
+                "the target has no replica \"{name}\" that follows changes of the schema (--ddl)"
+            )),
+        };
+        if let Some(words) = words {
             return Err(Failure::Usage(words).into());
         }
     }

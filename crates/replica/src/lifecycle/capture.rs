@@ -1,7 +1,7 @@
 //! Event triggers on the source that write each command which changes the schema into the stream, as a
 //! logical message. `lockstep_apply::ddl` reads it, and docs/decisions says why it is as it is.
 //!
-//! Four triggers and two functions for each replica, in schema `lockstep`. The first function runs as whoever
+//! Five triggers and two functions for each replica, in schema `lockstep`. The first function runs as whoever
 //! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
 //! it adds new tables to the publication and writes the message, with digits that need a key which only
 //! superusers can read. An error in it is written into the stream in place of the command, and the replica
@@ -47,7 +47,20 @@ DECLARE
     secret bytea;
     -- A setting that only superusers may set: it tells what this function itself runs.
     outer_mark text := current_setting('backtrace_functions');
+    is_within boolean;
 BEGIN
+    -- The commands of an extension's script are part of the one that runs it, which sets a mark before it
+    -- begins and takes it away at its end.
+    IF tg_event = 'ddl_command_start' THEN
+        PERFORM set_config('backtrace_functions', '{mark},' || outer_mark, true);
+        RETURN;
+    ELSIF tg_event = 'ddl_command_end' AND tg_tag IN ('CREATE EXTENSION', 'ALTER EXTENSION')
+        AND strpos(outer_mark, '{mark},') > 0
+    THEN
+        outer_mark := overlay(outer_mark PLACING '' FROM strpos(outer_mark, '{mark},') FOR length('{mark},'));
+        PERFORM set_config('backtrace_functions', outer_mark, true);
+    END IF;
+    is_within := strpos(outer_mark, '{mark},') > 0;
     -- What lockstep itself does to the source is nothing for the target. Anybody may call a session so.
     IF outer_mark = 'lockstep_ddl' OR current_setting('application_name')
             IN ('lockstep replica', 'lockstep verify', 'lockstep restore') AND (session_user = current_user
@@ -61,7 +74,7 @@ BEGIN
         'tag', tg_tag, 'query', coalesce(current_query(), ''), 'context', above);
     BEGIN
         said := said || current_setting('lockstep_ddl.who')::jsonb;
-        IF above IS NULL THEN
+        IF above IS NULL AND NOT is_within THEN
             BEGIN
                 counts := nullif(current_setting('lockstep_ddl.{publication}', true), '')::jsonb;
             EXCEPTION WHEN OTHERS THEN
@@ -79,7 +92,7 @@ BEGIN
         IF tg_tag ~ '^(CREATE|ALTER|DROP) (PUBLICATION|SUBSCRIPTION)$|^REINDEX' THEN
             RETURN;
         ELSIF tg_event = 'sql_drop' THEN
-            IF tg_tag !~ '^DROP ' OR tg_tag = 'DROP OWNED' OR NOT EXISTS (
+            IF is_within OR tg_tag !~ '^DROP ' OR tg_tag = 'DROP OWNED' OR NOT EXISTS (
                 SELECT FROM pg_event_trigger_dropped_objects() d
                 WHERE d.original AND NOT d.is_temporary AND d.object_identity !~ '\mpg_temp(_\d+)?\.'
                     AND d.schema_name IS DISTINCT FROM 'lockstep'
@@ -297,9 +310,14 @@ impl Names {
     }
 
     /// Event triggers of one event fire in the order of their names.
-    fn triggers(replica: &Replica) -> [(String, &'static str, bool); 4] {
+    fn triggers(replica: &Replica) -> [(String, &'static str, bool); 5] {
         let name = |end: &str| format!("{}_{end}", replica.slot);
         [
+            (
+                name("0e"),
+                "ddl_command_start WHEN TAG IN ('CREATE EXTENSION', 'ALTER EXTENSION')",
+                false,
+            ),
             (name("1d"), "ddl_command_end", true),
             (name("2d"), "ddl_command_end", false),
             (name("1s"), "sql_drop", true),
@@ -330,7 +348,8 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
             "{quoted}",
             &identifier("publication", &replica.publication)?,
         )
-        .replace("{publication}", &replica.publication);
+        .replace("{publication}", &replica.publication)
+        .replace("{mark}", &format!("{}_within", replica.slot));
     let Names {
         who,
         write: write_name,

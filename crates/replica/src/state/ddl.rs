@@ -2,10 +2,21 @@
 //! an event trigger of its own has written, and which command somebody has made on the target by hand. Only
 //! the state's owner may read the key: whoever knows it can let the target run commands.
 
+use lockstep_client::field;
 use lockstep_wire::Lsn;
 
 use super::ReplicaState;
 use crate::error::{ReplicaError, Result};
+
+/// What has become of a position that was given as one of a command that was made by hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MadeByHand {
+    Kept,
+    /// The replica stands at no such command, but at these.
+    Elsewhere(Option<String>),
+    /// There is no replica of this name that follows commands.
+    NotFollowed,
+}
 
 impl ReplicaState {
     /// Keeps the key, in hexadecimal.
@@ -16,13 +27,20 @@ impl ReplicaState {
         kept.map(drop).map_err(ReplicaError::Target)
     }
 
-    /// The command whose message ends there was made by hand, too, besides others of transactions that are
-    /// still to be applied. False if the replica follows no commands.
-    pub fn set_made_by_hand(&mut self, name: &str, command: Lsn) -> Result<bool> {
-        let sql = "UPDATE lockstep.ddl AS d SET made_by_hand = array_append(ARRAY(SELECT m FROM unnest(d.made_by_hand) AS m \
-                     WHERE m > coalesce(r.applied_lsn, '0/0')), $2::pg_lsn) \
-                   FROM lockstep.replica AS r WHERE r.name = d.replica AND d.replica = $1 RETURNING d.replica";
+    /// The command whose message ends there was made by hand. That is kept until the command's transaction is
+    /// committed on the target (`crates/apply/src/writer/command.rs`).
+    pub fn set_made_by_hand(&mut self, name: &str, command: Lsn) -> Result<MadeByHand> {
+        let sql = "UPDATE lockstep.ddl SET made_by_hand = array_append(array_remove(made_by_hand, $2::pg_lsn), $2) \
+                   WHERE replica = $1 AND $2 = ANY (stopped) RETURNING replica";
         let rows = self.connection.query_with(sql, &[&name, &command]);
-        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+        if !rows.map_err(ReplicaError::Target)?.is_empty() {
+            return Ok(MadeByHand::Kept);
+        }
+        let sql = "SELECT nullif(array_to_string(stopped, ', '), '') FROM lockstep.ddl WHERE replica = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let stands = rows.first().map(|row| field(row, 0)).transpose();
+        let stands = stands.map_err(ReplicaError::Target)?;
+        Ok(stands.map_or(MadeByHand::NotFollowed, MadeByHand::Elsewhere))
     }
 }

@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 20] = [
+const VERSIONS: [&str; 21] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -199,6 +199,9 @@ ALTER TABLE lockstep.ddl ALTER made_by_hand TYPE pg_lsn[] USING ARRAY[made_by_ha
 ",
     "
 ALTER TABLE lockstep.replica ADD altering boolean NOT NULL DEFAULT false;
+",
+    "
+ALTER TABLE lockstep.ddl ADD stopped pg_lsn[];
 ",
 ];
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockstep_apply::{Control, Phase, SpoolConfig};
+use lockstep_apply::{Control, Phase, SpoolConfig, Stats};
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
@@ -26,6 +26,7 @@ struct Cycling {
     target: Server,
     spool: PathBuf,
     memory: usize,
+    limit: u64,
     // Last: it ends what still runs.
     _lab: Lab,
 }
@@ -45,6 +46,7 @@ impl Cycling {
             target,
             spool: lab.folder().join("spool"),
             memory: lockstep_apply::MEMORY,
+            limit: 1 << 30,
             _lab: lab,
         }
     }
@@ -54,7 +56,7 @@ impl Cycling {
             memory: self.memory,
             spool: Some(SpoolConfig {
                 folder: self.spool.clone(),
-                limit: 1 << 30,
+                limit: self.limit,
             }),
             ..crate::following(&conninfo(&self.target))
         }
@@ -278,6 +280,40 @@ fn a_cycle_is_committed_once_a_second_without_being_asked_for() {
     // A process that comes later counts on.
     let before = cycling.cycles()[0].number;
     cycling.while_following(|_| drop(cycling.until_done(before + 1)));
+}
+
+/// A source that has committed more than the spool takes is no source without news, whoever begins.
+#[test]
+fn a_process_that_begins_takes_no_source_for_idle_that_has_more_than_the_spool() {
+    let mut cycling = Cycling::new(Duration::from_secs(1));
+    cycling.limit = 1 << 20;
+    let full = |control: &Control| {
+        let is_full = |stats: &Stats| {
+            let spool = stats.spool.as_ref();
+            spool.is_some_and(|spool| spool.full.is_some())
+        };
+        assert!(control.wait_for(LONG, is_full), "{:?}", control.stats());
+    };
+    cycling.while_following(|control| {
+        cycling.until_done(1);
+        cycling.run("INSERT INTO t SELECT n, repeat('x', 30) FROM generate_series(1, 50000) n");
+        full(control);
+    });
+    let before = cycling.cycles().remove(0);
+    for _ in 0..3 {
+        cycling.while_following(full);
+    }
+    let untrue = cycling.cycles().into_iter();
+    let untrue: Vec<_> = untrue
+        .filter(|it| it.number > before.number && it.lsn <= before.lsn)
+        .collect();
+    assert_eq!(untrue, []);
+    cycling.limit = 1 << 30;
+    cycling.while_following(|_| {
+        until("that all is there", || {
+            cycling.on_target("SELECT count(*) FROM t") == "50000"
+        });
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use lockstep_replica::lifecycle::follow::{Following, follow};
 use lockstep_replica::lifecycle::remove::{left_on_source, remove};
 use lockstep_replica::names::Excluded;
 use lockstep_replica::publication::subset::gather;
-use lockstep_replica::state::Phase;
+use lockstep_replica::state::{MadeByHand, Phase};
 use lockstep_replica::verify::named::replica as verify;
 
 use crate::apply_lab::{LONG, until};
@@ -126,7 +126,7 @@ impl Scene {
     }
 
     /// Waits until the target has all that is committed on the source now.
-    fn catch_up(&self) {
+    pub fn catch_up(&self) {
         let end = self.source.flush_lsn().unwrap();
         until("that all is applied", || {
             let stats = self.control.stats();
@@ -149,11 +149,9 @@ impl Scene {
 
     /// Goes on after the command that an error names was made on the target by hand.
     pub fn made_by_hand(&self, error: &str) {
-        let at = error.split("position is ").nth(1).unwrap();
-        let mut at = at.split(|c: char| !(c.is_ascii_hexdigit() || c == '/'));
-        let at = at.next().unwrap().parse().unwrap();
+        let at = position(error).parse().unwrap();
         let mut state = state_of(&self.target);
-        assert!(state.set_made_by_hand("r", at).unwrap());
+        assert_eq!(state.set_made_by_hand("r", at).unwrap(), MadeByHand::Kept);
         state.set_paused("r", false).unwrap();
         until("that it goes on", || {
             self.control.stats().error.as_deref() != Some(error)
@@ -182,6 +180,13 @@ impl Scene {
         let missing = "SELECT sum(missing_rows)::text FROM lockstep.table_copy";
         assert_eq!(values(&self.target, missing), ["0"]);
     }
+}
+
+/// The position of the command that an error names.
+pub fn position(error: &str) -> String {
+    let at = error.split("position is ").nth(1).unwrap();
+    let mut at = at.split(|c: char| !(c.is_ascii_hexdigit() || c == '/'));
+    at.next().unwrap().to_owned()
 }
 
 impl Drop for Scene {
@@ -370,6 +375,15 @@ fn a_default_of_the_moment_is_the_sources() {
                CREATE TABLE s (id int PRIMARY KEY, b bytea, f float8, n int); \
                INSERT INTO s VALUES (1, '\\x0102ff', 0.1::float8 + 0.2, 3); \
                ALTER TABLE s ALTER b TYPE text USING b::text, ALTER f TYPE text, ALTER n TYPE bigint USING n * 2",
+    );
+    // What is computed alike everywhere goes on, and so do constants of domains and arrays.
+    scene.run(
+        "CREATE TABLE j (id int PRIMARY KEY, a json, b text, c text); \
+         INSERT INTO j VALUES (1, '{\"a\": 1}', '[2]', 'x'); \
+         ALTER TABLE j ALTER a TYPE jsonb USING a::jsonb, ALTER b TYPE jsonb USING b::jsonb, \
+             ALTER c TYPE bytea USING c::character varying::bytea; \
+         CREATE DOMAIN above AS int CHECK (VALUE > 0); \
+         ALTER TABLE j ADD d above DEFAULT 1, ADD e int[] DEFAULT ARRAY[1, 2]",
     );
     scene.assert_same();
 }

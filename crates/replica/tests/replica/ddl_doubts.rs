@@ -4,10 +4,12 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::promote::promote;
 use lockstep_replica::lifecycle::remove::remove;
+use lockstep_replica::state::MadeByHand;
+use lockstep_wire::Lsn;
 
 use crate::apply_lab::{catch_up, while_following};
-use crate::ddl::Scene;
-use crate::{Told, conninfo, following, on, options, pair, sql, to_promote, values};
+use crate::ddl::{Scene, position};
+use crate::{Told, conninfo, following, on, options, pair, sql, state_of, to_promote, values};
 
 /// The replica stops at a command, with all of these words.
 fn stops(schema: &str, command: &str, words: &[&str]) {
@@ -27,7 +29,7 @@ fn rows_that_are_computed_anew_from_more_than_themselves_stop_it() {
     for (command, words) in [
         (
             "ALTER TABLE t ADD c timestamptz DEFAULT now(), ALTER id TYPE bigint",
-            "column \"c\"",
+            "a default that is not a constant",
         ),
         ("ALTER TABLE t ADD c dts", "column \"c\""),
         (
@@ -166,32 +168,83 @@ fn updates_go_on_without_a_key_that_can_tell_rows_apart() {
 }
 
 #[test]
-fn several_commands_of_a_transaction_can_be_made_by_hand() {
-    let scene = Scene::new(
-        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
-         INSERT INTO u VALUES (1)",
+fn the_commands_of_an_extensions_script_are_part_of_the_one_that_runs_it() {
+    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY)");
+    // Their scripts drop what they have made.
+    scene.run("CREATE EXTENSION cube VERSION '1.3'");
+    scene.run("ALTER EXTENSION cube UPDATE; ALTER EXTENSION cube SET SCHEMA public");
+    scene.run(
+        "CREATE FUNCTION a() RETURNS int RETURN 1; CREATE EXTENSION hstore; \
+         CREATE FUNCTION b() RETURNS int RETURN 2; CREATE FUNCTION c() RETURNS int RETURN 3; DROP FUNCTION a()",
     );
+    scene.run("DO $$ BEGIN CREATE EXTENSION seg; END $$; CREATE FUNCTION d() RETURNS int RETURN 4");
+    // What fails leaves no mark.
     each(
         &scene,
         &[
             "BEGIN",
-            "ALTER TABLE t ADD n int DEFAULT random()",
-            "CREATE TABLE v (id int PRIMARY KEY)",
-            "ALTER TABLE u ADD n int DEFAULT random()",
-            "UPDATE t SET n = 7",
-            "UPDATE v SET id = 1",
+            "DO $$ BEGIN CREATE EXTENSION cube; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+            "DROP FUNCTION d()",
+            "CREATE EXTENSION IF NOT EXISTS cube",
+            "DROP EXTENSION seg",
             "COMMIT",
         ],
     );
+    scene.assert_same();
+    let versions = "SELECT extname || extversion FROM pg_extension ORDER BY 1";
+    assert_eq!(
+        values(&scene.source, versions),
+        values(&scene.target, versions)
+    );
+    let left = "SELECT count(*) FROM pg_proc WHERE proname IN ('b', 'c') AND pronamespace = 'public'::regnamespace";
+    assert_eq!(values(&scene.target, left), ["2"]);
+    let functions = "SELECT current_setting('backtrace_functions')";
+    assert_eq!(values(&scene.source, functions), [""]);
+}
+
+#[test]
+fn several_commands_of_a_transaction_can_be_made_by_hand() {
+    let scene = Scene::new(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
+         INSERT INTO u VALUES (1); CREATE TABLE z (id int PRIMARY KEY)",
+    );
+    let mut session = sql(&scene.source);
+    for statement in [
+        "BEGIN",
+        "ALTER TABLE t ADD n int DEFAULT random()",
+        "CREATE TABLE v (id int PRIMARY KEY)",
+        "ALTER TABLE u ADD n int DEFAULT random()",
+        "UPDATE t SET n = 7",
+        "UPDATE v SET id = 1",
+    ] {
+        session.execute(statement).unwrap();
+    }
+    // Others are applied meanwhile, up to beyond the commands' positions.
+    scene.run("INSERT INTO z VALUES (1)");
+    scene.catch_up();
+    session.execute("COMMIT").unwrap();
+    let mut state = state_of(&scene.target);
+    let nowhere = Lsn::from(1);
     for table in ["t", "u"] {
         let error = scene.blocked();
         assert!(error.contains(&format!("ALTER TABLE {table}")), "{error}");
+        match state.set_made_by_hand("r", nowhere).unwrap() {
+            MadeByHand::Elsewhere(Some(stands)) => {
+                assert!(stands.contains(&position(&error)), "{stands}: {error}");
+            }
+            other => panic!("{other:?}"),
+        }
         on(
             &scene.target,
             &format!("ALTER TABLE {table} ADD n int DEFAULT random()"),
         );
         scene.made_by_hand(&error);
     }
+    scene.catch_up();
+    let nothing_waits = state.set_made_by_hand("r", nowhere).unwrap();
+    assert_eq!(nothing_waits, MadeByHand::Elsewhere(None));
+    let unknown = state.set_made_by_hand("other", nowhere).unwrap();
+    assert_eq!(unknown, MadeByHand::NotFollowed);
     // What the target refuses can be made by hand as well.
     scene.run("UPDATE u SET n = 7");
     on(&scene.target, "CREATE VIEW w AS SELECT 1 AS a");
