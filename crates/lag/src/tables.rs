@@ -74,6 +74,8 @@ pub struct Tables {
     pub unindexed: BTreeMap<String, f64>,
     /// All tables of a database with publications or subscriptions; None if there are more than are read.
     pub there: Option<BTreeSet<String>>,
+    /// Followed tables from which others inherit; partitioned ones are not among them.
+    pub inherited: BTreeSet<String>,
     pub unlogged: BTreeSet<String>,
     /// There are more tables than are read, so nothing can be compared.
     pub cut_off: bool,
@@ -84,6 +86,10 @@ pub struct Tables {
 #[serde(default)]
 pub struct Followed {
     pub publications: Vec<String>,
+    /// Options that CREATE SUBSCRIPTION does not give by itself, as it takes them, but for the slot's name.
+    pub options: Vec<String>,
+    /// The role that it belongs to, quoted where SQL needs it; None if that is the one that initdb made.
+    pub owner: Option<String>,
     pub tables: BTreeSet<String>,
     /// Triggers of these tables that fire in an apply worker.
     pub triggers: Vec<Trigger>,

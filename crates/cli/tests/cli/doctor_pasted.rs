@@ -70,6 +70,19 @@ impl Pair {
         until_answer(&self.subscriber, sql, "0");
     }
 
+    /// The subscription's slot is dropped on the publisher.
+    fn lose_slot(&self) {
+        let turn = |how: &str| {
+            self.subscriber
+                .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} {how}"));
+        };
+        turn("DISABLE");
+        let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+        until_answer(&self.primary, active, "0");
+        self.primary.run("SELECT pg_drop_replication_slot('odd')");
+        turn("ENABLE");
+    }
+
     fn examine(&self) -> (i32, Value) {
         let [primary, subscriber] =
             [&self.primary, &self.subscriber].map(|server| server.conninfo(SUPERUSER));
@@ -146,19 +159,51 @@ fn remedies_quote_what_they_name() {
     primary.run(&format!("DROP PUBLICATION {PUBLICATION}"));
     pair.mend("publication_missing", "CREATE PUBLICATION");
 
-    pair.subscriber
-        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE"));
-    until_answer(
-        primary,
-        "SELECT count(*)::text FROM pg_replication_slots WHERE active",
-        "0",
-    );
-    primary.run("SELECT pg_drop_replication_slot('odd')");
-    pair.subscriber
-        .run(&format!("ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE"));
+    pair.lose_slot();
     pair.mend("subscription_slot_missing", "DROP SUBSCRIPTION");
     let rows = format!("SELECT count(*)::text FROM {TABLE}");
     until_answer(&pair.subscriber, &rows, "1");
+}
+
+/// A subscription that is made again is what it was, and nothing is emptied that is not followed, or published on.
+#[test]
+fn a_subscription_is_made_again_as_it_was() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let Pair {
+        primary,
+        subscriber,
+    } = &pair;
+    primary.run(&format!("INSERT INTO {TABLE} VALUES (1), (2)"));
+    subscriber.run(&format!(
+        "CREATE TABLE \"Child\" (own int) INHERITS ({TABLE}); INSERT INTO \"Child\" VALUES (7, 7); \
+         CREATE ROLE \"The boss\" SUPERUSER LOGIN; ALTER SUBSCRIPTION {SUBSCRIPTION} OWNER TO \"The boss\""
+    ));
+    subscriber.run(&format!(
+        "ALTER SUBSCRIPTION {SUBSCRIPTION} SET (streaming = on, binary = on, synchronous_commit = on, \
+         disable_on_error = on)"
+    ));
+    let rows = format!("SELECT string_agg(id::text, ',' ORDER BY id) FROM {TABLE}");
+    until_answer(subscriber, &rows, "1,2,7");
+    let options = "SELECT (subowner::regrole, subslotname, subpublications, substream, subbinary, subsynccommit, \
+                   subdisableonerr, subtwophasestate, subenabled)::text FROM pg_subscription";
+    let before = subscriber.query_text(options).unwrap();
+    pair.lose_slot();
+    pair.mend("subscription_slot_missing", "DROP SUBSCRIPTION");
+    until_answer(subscriber, &rows, "1,2,7");
+    assert_eq!(subscriber.query_text(options).unwrap(), before);
+
+    subscriber.run(&format!(
+        "CREATE PUBLICATION back FOR TABLE {TABLE} WHERE (id > 5)"
+    ));
+    pair.lose_slot();
+    primary.run(&format!("INSERT INTO {TABLE} VALUES (3)"));
+    let (_, json) = pair.examine();
+    assert!(!json.to_string().contains("TRUNCATE"), "{json}");
+    pair.mend("subscription_slot_missing", "copy_data = off");
+    primary.run(&format!("INSERT INTO {TABLE} VALUES (4)"));
+    until_answer(subscriber, &rows, "1,2,4,7");
+    assert_eq!(subscriber.query_text(options).unwrap(), before);
 }
 
 /// Nothing fails before a row comes, and then all does: that is told, and mended, before.

@@ -3,6 +3,7 @@
 
 use lockstep_service::words::figures::{bytes, counted, seconds, verb};
 
+use super::logical::to_end;
 use super::standing::{MANY_DEAD, MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
 use super::{Evidence, Severity, View, identifier};
 use crate::node::Role;
@@ -118,8 +119,8 @@ pub(super) fn prepared(view: &View<'_>) -> Vec<Evidence> {
                     verb(count as u64, "is", "are")
                 ),
             )
-            .name("gid", &oldest.gid)
             .name("database", database);
+        let evidence = to_end(evidence, &oldest.gid);
         found.push(holding(evidence, node, wal.as_ref(), rows));
     }
     found

@@ -1,7 +1,7 @@
 //! The signal of publications that have different columns of one table: a server sends them over one slot to
 //! nobody, and what was written meanwhile cannot be decoded afterwards either.
 
-use super::anew::{EMPTIES, SHARED, Slot, recreated};
+use super::anew::{EMPTIES, SHARED, Slot, UNCOPIED, recreated};
 use super::published::{by_worker, followed, publisher};
 use super::{Cause, Evidence, Rule, View, identifier, in_database};
 use crate::tables::{Followed, Tables};
@@ -18,6 +18,7 @@ pub(super) const RULE: Rule = Rule {
         SHARED,
         "on {server}: {recreate}; with the subconninfo that was shown, if the worker still fails after that: what was \
          written while the lists differed is decoded with those lists, and SKIP does not get past it",
+        UNCOPIED,
     ],
 };
 

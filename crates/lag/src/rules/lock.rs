@@ -17,11 +17,18 @@ use crate::window::NodeWindow;
 /// Share of samples from which a worker that copies counts as blocked.
 const MOSTLY: f64 = 0.5;
 
+/// What can be done about a transaction that a subscription's worker has prepared: it is ended where it began.
+pub(super) const APPLIED: &str = "on the publisher of the subscription with oid {applier} (pg_subscription): SELECT gid \
+     FROM pg_prepared_xacts WHERE transaction = '{applied}'; has the name that it was prepared by there: COMMIT \
+     PREPARED or ROLLBACK PREPARED with that name, on the publisher, ends it here, too. To end it here would lose it, \
+     or stop that subscription for ever";
+
 /// What can be done about who holds a lock, by whether that one has written something.
 pub(super) const REMEDIES: &[&str] = &[
     "on {holder_server}: SELECT pg_terminate_backend({reader_pid}); if that transaction may be ended: it holds \
      the lock, and has written nothing",
     "let the program that prepared '{gid}' end it: a transaction manager knows whether it was committed elsewhere",
+    APPLIED,
     "let the transaction of process {writer_pid} on {holder_server} end: it holds the lock",
     "look at process {blocker} on {holder_server} (pg_stat_activity, pg_locks): it holds the lock",
     "no long transactions, LOCK TABLE or DDL on tables that are replicated",

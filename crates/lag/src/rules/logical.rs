@@ -313,8 +313,19 @@ pub(super) fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
         format!("the lock is held by a prepared transaction: {}", some(gids)),
     );
     match gids {
-        [gid] => evidence.name("gid", gid),
+        [gid] => to_end(evidence, gid),
         _ => evidence,
+    }
+}
+
+/// Adds by what a prepared transaction can be ended: its name, or, if a subscription's worker has prepared it, the
+/// OID of that subscription, and the transaction's number on the publisher.
+pub(super) fn to_end(evidence: Evidence, gid: &str) -> Evidence {
+    let applied = || gid.strip_prefix("pg_gid_")?.split_once('_');
+    let is_number = |it: &str| it.parse::<u32>().is_ok();
+    match applied().filter(|(applier, xid)| is_number(applier) && is_number(xid)) {
+        Some((applier, xid)) => evidence.name("applier", applier).name("applied", xid),
+        None => evidence.name("gid", gid),
     }
 }
 

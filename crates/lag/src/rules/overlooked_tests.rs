@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::logical::of_prepared;
 use super::scene::{START, STEP, Scene, lsn, process, received, session, slot};
-use super::{Cause, Severity};
+use super::{Cause, Evidence, RULES, Severity};
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::node::Trouble;
 use crate::process_cpu::Cpu;
@@ -140,6 +141,41 @@ impl Scene {
     fn held_wal(&mut self) {
         for sample in &mut self.primary.samples {
             sample.slots[1].restart_lsn = lsn(START - 200_000_000);
+        }
+    }
+}
+
+/// Nobody ends it at the subscriber.
+#[test]
+fn what_a_worker_has_prepared_is_ended_on_its_publisher() {
+    let told = |gid: &str| {
+        let mut scene = Scene::healthy();
+        let last = scene.primary.samples.last_mut().unwrap();
+        last.prepared = vec![Prepared {
+            gid: gid.to_owned(),
+            ..prepared(400_000.0, 5)
+        }];
+        let findings = scene.diagnose().findings.into_iter();
+        let mut findings = findings.filter(|it| it.cause == Cause::PreparedTransaction);
+        let old = findings.next().unwrap().remedies;
+        let evidence = of_prepared(Evidence::about("one", Severity::Lag), &[gid.to_owned()]);
+        let evidence = evidence.name("holder_server", "one");
+        let mut rules = RULES.iter().filter(|it| it.cause == Cause::ApplyBlocked);
+        [old, rules.next().unwrap().remedies(&evidence)].map(|it| it.join("\n"))
+    };
+    for said in told("pg_gid_16597_828") {
+        let there = "on the publisher of the subscription with oid 16597 (pg_subscription): SELECT gid FROM \
+                     pg_prepared_xacts WHERE transaction = '828';";
+        assert!(said.contains(there), "{said}");
+        assert!(!said.contains("PREPARED '"), "{said}");
+    }
+    for gid in ["pg_gid_16597", "pg_gid_a_1", "x"] {
+        for said in told(gid) {
+            assert!(
+                said.contains(&format!(": ROLLBACK PREPARED '{gid}';")),
+                "{said}"
+            );
+            assert!(!said.contains("on the publisher"), "{said}");
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::anew::{EMPTIES, SHARED, Slot, recreated};
+use super::anew::{EMPTIES, SHARED, Slot, UNCOPIED, recreated};
 use super::published::{Difference, by_worker, difference, some};
 use super::{Cause, Evidence, Rule, View};
 use crate::link::Link;
@@ -22,6 +22,7 @@ pub(super) const RULE: Rule = Rule {
         SHARED,
         "on {server}: {recreate}; with the subconninfo that was shown, after that, if something was written to it \
          meanwhile: it copies its tables anew",
+        UNCOPIED,
         "if it is meant to be published as {published}: make these tables at the subscriber, and its subscription \
          anew, with empty tables",
     ],

@@ -1,6 +1,6 @@
 //! Every cause, with its signal and its remedies.
 
-use super::anew::{EMPTIES, SHARED};
+use super::anew::{EMPTIES, SHARED, UNCOPIED};
 use super::{
     Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, keyless, left, lists,
     lock, logical, machine, partial, partitions, paused, primaries, published, receive, refused,
@@ -182,6 +182,7 @@ pub const RULES: &[Rule] = &[
             SHARED,
             "on {server}: {recreate}; with the subconninfo that was shown, after that: it copies its tables again, \
              since it has lost the changes that the other has confirmed",
+            UNCOPIED,
         ],
     },
     Rule {
@@ -359,6 +360,7 @@ pub const RULES: &[Rule] = &[
             "on {server}: {recreate}; with the subconninfo that was shown: it makes the slot, and copies its tables",
             "on {publisher}: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput'); the subscription then \
              goes on, and what was changed since the slot was dropped is lost there",
+            UNCOPIED,
             "if {guessed} is its publisher, create slot {slot} there (pg_create_logical_replication_slot): what was \
              changed since it was dropped is lost. On another server such a slot keeps WAL for nobody",
         ],
@@ -377,6 +379,7 @@ pub const RULES: &[Rule] = &[
             SHARED,
             "on {server}: {recreate}; with the subconninfo that was shown, once the publication is there again: before \
              PostgreSQL 18 a worker does not get past what was written while it was not",
+            UNCOPIED,
         ],
     },
     renamed::RULE,
@@ -679,6 +682,7 @@ pub const RULES: &[Rule] = &[
             EMPTIES,
             SHARED,
             "on {server}: {recreate}; with the subconninfo that was shown: it makes the slot anew, and copies its tables",
+            UNCOPIED,
             "set up the consumer of slot {slot} again, with a new slot: a base backup, or a subscription that \
              copies its tables. A standby with a restore_command may have that WAL from an archive",
             "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
@@ -740,8 +744,9 @@ pub const RULES: &[Rule] = &[
         title: "a prepared transaction is never ended",
         signal: horizon::prepared,
         remedies: &[
-            "let the program that prepared it end it: a transaction manager knows whether it was committed \
+            "let the program that prepared '{gid}' end it: a transaction manager knows whether it was committed \
              elsewhere",
+            lock::APPLIED,
             "on {node}, in database {database}: COMMIT PREPARED '{gid}'; if the other parts of it were \
              committed",
             "on {node}, in database {database}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote \

@@ -5,6 +5,9 @@ use super::{MOST_NAMED, MOST_TABLES, refused};
 /// Most enums of one database that are read.
 const MOST_ENUMS: usize = 500;
 
+/// The role that initdb makes: a superuser for good.
+const BOOTSTRAP: u32 = 10;
+
 /// A table's name, quoted where SQL needs it.
 const NAME: &str = "format('%I.%I', n.nspname, c.relname)";
 
@@ -103,8 +106,26 @@ fn published() -> [Field; 8] {
     ]
 }
 
+/// Options of the subscription `s` other than those that CREATE SUBSCRIPTION gives it, as it takes them, but for
+/// its slot. A column that this version lacks is that of `d`.
+const OPTIONS: &str = "(SELECT array_to_json(array_remove(ARRAY[\
+       CASE WHEN o.subbinary THEN 'binary = on' END, \
+       CASE WHEN left(o.substream::text, 1) <> d.streaming THEN CASE left(o.substream::text, 1) \
+         WHEN 't' THEN 'streaming = on' WHEN 'p' THEN 'streaming = parallel' ELSE 'streaming = off' END END, \
+       CASE WHEN o.subsynccommit <> 'off' THEN 'synchronous_commit = ' || o.subsynccommit END, \
+       CASE WHEN o.subtwophasestate <> 'd' THEN 'two_phase = on' END, \
+       CASE WHEN o.subdisableonerr THEN 'disable_on_error = on' END, \
+       CASE WHEN NOT o.subpasswordrequired THEN 'password_required = off' END, \
+       CASE WHEN o.subrunasowner THEN 'run_as_owner = on' END, \
+       CASE WHEN o.suborigin <> 'any' THEN 'origin = ' || o.suborigin END, \
+       CASE WHEN o.subfailover THEN 'failover = on' END], NULL)) \
+     FROM (SELECT CASE WHEN current_setting('server_version_num')::int < 180000 THEN 'f' ELSE 'p' END AS streaming, \
+         true AS subpasswordrequired, false AS subrunasowner, 'any' AS suborigin, false AS subfailover) d \
+       CROSS JOIN LATERAL (SELECT x.subbinary, x.substream, x.subsynccommit, x.subtwophasestate, x.subdisableonerr, \
+         subpasswordrequired, subrunasowner, suborigin, subfailover FROM pg_subscription x WHERE x.oid = s.oid) o)";
+
 /// What subscriptions follow.
-fn subscribed() -> [Field; 4] {
+fn subscribed() -> [Field; 5] {
     let classes =
         "JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace";
     let tables = format!(
@@ -113,7 +134,8 @@ fn subscribed() -> [Field; 4] {
     let columns = format!("{tables} JOIN pg_attribute a ON a.attrelid = c.oid");
     let subscriptions = format!(
         "(SELECT coalesce(json_object_agg(subname, json_build_object(\
-           'publications', subpublications, 'tables', (SELECT coalesce(json_agg({NAME}), '[]') \
+           'publications', subpublications, 'options', {OPTIONS}, 'owner', (SELECT quote_ident(rolname) \
+              FROM pg_roles WHERE oid = s.subowner AND oid <> {BOOTSTRAP}), 'tables', (SELECT coalesce(json_agg({NAME}), '[]') \
               FROM (SELECT * FROM pg_subscription_rel WHERE srsubid = s.oid LIMIT {MOST_TABLES}) r {classes}), \
            'triggers', (SELECT coalesce(json_agg(t), '[]') FROM (\
               SELECT quote_ident(t.tgname) AS name, {NAME} AS \"table\" \
@@ -148,8 +170,13 @@ fn subscribed() -> [Field; 4] {
            AND CASE WHEN current_setting('server_version_num')::int < 160000 \
                  THEN i.indisprimary OR i.indisreplident ELSE i.indpred IS NULL END))"
     );
+    let inherited = format!(
+        "(SELECT coalesce(json_agg({NAME}), '[]') FROM {tables} WHERE c.relkind = 'r' \
+           AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid))"
+    );
     [
         ("subscriptions", subscriptions),
+        ("inherited", inherited),
         ("held", held),
         ("generated", generated),
         ("unindexed", unindexed),
