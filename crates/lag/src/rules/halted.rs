@@ -80,14 +80,24 @@ pub(super) fn receiver_halts(link: &Link<'_>) -> bool {
 
 pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| receiver_halts(link)) {
-        let Some(node) = link.replica else { continue };
+    for link in &view.links {
+        let Some(node) = link.replica.filter(|_| link.kind == LinkKind::Physical) else {
+            continue;
+        };
+        let halts = receiver_halts(link);
         let last = node.last();
         let row = last.and_then(|sample| sample.receiver.as_ref());
         let silent_ms = row.and_then(|row| row.message_age_ms).unwrap_or(0.0);
         let behind = link.last_bytes() as f64;
         let stopped = node.share(|sample| process_of(sample).is_some_and(is_stopped));
+        // While nothing is written, one that is stopped takes nothing, too.
+        let severity = match halts {
+            true => Severity::Lag,
+            false if stopped >= MOSTLY => Severity::Risk,
+            false => continue,
+        };
         let evidence = Evidence::of(link, 1.0)
+            .severity(severity)
             .fact(
                 "message_age_ms",
                 silent_ms,
@@ -186,6 +196,21 @@ pub(super) fn replay(view: &View<'_>) -> Vec<Evidence> {
         let last = node.last();
         let process = last.and_then(|sample| sample.process(&BackendType::Startup));
         found.push(unreplayed(of_process(evidence, process, stopped), link));
+    }
+    // While there is nothing to replay.
+    for link in &view.links {
+        let node = link.replica.filter(|_| link.kind == LinkKind::Physical);
+        let Some(node) = node.filter(|_| found.iter().all(|it: &Evidence| it.at != link.name))
+        else {
+            continue;
+        };
+        let stopped = startup_share(node, is_stopped);
+        if stopped >= MOSTLY {
+            let evidence = Evidence::of(link, 1.0).severity(Severity::Risk);
+            let last = node.last();
+            let process = last.and_then(|sample| sample.process(&BackendType::Startup));
+            found.push(of_process(evidence, process, stopped));
+        }
     }
     found
 }
@@ -287,6 +312,7 @@ pub(super) fn walsenders(view: &View<'_>) -> Vec<Evidence> {
 mod tests {
     use super::super::Cause;
     use super::super::scene::{START, Scene, lsn};
+    use super::*;
 
     /// Both workers fail at one transaction, with a new walsender in every fifth sample. In the last ones the
     /// walsender knows more than the slot.
@@ -315,5 +341,27 @@ mod tests {
         let causes: Vec<Cause> = found.iter().map(|it| it.cause).collect();
         assert!(!causes.contains(&Cause::WalsendersEnded), "{causes:?}");
         assert!(causes.contains(&Cause::ApplyStopped), "{causes:?}");
+    }
+
+    /// A standby's process that is stopped is told before there is something for it to do.
+    #[test]
+    fn what_is_stopped_while_nothing_is_written_is_a_risk() {
+        for (index, cause, pid) in [(0, Cause::ReplayHalted, 21), (1, Cause::ReceiverHalted, 20)] {
+            let mut scene = Scene::healthy();
+            for sample in &mut scene.standby.samples {
+                sample.processes[index].cpu = Some(crate::process_cpu::Cpu {
+                    ran: Duration::ZERO,
+                    queued: Duration::ZERO,
+                    stopped: true,
+                });
+            }
+            let diagnosis = scene.diagnose();
+            let found = diagnosis.findings.iter();
+            let found: Vec<_> = found.map(|it| (it.cause, it.severity)).collect();
+            assert_eq!(found, [(cause, Severity::Risk)]);
+            let first = &diagnosis.findings[0].remedies[0];
+            let resume = format!("on the machine of standby: kill -CONT {pid};");
+            assert!(first.starts_with(&resume), "{first}");
+        }
     }
 }
