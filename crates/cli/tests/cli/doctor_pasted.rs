@@ -165,7 +165,8 @@ fn remedies_quote_what_they_name() {
     until_answer(&pair.subscriber, &rows, "1");
 }
 
-/// A subscription that is made again is what it was, and nothing is emptied that is not followed, or published on.
+/// A subscription that is made again is what it was, and nothing is emptied that is not followed, or
+/// published on.
 #[test]
 fn a_subscription_is_made_again_as_it_was() {
     let lab = TestLab::stock().start().unwrap();

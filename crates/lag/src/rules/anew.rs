@@ -21,8 +21,8 @@ pub(super) const EMPTIES: &str = "what follows empties {emptied}: rows that did 
 pub(super) const SHARED: &str = "on {server}: {detach}; after that, from {shared}: delete only the rows that came \
      from this publisher, as other subscriptions fill it, too ({others}). Then go on as follows";
 
-/// A remedy instead of those, where the subscriber publishes what it follows: to empty such a table empties it at its
-/// subscribers, too, of which this publisher may be one, whatever row filters there are.
+/// A remedy instead of those, where the subscriber publishes what it follows: to empty such a table empties
+/// it at its subscribers, too, of which this publisher may be one, whatever row filters there are.
 pub(super) const UNCOPIED: &str = "on {server}: {uncopied}; with the subconninfo that was shown, once its publications \
      are as they should be: it copies nothing, so changes that it has not received stay missing. Compare the rows of \
      {onward} with the publisher's. Do not empty them: {onward_by} publishes them here, so that would empty them for its \
@@ -37,7 +37,8 @@ pub(super) enum Slot {
     Gone,
 }
 
-/// True if a table has rows of the other: it is that, or a partition of it, or the other is one of its partitions.
+/// True if a table has rows of the other: it is that, or a partition of it, or the other is one of its
+/// partitions.
 fn overlap(tables: &Tables, one: &String, other: &String) -> bool {
     let is_part = |table: &String, of: &String| {
         let above = tables.ancestors.get(table);
@@ -126,7 +127,8 @@ fn detach(subscription: &str, slot: Slot) -> String {
     detach
 }
 
-/// The tables as TRUNCATE is to have them: those that inherit from them, and are not followed, keep their rows.
+/// The tables as TRUNCATE is to have them: those that inherit from them, and are not followed, keep their
+/// rows.
 fn alone(emptied: &BTreeSet<&str>, tables: &Tables) -> String {
     let named = emptied.iter().map(|table| {
         let only = if tables.inherited.contains(*table) {
@@ -139,8 +141,8 @@ fn alone(emptied: &BTreeSet<&str>, tables: &Tables) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Statements that drop a subscription, and make it again as it was, but for these options. A worker never runs as
-/// another role than before.
+/// Statements that drop a subscription, and make it again as it was, but for these options. A worker never
+/// runs as another role than before.
 fn again(link: &Link<'_>, followed: &Followed, subscription: &str, other: &[&str]) -> String {
     let name = identifier(subscription);
     let owner = followed.owner.as_deref();

@@ -17,7 +17,8 @@ use crate::window::NodeWindow;
 /// Share of samples from which a worker that copies counts as blocked.
 const MOSTLY: f64 = 0.5;
 
-/// What can be done about a transaction that a subscription's worker has prepared: it is ended where it began.
+/// What can be done about a transaction that a subscription's worker has prepared: it is ended where it
+/// began.
 pub(super) const APPLIED: &str = "on the publisher of the subscription with oid {applier} (pg_subscription): SELECT gid \
      FROM pg_prepared_xacts WHERE transaction = '{applied}'; has the name that it was prepared by there. End it there by \
      that name, as its program or transaction manager says: it then ends here, too. To end it here would lose it, or \

@@ -318,8 +318,8 @@ pub(super) fn of_prepared(evidence: Evidence, gids: &[String]) -> Evidence {
     }
 }
 
-/// Adds by what a prepared transaction can be ended: its name, or, if a subscription's worker has prepared it, the
-/// OID of that subscription, and the transaction's number on the publisher.
+/// Adds by what a prepared transaction can be ended: its name, or, if a subscription's worker has prepared
+/// it, the OID of that subscription, and the transaction's number on the publisher.
 pub(super) fn to_end(evidence: Evidence, gid: &str) -> Evidence {
     let applied = || gid.strip_prefix("pg_gid_")?.split_once('_');
     let is_number = |it: &str| it.parse::<u32>().is_ok();

@@ -106,8 +106,8 @@ fn published() -> [Field; 8] {
     ]
 }
 
-/// Options of the subscription `s` other than those that CREATE SUBSCRIPTION gives it, as it takes them, but for
-/// its slot. A column that this version lacks is that of `d`.
+/// Options of the subscription `s` other than those that CREATE SUBSCRIPTION gives it, as it takes them,
+/// but for its slot. A column that this version lacks is that of `d`.
 const OPTIONS: &str = "(SELECT array_to_json(array_remove(ARRAY[\
        CASE WHEN o.subbinary THEN 'binary = on' END, \
        CASE WHEN left(o.substream::text, 1) <> d.streaming THEN CASE left(o.substream::text, 1) \
