@@ -182,7 +182,7 @@ mod tests {
         remedies_if(own, other, |_| {})
     }
 
-    /// Those if this is so at the subscriber, too.
+    /// Makes `change` at the subscriber, and returns the same remedies.
     fn remedies_if(own: &[&str], other: Option<&str>, change: impl Fn(&mut Tables)) -> Vec<String> {
         let mut scene = Scene::healthy();
         for sample in &mut scene.primary.samples {
