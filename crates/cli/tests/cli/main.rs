@@ -68,6 +68,7 @@ mod replica_schemas;
 mod replica_spool;
 mod replica_subsets;
 mod replica_switchover;
+mod replica_switchovers;
 mod replica_verify;
 mod replica_waits;
 mod serve;
