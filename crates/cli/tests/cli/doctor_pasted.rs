@@ -290,12 +290,18 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
         first.contains(&disable) && first.contains("SET (slot_name = NONE)"),
         "{first}"
     );
+    // As long as the other uses the slot nothing is done.
+    let free = Pasted::of(json["findings"][0]["remedies"][1].as_str().unwrap());
+    let refused = pair.primary.query_text(&free.statements[0]).unwrap_err();
+    assert!(refused.to_string().contains("is active"), "{refused}");
     other.run(&disable);
     other.run(&format!(
         "ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"
     ));
     other.run(&format!("DROP SUBSCRIPTION {SUBSCRIPTION}"));
-    let last = Pasted::of(json["findings"][0]["remedies"][2].as_str().unwrap());
+    until_answer(&pair.primary, active, "0");
+    free.execute(&pair.primary, &free.statements);
+    let last = Pasted::of(json["findings"][0]["remedies"][3].as_str().unwrap());
     let statements = last.statements.iter();
     let statements: Vec<String> = statements
         .map(|sql| sql.replace("'...'", &pair.connection()))

@@ -205,8 +205,10 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let evidence = evidence.severity(Severity::Lag);
         let evidence = evidence.fact("taken_slots", 1.0, words);
         let evidence = evidence.name("whose", "subscription").name("other", other);
+        let evidence = evidence.name("taken_slot", slot.replace('\'', "''"));
         let evidence = guessed(view, link, evidence);
-        Some(recreated(evidence, link, Slot::There))
+        // DROP SUBSCRIPTION would wait for ever, with its tables empty, while the other uses the slot.
+        Some(recreated(evidence, link, Slot::Gone))
     };
     workless(view).filter_map(taken).collect()
 }
