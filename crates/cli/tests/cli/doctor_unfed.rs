@@ -189,7 +189,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     until_answer(
         &pair.standby,
         "SELECT count(*)::text FROM t WHERE id = 7",
-        "1",
+        "2",
     );
 
     // A conflict is one here, too.
