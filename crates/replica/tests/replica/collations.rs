@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::number;
+use lockstep_lab::for_tests::{major, number, source_major};
 use lockstep_replica::lifecycle::create::create;
 
 use crate::apply_random::transaction;
@@ -76,7 +76,13 @@ fn keys_that_are_equal_and_not_the_same_arrive_as_they_are() {
         )
         .unwrap();
     let mut session = sql(&source);
-    session.execute(SCHEMA).unwrap();
+    // Servers with different releases of ICU hash such keys in different ways, so a partition's rows are not
+    // those of the same partition there.
+    let schema = match source_major().unwrap() == major().unwrap() {
+        true => SCHEMA,
+        false => SCHEMA.split_once(" PARTITION BY").unwrap().0,
+    };
+    session.execute(schema).unwrap();
     let mut change = |rng: &mut Rng, number: u32| {
         for _ in 0..number {
             transaction(rng, &mut session, statement).unwrap();

@@ -104,6 +104,15 @@ fn what_the_target_refuses_after_the_rows_is_listed_until_it_is_made() {
     let mut user = sql(&target);
     user.execute("ALTER FUNCTION norm SET search_path = public; DROP FOREIGN TABLE ev20")
         .unwrap();
+    if has_views && user.server_version() >= 170_000 {
+        // There the view itself must name its table's schema.
+        user.execute(
+            "DROP MATERIALIZED VIEW words CASCADE; CREATE MATERIALIZED VIEW words AS \
+             SELECT word, ndoc FROM ts_stat('SELECT d FROM public.docs') WITH NO DATA; \
+             CREATE MATERIALIZED VIEW over_words AS SELECT count(*) n FROM words WITH NO DATA",
+        )
+        .unwrap();
+    }
     user.execute("SET search_path = ''").unwrap();
     for one in &listed {
         user.execute(&one.command).unwrap();
