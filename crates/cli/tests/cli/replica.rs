@@ -47,8 +47,11 @@ pub fn pair(schema: &str) -> (Lab, Server, Server) {
     (lab, source, target)
 }
 
+/// The one value that a query gives in database app; empty for NULL.
 pub fn value(server: &Server, query: &str) -> String {
-    server.rows_in("app", query).unwrap()[0][0].clone().unwrap()
+    server.rows_in("app", query).unwrap()[0][0]
+        .clone()
+        .unwrap_or_default()
 }
 
 pub fn lockstep(args: &[&str]) -> Command {

@@ -79,6 +79,8 @@ pub(super) struct Present {
 /// What HAProxy says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shown {
+    /// HAProxy's own, such as `2.6.12-1+deb12u4`.
+    pub version: String,
     /// What a user of the socket may do.
     pub level: String,
     pub backends: BTreeSet<String>,
@@ -87,6 +89,9 @@ pub(super) struct Shown {
     /// Address of each; none for a socket.
     pub places: BTreeMap<String, SocketAddr>,
 }
+
+/// How versions of HAProxy begin with which this was tried.
+const TRIED: &str = "2.";
 
 /// Where a server of HAProxy leads, as somebody who connected there has found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,8 +124,16 @@ fn places(text: &str) -> BTreeMap<String, SocketAddr> {
     found.collect()
 }
 
-/// What HAProxy has, out of its answers to `show stat`, `show servers state` and `show cli level`.
-fn shown(options: &HaProxy, rows: &[StatRow], state: &str, level: &str) -> Shown {
+/// HAProxy's version, out of its answer to `show info`.
+fn version(info: &str) -> &str {
+    let mut lines = info.lines();
+    let version = lines.find_map(|line| line.strip_prefix("Version:"));
+    version.unwrap_or_default().trim()
+}
+
+/// What HAProxy has, out of its answers to `show info`, `show stat`, `show servers state` and
+/// `show cli level`.
+fn shown(options: &HaProxy, info: &str, rows: &[StatRow], [state, level]: [&str; 2]) -> Shown {
     let is_server = |row: &&StatRow| {
         row.proxy == options.backend && !matches!(row.name.as_str(), "FRONTEND" | "BACKEND")
     };
@@ -131,6 +144,7 @@ fn shown(options: &HaProxy, rows: &[StatRow], state: &str, level: &str) -> Shown
     let backends = rows.iter().filter(|row| row.name == "BACKEND");
     let servers = rows.iter().filter(is_server);
     Shown {
+        version: version(info).to_owned(),
         level: level.trim().to_owned(),
         backends: backends.map(|row| row.proxy.clone()).collect(),
         servers: servers
@@ -211,6 +225,14 @@ pub(super) fn findings(
     let mut found = Vec::new();
     let mut add = |says: String, todo: &str| found.push(finding(Severity::Error, says, todo));
     let backend = &options.backend;
+    if !shown.version.starts_with(TRIED) {
+        let words = format!(
+            "it is version {}, and only {TRIED}x was seen to lead clients that wait to another server: 3.2 let them \
+             wait until they gave up",
+            shown.version
+        );
+        add(words, "lead clients by a command of yours: --on-switch");
+    }
     if shown.level != "admin" {
         let words = format!("its socket allows only what level {} may do", shown.level);
         add(words, "write `level admin` behind `stats socket`");
@@ -370,12 +392,15 @@ impl Proxied {
         let rows = read_rows(&self.ask("show stat -1 7 -1")?).map_err(|error| failed(&error))?;
         let state = self.ask(&format!("show servers state {}", self.options.backend))?;
         let level = self.ask("show cli level")?;
-        Ok(shown(&self.options, &rows, &state, &level))
+        let info = self.ask("show info")?;
+        Ok(shown(&self.options, &info, &rows, [&state, &level]))
     }
 
     fn server(&self, name: &str) -> Result<Option<Present>> {
         let rows = read_rows(&self.ask("show stat -1 4 -1")?).map_err(|error| failed(&error))?;
-        Ok(shown(&self.options, &rows, "", "").servers.remove(name))
+        Ok(shown(&self.options, "", &rows, ["", ""])
+            .servers
+            .remove(name))
     }
 
     /// Why [`WAITS`] cannot be added, in HAProxy's words. It takes no sessions while it is there.

@@ -24,7 +24,13 @@ fn usual() -> Shown {
                 other,BACKEND,0,,UP,\n";
     let state = "1\n# be_id be_name srv_id srv_name srv_addr srv_op_state srv_port\n\
                  3 app 1 a 10.0.0.1 2 5432\n3 app 2 b - 0 0\n3 app 3 c ::1 2 5433\n";
-    shown(&options(), &read_rows(text).unwrap(), state, "admin\n\n")
+    let info = "Name: HAProxy\nVersion: 2.6.12-1\nPid: 7\n";
+    shown(
+        &options(),
+        info,
+        &read_rows(text).unwrap(),
+        [state, "admin\n\n"],
+    )
 }
 
 fn present(takes_sessions: bool) -> Present {
@@ -37,6 +43,7 @@ fn present(takes_sessions: bool) -> Present {
 #[test]
 fn what_haproxy_says_is_read() {
     let shown = usual();
+    assert_eq!(shown.version, "2.6.12-1");
     assert_eq!(shown.level, "admin");
     let a = Present {
         takes_sessions: true,
@@ -81,6 +88,10 @@ fn what_would_lead_clients_astray_is_found() {
         assert!(found[0].starts_with("error"), "{found:?}");
     };
     is(&|_, it| it.level = "operator".to_owned(), "level operator");
+    is(
+        &|_, it| it.version = "3.2.26-1".to_owned(),
+        "it is version 3.2.26-1, and only 2.x",
+    );
     is(
         &|it, _| it.backend = "none".to_owned(),
         "no back end none: it has app, other",
