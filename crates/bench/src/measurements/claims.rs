@@ -67,7 +67,7 @@ const README_CLAIMS: &[Claim] = &[
         figures: medians!(Higher, "tpcb", "rows_per_s"),
     },
     Claim {
-        words: "Injected causes of lag that doctor named first in its last whole matrix",
+        words: "Injected causes of lag that doctor named first, each in its newest run",
         benchmark: "doctor-matrix",
         figures: Figures::Headline("causes"),
     },
