@@ -178,6 +178,8 @@ pub const RULES: &[Rule] = &[
             refused::GUESSED,
             "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
              and SET (slot_name = NONE) before it is dropped there",
+            "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; otherwise its worker takes the slot as soon as it \
+             is free, and goes on behind what the other has confirmed",
             "on {upstream}: SELECT pg_drop_replication_slot('{taken_slot}'); it is refused as long as somebody uses the \
              slot; what the subscription has not received is lost with it, and copied by what follows: paste that \
              only once this is done",
