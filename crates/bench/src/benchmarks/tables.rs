@@ -93,8 +93,9 @@ const MOST_IDLE_MS: f64 = 50.0;
 const MOST_OFF_PERCENT: f64 = 15.0;
 
 /// Cycles of case plan: one of so many tables changes, by so many new rows. History has each kind three times
-/// before it is forecast.
-const KINDS: [(u32, u32); 5] = [(1, 1), (10, 200), (2, 20), (1_000, 50_000), (4, 5)];
+/// before it is forecast. They take a tenth of a second and more: one of 10 ms differs from the next by more
+/// than a forecast may be off.
+const KINDS: [(u32, u32); 5] = [(1, 50), (10, 5_000), (2, 200), (1_000, 500_000), (4, 1_000)];
 const PAST: usize = 3;
 
 /// Time that a copy, and a cycle, takes for each of many tables with one row
@@ -137,6 +138,9 @@ pub struct TablesFigures {
     /// Percent by which the worst forecast of a cycle was off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_percent: Option<f64>,
+    /// Milliseconds of each cycle by its forecast, and as measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forecasts: Vec<(f64, u64)>,
     /// CPU of the replica's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applier_cpu_s: Option<f64>,
@@ -174,6 +178,7 @@ impl TablesArgs {
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
             off_percent: None,
+            forecasts: Vec::new(),
             applier_cpu_s: None,
         })
     }
@@ -223,6 +228,7 @@ impl TablesArgs {
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
             off_percent: None,
+            forecasts: Vec::new(),
             applier_cpu_s: Some(rounded(applier_cpu_s)),
         })
     }
@@ -272,11 +278,13 @@ impl TablesArgs {
         }
         let before = scene.meter();
         let (mut worst, mut ms, mut tables) = (0.0_f64, 0, 0);
+        let mut forecasts = Vec::new();
         for (kind, last) in KINDS.into_iter().zip(last) {
             let forecast = replica.forecast(last.tables, last.sent_bytes)? * 1e3;
             let cycle = self.grown(scene, &mut replica, kind)?;
             let took = cycle.elapsed_ms.max(1) as f64;
             worst = worst.max(100.0 * (forecast - took).abs() / took);
+            forecasts.push((rounded(forecast), cycle.elapsed_ms));
             ms += cycle.elapsed_ms;
             tables += cycle.tables;
         }
@@ -292,6 +300,7 @@ impl TablesArgs {
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
             off_percent: Some(rounded(worst)),
+            forecasts,
             applier_cpu_s: None,
         })
     }
@@ -321,6 +330,7 @@ impl TablesArgs {
             source_cpu_s: rounded(spent.source_cpu_s),
             target_cpu_s: rounded(spent.target_cpu_s),
             off_percent: None,
+            forecasts: Vec::new(),
             applier_cpu_s: None,
         })
     }
