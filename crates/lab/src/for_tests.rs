@@ -28,7 +28,7 @@ use crate::guard::{self, ReaperProgram};
 use crate::launch::Launcher;
 use crate::package::{Major, Package};
 use crate::server::Settings;
-use crate::{LabError, Result};
+use crate::{LabError, Result, port};
 
 /// The PostgreSQL that tests use when the environment names none.
 const USUAL_MAJOR: &str = "15";
@@ -46,6 +46,9 @@ const REAPER_ARGS: [&str; 3] = ["--exact", "reaper_entry", "--nocapture"];
 /// The lab whose folder has this process's own templates. Nobody drops it: its reaper removes it when
 /// the process ends.
 static TEMPLATES: Mutex<Option<Lab>> = Mutex::new(None);
+
+/// Locks of the ports that this process has, until it ends.
+static PORTS_HELD: Mutex<Vec<Flock<File>>> = Mutex::new(Vec::new());
 
 /// What a test's lab has.
 #[derive(Debug, Clone, Copy)]
@@ -183,6 +186,22 @@ fn templates() -> Result<PathBuf> {
         none => none.insert(Lab::new(&TestLab::stock().options()?)?),
     };
     Ok(lab.folder().to_path_buf())
+}
+
+/// A port for a program that a test starts. No other test of the run gets it, nor does a connection: it is still
+/// free when the program comes to listen, or comes back.
+pub fn free_port() -> Result<u16> {
+    let folder = templates()?;
+    loop {
+        let port = port::free_for_tcp();
+        let path = folder.join(format!("port-{port}"));
+        let file = File::create(&path).map_err(LabError::io("lock", &path))?;
+        if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            let mut held = PORTS_HELD.lock().unwrap_or_else(PoisonError::into_inner);
+            held.push(lock);
+            return Ok(port);
+        }
+    }
 }
 
 /// A number from the environment; None if the variable is not set, or empty.

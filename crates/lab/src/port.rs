@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,6 +13,10 @@ use crate::{LabError, Result};
 
 /// The port of the machine's own cluster: never used, even if it is free.
 const RESERVED: u16 = 5432;
+
+/// Ports that are tried: below those that the kernel gives to connections, and to whoever asks for any. So none
+/// is taken by chance before its server comes, or comes back.
+const PORTS: Range<u16> = 20_000..32_000;
 
 /// How many ports to try before giving up.
 const ATTEMPTS: usize = 64;
@@ -23,18 +28,27 @@ static OFFERED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 pub fn free(sockets: &Path) -> Result<u16> {
     let mut last = RESERVED;
     for _ in 0..ATTEMPTS {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .map_err(LabError::io("find a free port on", Path::new("localhost")))?;
-        last = listener
-            .local_addr()
-            .map_err(LabError::io("find a free port on", Path::new("localhost")))?
-            .port();
-        let mut offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
-        if last != RESERVED && !socket_exists(sockets, last) && offered.insert(last) {
+        last = fastrand::u16(PORTS);
+        if check(sockets, last).is_ok() && offer(last) {
             return Ok(last);
         }
     }
     Err(LabError::PortInUse(last))
+}
+
+/// Finds a port that is free for TCP. A process is offered each once.
+pub(crate) fn free_for_tcp() -> u16 {
+    loop {
+        let port = fastrand::u16(PORTS);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() && offer(port) {
+            return port;
+        }
+    }
+}
+
+fn offer(port: u16) -> bool {
+    let mut offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+    offered.insert(port)
 }
 
 /// Refuses a port that is in use.

@@ -439,9 +439,32 @@ impl Server {
         })
     }
 
-    /// Makes changed settings take effect without a restart.
+    /// Makes changed settings take effect without a restart: for sessions that begin once this returns. Other
+    /// processes may read them later.
     pub fn reload(&self) -> Result<()> {
-        self.execute("SELECT pg_reload_conf()")
+        let before = self.query_text("SELECT clock_timestamp()::text")?;
+        let before = before.unwrap_or_default();
+        self.execute("SELECT pg_reload_conf()")?;
+        let started = Instant::now();
+        let is_read = format!("SELECT pg_conf_load_time() > '{before}'::timestamptz");
+        loop {
+            // A session has the time from the postmaster.
+            let mut session = self.connect(SUPERUSER, "lockstep lab")?;
+            let answer = session.query_one(&is_read);
+            let answer = answer.map_err(|error| self.refused("refused a query", &error))?;
+            if answer.first().and_then(Option::as_deref) == Some("t") {
+                return Ok(());
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(LabError::Timeout {
+                    server: self.id.clone(),
+                    what: "read its settings".to_owned(),
+                    seconds: PATIENCE.as_secs(),
+                    log: self.log.clone(),
+                });
+            }
+            thread::sleep(POLL);
+        }
     }
 
     /// Stops the server and waits until it has ended.

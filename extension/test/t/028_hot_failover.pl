@@ -22,7 +22,11 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $hot = "${READING}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n";
+# The startup process decodes by itself what runs ahead. With helpers that read, so much runs ahead as one of
+# them has read when replay comes to stand still: on a busy machine nothing, and then there is no more.
+my $hot     = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_read_helpers = off\n";
+my $reading = "${READING}lockstep.replay_hot_standby = on\n";
+my %conf    = (stock => '', early_followed => $reading, late_hot => $reading);
 
 # Small segments: a standby asks for more WAL, and so for a new timeline, at the end of each. Without
 # checksums and their like, as in 026_hot_rules.pl.
@@ -53,9 +57,9 @@ sub standby
 }
 
 my $new = standby('new', "archive_mode = on\narchive_command = 'cp %p $archive/%f'\n");
-my %early = map { $_ => standby("early_$_", $_ eq 'stock' ? '' : $hot) }
+my %early = map { $_ => standby("early_$_", $conf{$_} // $conf{"early_$_"} // $hot) }
   qw(stock restarted followed promoted);
-my %late = map { $_ => standby("late_$_", $_ eq 'stock' ? '' : $hot) } qw(stock hot killed);
+my %late = map { $_ => standby("late_$_", $conf{$_} // $conf{"late_$_"} // $hot) } qw(stock hot killed);
 my $asked = standby('asked', $hot);
 my $stopped = standby('stopped', $hot);
 my %session;
@@ -171,17 +175,19 @@ sub admin_value { return $session{ $_[0]->name }[1]->value($_[1]); }
 
 for my $node (@early{qw(restarted followed promoted)}, $asked)
 {
-	is(admin_value($node, qq{SELECT received_lsn > '$fork' AND pg_last_wal_replay_lsn() < dispatched_until
-		FROM lockstep_stat_replay_pipeline, (SELECT pg_last_wal_receive_lsn() AS received_lsn) r}), 't',
-		$node->name . ' has received more than the new primary, and records run ahead');
+	is(admin_value($node, "SELECT pg_last_wal_receive_lsn() > '$fork'"), 't',
+		$node->name . ' has received more than the new primary');
 	is(admin_value($node, "SELECT min_recovery_end_lsn <= '$fork' FROM pg_control_recovery()"), 't',
 		'its minimum recovery point is not beyond the fork');
 }
+is(admin_value($_, 'SELECT pg_last_wal_replay_lsn() < dispatched_until FROM lockstep_stat_replay_pipeline'), 't',
+	'records run ahead on ' . $_->name)
+  for @early{qw(restarted promoted)}, $asked;
 is(admin_value($late{$_}, "SELECT pg_last_wal_replay_lsn() < '$fork'"), 't',
 	"late_$_ has not replayed up to the fork")
   for sort keys %late;
-wait_until($session{"late_$_"}[1], "SELECT dispatched_until > '$fork' FROM lockstep_stat_replay_pipeline",
-	'but records run ahead beyond it') for qw(hot killed);
+is(admin_value($late{killed}, "SELECT dispatched_until > '$fork' FROM lockstep_stat_replay_pipeline"), 't',
+	'but records run ahead beyond it');
 
 is(admin_value($stopped, qq{SELECT dispatched_until < '$fork' AND min_recovery_end_lsn > '$fork'
 	FROM lockstep_stat_replay_pipeline, pg_control_recovery()}), 't',

@@ -1,7 +1,7 @@
 //! `lockstep doctor` where a relay stands between the primary and its subscribers, on real
 //! servers.
 
-use crate::doctor_support::{brief, causes, doctor, untroubled};
+use crate::doctor_support::{brief, causes, doctor, first_cause, once_right, untroubled};
 use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
 use lockstep_bench::fault::Writer;
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -13,9 +13,6 @@ use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings};
 use lockstep_lag::{Node, Role};
 use serde_json::Value;
 use std::time::Duration;
-
-/// Most windows that are watched until doctor says what is expected.
-const WINDOWS: usize = 10;
 
 /// A primary, a relay and a subscriber, and somebody who writes.
 struct Scene {
@@ -84,18 +81,9 @@ impl Scene {
         )
     }
 
-    /// What doctor says once it is `right`: another program may take the processor for a whole window. At
-    /// last, what it says then.
+    /// What doctor says of the three once that is `right`.
     fn examine_until(&self, seconds: u32, right: impl Fn(i32, &Value) -> bool) -> (i32, Value) {
-        let mut windows = (0..WINDOWS).map(|_| self.examine(seconds));
-        let mut said = windows.next().expect("there is one");
-        while !right(said.0, &said.1) {
-            match windows.next() {
-                Some(next) => said = next,
-                None => break,
-            }
-        }
-        said
+        once_right(|| self.examine(seconds), |(code, json)| right(*code, json))
     }
 }
 
@@ -237,9 +225,8 @@ fn blocked(scene: &mut Scene) {
         .unwrap();
     let pid = holder.backend_pid().to_string();
     scene.write("repeat('x', 100)");
-    let is_blocked = |json: &Value| causes(json).first().is_some_and(|it| it == "apply_blocked");
     let (code, json) = scene.examine_until(4, |_, json| {
-        is_blocked(json) && link(json, "primary")["behind"] == false
+        first_cause(json) == Some("apply_blocked") && link(json, "primary")["behind"] == false
     });
     let said = doctor(&[
         "--primary",
@@ -300,15 +287,14 @@ fn rights(scene: &Scene) {
     scene.subscriber.run("CREATE ROLE poor LOGIN");
     let primary = scene.primary.conninfo(SUPERUSER);
     let poor = scene.subscriber.conninfo("poor");
-    let (code, json) = ask(
-        &[
-            ("--primary", &primary),
-            ("--relay", &scene.console("poor")),
-            ("--relay", &scene.console("watcher")),
-            ("--subscriber", &poor),
-        ],
-        1,
-    );
+    let nodes = [
+        ("--primary", primary),
+        ("--relay", scene.console("poor")),
+        ("--relay", scene.console("watcher")),
+        ("--subscriber", poor),
+    ];
+    let nodes: Vec<_> = nodes.iter().map(|(option, it)| (*option, it.as_str())).collect();
+    let (code, json) = once_right(|| ask(&nodes, 1), |(code, _)| *code == 7);
     assert_eq!(code, 7, "{}", brief(&json));
     let said = trouble_of(&json, "relay1");
     assert_has!(said, "groups and slots", "GRANT pg_monitor TO poor");
@@ -366,7 +352,9 @@ fn away(scene: &mut Scene) {
         let upstream = scene.relay.console(&scene.lab, "SHOW UPSTREAM");
         upstream.contains("|failed|").then_some(())
     });
-    let (code, json) = scene.examine(2);
+    let (code, json) = scene.examine_until(2, |_, json| {
+        first_cause(json) == Some("relay_not_streaming")
+    });
     assert_eq!(code, 6, "{}", brief(&json));
     assert_eq!(causes(&json)[0], "relay_not_streaming", "{}", brief(&json));
     let reason = json["findings"][0]["names"]["reason"].as_str().unwrap();
@@ -399,11 +387,12 @@ fn a_spool_near_its_limit_is_found() {
         let upstream = scene.relay.console(&scene.lab, "SHOW UPSTREAM");
         upstream.contains("|waiting|").then_some(())
     });
-    let (code, json) = scene.examine(2);
+    let is_near = "relay_spool_near_limit".to_owned();
+    let (code, json) = scene.examine_until(2, |_, json| causes(json).contains(&is_near));
     assert_eq!(code, 6, "{}", brief(&json));
     let found = causes(&json);
     assert!(
-        found.contains(&"relay_spool_near_limit".to_owned()),
+        found.contains(&is_near),
         "{}",
         brief(&json)
     );

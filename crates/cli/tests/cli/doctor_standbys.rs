@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::doctor_support::remedy::Pasted;
-use crate::doctor_support::{brief, causes, doctor, monitor, untroubled};
+use crate::doctor_support::{
+    brief, causes, doctor, first_cause, monitor, once_right, untroubled,
+};
 use crate::relay_support::{until, until_answer};
 use lockstep_bench::fault::Writer;
 use lockstep_lab::assert_has;
@@ -72,6 +74,15 @@ impl Cascade {
         (said.code, json)
     }
 
+    /// What doctor says of all three once that is `right`.
+    fn examine_until(
+        &self,
+        seconds: u32,
+        right: impl Fn(i32, &Value) -> bool,
+    ) -> (i32, Value) {
+        once_right(|| self.examine(seconds), |(code, json)| right(*code, json))
+    }
+
     fn caught_up(&mut self) {
         self.first.catch_up(&self.primary).unwrap();
         self.second.catch_up(&self.primary).unwrap();
@@ -111,7 +122,7 @@ fn at(cause: &str, places: &[&str]) -> Vec<(String, String)> {
 #[test]
 fn each_hop_of_a_cascade_has_its_own_lag() {
     let mut cascade = Cascade::start();
-    let (code, json) = cascade.examine(2);
+    let (code, json) = cascade.examine_until(2, |code, _| code == 0);
     assert_eq!(code, 0, "{}", brief(&json));
     assert!(untroubled(&json), "{}", json["nodes"]);
     assert_eq!(link(&json, FIRST)["upstream"], "primary");
@@ -132,18 +143,23 @@ fn each_hop_of_a_cascade_has_its_own_lag() {
             let _writer = cascade.write();
             until_answer(server(name), state, "paused");
         }
-        let (code, json) = cascade.examine(3);
+        let mut expected = at("replay_paused", paused);
+        expected.sort();
+        let sorted = |json: &Value| {
+            let mut found = found(json);
+            found.sort();
+            found
+        };
+        let (code, json) = cascade.examine_until(3, |_, json| {
+            behind(json) == *paused && sorted(json) == expected
+        });
         for name in paused {
             let sql = "SELECT pg_wal_replay_resume()";
             server(name).run(sql);
         }
         assert_eq!(code, 6, "{paused:?}: {}", brief(&json));
         assert_eq!(behind(&json), paused, "{}", brief(&json));
-        let mut found = found(&json);
-        found.sort();
-        let mut expected = at("replay_paused", paused);
-        expected.sort();
-        assert_eq!(found, expected, "{}", brief(&json));
+        assert_eq!(sorted(&json), expected, "{}", brief(&json));
         cascade.caught_up();
     }
 
@@ -175,7 +191,7 @@ fn hangs(cascade: &Cascade) {
         "--relay",
         &silent,
         "--seconds",
-        "3",
+        "5",
         "--output",
         "json",
     ];
@@ -231,12 +247,15 @@ fn upstream_away(cascade: &mut Cascade) {
     set_upstream(&cascade.first, "");
     let receivers = "SELECT count(*)::text FROM pg_stat_wal_receiver";
     until_answer(&cascade.first, receivers, "0");
-    let (code, json) = cascade.examine(3);
+    let expected = at("no_upstream", &[FIRST]);
+    let (code, json) = cascade.examine_until(3, |_, json| {
+        behind(json) == [FIRST] && found(json) == expected
+    });
     assert_eq!(code, 6, "{}", brief(&json));
     assert_eq!(behind(&json), [FIRST], "{}", brief(&json));
     assert_eq!(
         found(&json),
-        at("no_upstream", &[FIRST]),
+        expected,
         "{}",
         brief(&json)
     );
@@ -271,7 +290,7 @@ fn twins(cascade: &mut Cascade) {
         until_answer(server, sql, "walreceiver");
     }
     cascade.caught_up();
-    let (code, json) = cascade.examine(2);
+    let (code, json) = cascade.examine_until(2, |code, _| code == 0);
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(link(&json, FIRST)["upstream"], "primary");
     assert_eq!(link(&json, SECOND)["upstream"], FIRST);
@@ -323,19 +342,22 @@ fn the_extension_s_figures_are_used() {
         standby.query_text(sql).unwrap().unwrap().parse().unwrap()
     };
     let least = until("there is lag", || Some(says()).filter(|ms| *ms > 0.0));
-    let said = doctor(&[
-        "--primary",
-        &primary.conninfo(SUPERUSER),
-        "--standby",
-        &standby.conninfo(SUPERUSER),
-        "--seconds",
-        "2",
-        "--output",
-        "json",
-    ]);
+    let examine = || -> Value {
+        let said = doctor(&[
+            "--primary",
+            &primary.conninfo(SUPERUSER),
+            "--standby",
+            &standby.conninfo(SUPERUSER),
+            "--seconds",
+            "2",
+            "--output",
+            "json",
+        ]);
+        serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error))
+    };
+    let json = once_right(examine, |json| causes(json) == ["replay_paused"]);
     let most = says();
     drop(writer);
-    let json: Value = serde_json::from_str(&said.text).unwrap();
     assert_eq!(causes(&json), ["replay_paused"], "{}", brief(&json));
     assert!(untroubled(&json), "{}", json["nodes"]);
     let facts = json["findings"][0]["evidence"].as_array().unwrap();
@@ -377,7 +399,13 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
         cascade.first.sockets().display(),
         cascade.first.port()
     );
-    let (code, json) = without_first(&cascade, None);
+    let is_it = |wanted: i32, cause: Option<&str>| {
+        let cause = cause.map(str::to_owned);
+        move |(code, json): &(i32, Value)| {
+            *code == wanted && first_cause(json) == cause.as_deref()
+        }
+    };
+    let (code, json) = once_right(|| without_first(&cascade, None), is_it(7, None));
     let said = json["unknown"].to_string();
     assert_eq!(code, 7, "{said} {}", brief(&json));
     assert_has!(
@@ -390,7 +418,10 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
     let walsender = cascade.first.query_text(sql).unwrap().unwrap();
     let walsender = Pid::from_raw(walsender.parse().unwrap());
     signal::kill(walsender, Signal::SIGSTOP).unwrap();
-    let (code, json) = without_first(&cascade, None);
+    let (code, json) = once_right(
+        || without_first(&cascade, None),
+        is_it(6, Some("upstream_not_asked")),
+    );
     signal::kill(walsender, Signal::SIGCONT).unwrap();
     assert_eq!(
         (code, causes(&json)),
@@ -413,7 +444,10 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
         (None, "name the server at "),
         (Some(first.as_str()), "let "),
     ] {
-        let (found, json) = without_first(&cascade, named);
+        let (found, json) = once_right(
+            || without_first(&cascade, named),
+            is_it(6, Some("upstream_elsewhere")),
+        );
         assert_eq!(found, 6, "{} {}", json["unknown"], brief(&json));
         assert_eq!(causes(&json), ["upstream_elsewhere"], "{}", brief(&json));
         let remedy = json["findings"][0]["remedies"][0].as_str().unwrap();
@@ -436,7 +470,8 @@ fn a_ring_is_opened_by_its_remedy() {
     until_answer(&cascade.second, follows, "1");
     until_answer(&cascade.primary, follows, "0");
     cascade.primary.run("INSERT INTO t VALUES ('after')");
-    let (code, json) = cascade.examine(3);
+    let (code, json) =
+        cascade.examine_until(3, |_, json| first_cause(json) == Some("no_way_to_primary"));
     assert_eq!(
         (code, causes(&json).first().unwrap().as_str()),
         (6, "no_way_to_primary"),

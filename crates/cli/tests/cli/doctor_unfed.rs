@@ -1,8 +1,8 @@
 //! Doctor on a standby that does not stream, and on one that restores all its WAL from an archive.
 
 use crate::doctor_support::remedy::Pasted;
-use crate::doctor_support::{brief, causes, doctor};
-use crate::relay_support::{until, until_answer};
+use crate::doctor_support::{brief, causes, doctor, first_cause, once_right};
+use crate::relay_support::until_answer;
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -90,21 +90,32 @@ impl Pair {
         (said.code, json)
     }
 
+    /// What doctor says once it finds these causes, no other ones; its exit code and whether all is well.
+    fn assert_found(&self, expected: &[&str], wanted: (i32, bool)) -> Value {
+        let is_it = |(code, json): &(i32, Value)| {
+            causes(json) == expected && (*code, json["healthy"] == true) == wanted
+        };
+        let said = once_right(|| self.examine(), is_it);
+        assert!(is_it(&said), "{} {} {}", said.0, said.1["unknown"], brief(&said.1));
+        said.1
+    }
+
+    /// What doctor says once this cause is the first one.
     fn assert_first(&self, cause: &str) -> Value {
-        let (_, json) = self.examine();
-        let found = causes(&json);
-        assert_eq!(
-            found.first().map(String::as_str),
-            Some(cause),
-            "{}",
-            brief(&json)
-        );
-        assert!(
-            !found.contains(&"not_streaming".to_owned()),
-            "{}",
-            brief(&json)
-        );
-        json
+        let unlike = "not_streaming".to_owned();
+        let is_it = |(_, json): &(i32, Value)| {
+            first_cause(json) == Some(cause) && !causes(json).contains(&unlike)
+        };
+        let said = once_right(|| self.examine(), is_it);
+        assert!(is_it(&said), "{}", brief(&said.1));
+        said.1
+    }
+
+    /// Waits until the standby has all rows that were archived.
+    fn await_rows(&self) {
+        let rows = "SELECT count(*)::text FROM t WHERE id = 0";
+        let there = self.primary.query_text(rows).unwrap().unwrap();
+        until_answer(&self.standby, rows, &there);
     }
 }
 
@@ -160,31 +171,27 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     until_answer(&pair.primary, active, "0");
     let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     pair.primary.run(slots);
-    pair.archive(3);
-    let rows = "SELECT count(*)::text FROM t WHERE id = 0";
-    until_answer(&pair.standby, rows, "3");
-    let (code, json) = pair.examine();
+    let examine_archived = || {
+        // What the server's own processes write meanwhile is not archived, and no lag.
+        pair.archive(3);
+        pair.await_rows();
+        pair.examine()
+    };
+    let is_well = |(code, json): &(i32, Value)| *code == 0 && causes(json).is_empty();
+    let (code, json) = once_right(examine_archived, is_well);
     assert_eq!(causes(&json), [""; 0], "{}", brief(&json));
     assert_eq!(json["links"][0]["behind"], false, "{}", brief(&json));
     assert_eq!(code, 0, "{}", json["unknown"]);
 
     // What is not archived yet is not there, and with the remedy that is bounded.
     pair.primary.run("INSERT INTO t VALUES (7)");
-    let (code, json) = pair.examine();
-    assert_eq!(causes(&json), ["not_archived_yet"], "{}", brief(&json));
-    assert_eq!((code, &json["healthy"]), (0, &Value::Bool(false)));
+    let json = pair.assert_found(&["not_archived_yet"], (0, false));
     let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
     let remedy = remedies.find(|it| it.to_string().contains("archive_timeout = '60s'"));
     let pasted = Pasted::of(remedy.unwrap().as_str().unwrap());
     pasted.execute(&pair.primary, &pasted.statements);
     until_answer(&pair.primary, "SHOW archive_timeout", "1min");
-    let (code, json) = pair.examine();
-    assert_eq!(
-        (code, &json["healthy"]),
-        (0, &Value::Bool(true)),
-        "{}",
-        brief(&json)
-    );
+    pair.assert_found(&[], (0, true));
     pair.archive(1);
     until_answer(
         &pair.standby,
@@ -216,24 +223,24 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         "0",
     );
 
-    // Segments that are full: replay does not wait until those after them are there, too.
-    let slow = format!("sleep 0.7; cp {}/%f %p", pair.archive);
-    pair.set("restore_command", &slow);
+    // Segments that are full: replay does not wait until those after them are there, too. All are there before
+    // the standby gets the first.
+    pair.set("restore_command", "/bin/false");
     for _ in 0..20 {
         let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";
         pair.primary.run(fill);
     }
     pair.archive(1);
+    let slow = format!("sleep 1; cp {}/%f %p", pair.archive);
+    pair.set("restore_command", &slow);
     pair.assert_first("restore_slow");
     pair.set("restore_command", &format!("cp {}/%f %p", pair.archive));
-    until_answer(&pair.standby, rows, "9");
+    pair.await_rows();
 
     // One segment that stays away is enough.
     pair.set("restore_command", "/bin/false");
     pair.archive(1);
-    until("a segment is missed", || {
-        (causes(&pair.examine().1).first()? == "restore_fails").then_some(())
-    });
+    pair.assert_first("restore_fails");
     pair.archive(3);
     let json = pair.assert_first("restore_fails");
     // As the remedy says, with a command that works.
@@ -243,5 +250,5 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         let sql = sql.replace("...", &format!("cp {}/%f %p", pair.archive));
         pair.standby.execute(&sql).unwrap();
     }
-    until_answer(&pair.standby, rows, "13");
+    pair.await_rows();
 }

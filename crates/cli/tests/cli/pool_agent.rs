@@ -54,7 +54,7 @@ fn what_is_wrong_with_a_node_is_said() {
     kill(startup, Signal::SIGSTOP).unwrap();
     write(&primary);
     let said = agent.await_state("late", Some("stale"));
-    assert!(said["staleness_ms"].as_f64().unwrap() > 600.0, "{said}");
+    assert!(said["staleness_ms"].as_f64().unwrap() > 2_000.0, "{said}");
     assert!(said["lag_bytes"].as_u64().unwrap() > 0, "{said}");
     assert_eq!(agent.serve.get("/replica?lag=16MB").status, 200);
     assert_eq!(agent.serve.get("/replica?lag=1").status, 503);
@@ -111,13 +111,13 @@ fn what_is_wrong_with_a_node_is_said() {
 fn all_is_well(agent: &Agent) {
     let said = agent.await_state("in", None);
     assert_eq!(said["role"], "replica");
-    assert!(said["staleness_ms"].as_f64().unwrap() < 600.0, "{said}");
+    assert!(said["staleness_ms"].as_f64().unwrap() < 2_000.0, "{said}");
     for (request, status) in [
         ("GET /replica", 200),
         ("HEAD /replica", 200),
         ("OPTIONS /replica", 200),
         ("GET /replica?lag=1MB", 200),
-        ("GET /replica?lag=600ms", 200),
+        ("GET /replica?lag=2s", 200),
         ("GET /%72eplica?lag=1%20MB", 200),
         ("GET /replica?replication_state=streaming", 200),
         ("GET /read-only", 200),
@@ -151,7 +151,7 @@ fn all_is_well(agent: &Agent) {
     for line in [
         "lockstep_pool_state{state=\"in\"} 1",
         "lockstep_pool_state{state=\"late\"} 0",
-        "lockstep_pool_staleness_seconds{} 0.",
+        "lockstep_pool_staleness_seconds{} ",
         "lockstep_pool_staleness_known{} 1",
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");

@@ -11,17 +11,20 @@ use std::process::{Child, Command, Output, Stdio};
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{TestLab, free_port};
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::pool_support::{Agent, free_port};
+use crate::pool_support::Agent;
 use crate::serve_support::until;
 
 pub const PROGRAM: &str = "/usr/sbin/haproxy";
+
+/// Interval of HAProxy's checks, and their longest time: one that takes longer takes the node out.
+pub const CHECK_EVERY: &str = "500ms";
 
 pub struct Proxy {
     process: Child,
@@ -49,7 +52,7 @@ pub fn text(output: &Output) -> String {
 
 /// Starts HAProxy with what the command writes for these nodes.
 pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
-    let [writes, reads, reports, statistics] = [(); 4].map(|()| free_port());
+    let [writes, reads, reports, statistics] = [(); 4].map(|()| free_port().unwrap());
     let folder = lab.folder().join("proxy");
     std::fs::create_dir(&folder).unwrap();
     lab.account().own(&folder).unwrap();
@@ -71,10 +74,12 @@ pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
         &statistics,
         "--socket",
         socket.to_str().unwrap(),
-        "--check-every",
-        "200ms",
     ];
-    let output = lockstep(&[&usual[..], more].concat());
+    let mut words = [&usual[..], more].concat();
+    if !more.contains(&"--check-every") {
+        words.extend(["--check-every", CHECK_EVERY]);
+    }
+    let output = lockstep(&words);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");
     let config = lab.write_file("haproxy.cfg", &text(&output)).unwrap();
@@ -271,7 +276,8 @@ fn only_sessions_of_nodes_that_are_out_are_cut_off() {
     }
     let mut nodes = Nodes::start();
     let (first, second) = (&nodes.first, &nodes.second);
-    let close = ["--sessions-when-out", "close"];
+    // A check that comes late on a busy machine would cut them off as well.
+    let close = ["--sessions-when-out", "close", "--check-every", "2s"];
     let proxy = start(&nodes.lab, &nodes.file, &close);
     await_servers(proxy.reads, &[first, second]);
     let mut kept = until("a session reaches the first", || {

@@ -10,7 +10,7 @@ use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use serde_json::{Value, json};
 
 use crate::pool_haproxy::{
-    await_servers, is_installed, lockstep, nodes_file, port_of, session, start, text,
+    CHECK_EVERY, await_servers, is_installed, lockstep, nodes_file, port_of, session, start, text,
 };
 use crate::pool_support::Agent;
 use crate::serve_support::until;
@@ -57,7 +57,7 @@ fn nodes_come_and_go_without_a_reload() {
     let place = ["--agent", &of_second.serve.address];
     let check = ["--agent-check", &of_second.agent_check];
     let mut add = vec!["add", "second", "--nodes", nodes, "--conninfo", &conninfo];
-    add.extend([place, check, socket, ["--check-every", "200ms"]].concat());
+    add.extend([place, check, socket, ["--check-every", CHECK_EVERY]].concat());
     pool(&add, 0);
     await_servers(proxy.reads, &[&first, &second]);
     // Once more, it is there; with other values it is refused.
@@ -86,7 +86,7 @@ fn nodes_come_and_go_without_a_reload() {
 
     let mut watch = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     watch.args(["pool", "haproxy", "--watch", "--nodes", nodes]);
-    watch.args(socket).args(["--check-every", "200ms"]);
+    watch.args(socket).args(["--check-every", CHECK_EVERY]);
     let log = lab.folder().join("watch.log");
     let _watch = Watch(watch.stderr(File::create(&log).unwrap()).spawn().unwrap());
     let without = fs::read_to_string(&file).unwrap();
@@ -146,7 +146,7 @@ fn a_node_changes_its_door() {
         "--socket",
         socket,
         "--check-every",
-        "200ms",
+        CHECK_EVERY,
         "--wait",
         "0s",
     ];

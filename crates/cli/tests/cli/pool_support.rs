@@ -1,7 +1,7 @@
 //! Agents of a pool, and what they say.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use lockstep_client::Conninfo;
@@ -17,14 +17,8 @@ pub struct Agent {
     pub agent_check: String,
 }
 
-/// A port that nobody uses.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 impl Agent {
-    /// Starts one beside a node, with a bound of 600 ms.
+    /// Starts one beside a node, with a bound that a node keeps on a busy machine, too.
     pub fn start(primary: &Server, node: &Server, more: &[&str]) -> Self {
         Self::start_among(&[primary], &node.conninfo(SUPERUSER), more)
     }
@@ -46,8 +40,9 @@ impl Agent {
         );
         let mut args = vec!["--primary", &primary, "--node", node, "--rise", "1s"];
         for usual in [
-            ["--bound", "600ms"],
-            ["--settle", "700ms"],
+            ["--bound", "2s"],
+            ["--interval", "200ms"],
+            ["--settle", "2s"],
             ["--agent-check", "127.0.0.1:0"],
         ] {
             if !more.contains(&usual[0]) {

@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::relay_clients::{execute, message, parse, rows, sync};
 use crate::relay_support::raw::{Message, Raw, error, packet};
-use crate::relay_support::{Relay, free_port, page, publisher, until};
+use crate::relay_support::{Relay, page, publisher, until};
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{TestLab, free_port};
 use lockstep_lab::server::{SUPERUSER, Server};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
@@ -86,7 +86,7 @@ fn a_relay_says_and_does_what_its_users_may_ask() {
         "admin_role = 'relay_admin'\nlogical_wal_cache = '1MB'\n",
     )
     .unwrap();
-    let metrics = free_port();
+    let metrics = free_port().unwrap();
     let mut relay = Relay::start(
         &lab,
         &primary.conninfo(SUPERUSER),

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::relay_support::{
-    Relay, free_port, logical, page, publisher, until, until_answer, until_ready, until_received,
+    Relay, logical, page, publisher, until, until_answer, until_ready, until_received,
     until_same,
 };
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::{self, TestLab};
+use lockstep_lab::for_tests::{self, TestLab, free_port};
 use lockstep_lab::server::{SUPERUSER, Server};
 
 /// Tables `orders` and `items` on both sides, each with a publication and a configured group of
@@ -174,7 +174,7 @@ fn a_spool_from_before_there_were_identities_continues() {
 #[test]
 fn a_damaged_group_does_not_stop_the_others() {
     let scene = Scene::new(&["orders", "items"]);
-    let metrics = free_port();
+    let metrics = free_port().unwrap();
     let at = format!("127.0.0.1:{metrics}");
     let mut relay = scene.relay(&["--metrics", &at]);
     for group in ["orders", "items"] {
@@ -221,7 +221,7 @@ fn a_damaged_group_does_not_stop_the_others() {
 #[test]
 fn a_slot_that_can_never_go_on_says_so() {
     let scene = Scene::new(&["orders"]);
-    let metrics = free_port();
+    let metrics = free_port().unwrap();
     let at = format!("127.0.0.1:{metrics}");
     let mut relay = scene.relay(&["--metrics", &at]);
     scene.until_group(&relay, "orders", "|streaming|");
@@ -346,7 +346,7 @@ fn a_missing_publication_is_said_once() {
         return;
     }
     let scene = Scene::new(&["nowhere"]);
-    let metrics = free_port();
+    let metrics = free_port().unwrap();
     let at = format!("127.0.0.1:{metrics}");
     let relay = scene.relay(&["--metrics", &at]);
     let refusals = || {
@@ -367,7 +367,7 @@ fn a_missing_publication_is_said_once() {
 
     // A group that nobody configured is no reason for an alarm of its own.
     fs::write(&scene.config, "").unwrap();
-    let at = format!("127.0.0.1:{}", free_port());
+    let at = format!("127.0.0.1:{}", free_port().unwrap());
     let relay = scene.relay(&["--metrics", &at]);
     scene.subscriber.run(&format!(
         "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION elsewhere",

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
+use lockstep_lab::for_tests::free_port;
 use lockstep_relay::console::{Console, Rights};
 use lockstep_relay::stats::{GroupStat, GroupState, Reset, SlotStat, Snapshot, Source};
 use lockstep_wire::backend::{Backend, Column, TEXT};
@@ -246,12 +247,7 @@ fn refusals_and_strangers_are_exit_code_3() {
         }),
         &[],
     );
-    let nobody = {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        lockstep(&format!("port={port} user=joe"), &[])
-    };
+    let nobody = lockstep(&format!("port={} user=joe", free_port().unwrap()), &[]);
     for (output, words) in [
         (
             refused,

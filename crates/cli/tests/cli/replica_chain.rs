@@ -91,7 +91,7 @@ fn a_way_back_whose_old_server_was_written_names_what_differs() {
     let (from, to) = (in_app(&source), in_app(&target));
     assert!(output(&create_args(&from, &to)).status.success());
     let mut process = follows(&lab, "r", &to, &target);
-    let patient = ["--max-pause", "20s", "--timeout", "50s"];
+    let patient = ["--max-pause", "60s", "--timeout", "300s"];
     let done = output(&[&["switchover", "r", "--target", &to][..], &patient].concat());
     assert!(done.status.success(), "{}", said(&done));
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
@@ -109,7 +109,7 @@ fn a_way_back_whose_old_server_was_written_names_what_differs() {
         "--verify",
         "counts",
         "--max-pause",
-        "20s",
+        "60s",
         "--timeout",
         "1s",
     ];

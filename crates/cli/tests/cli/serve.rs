@@ -94,12 +94,15 @@ fn all_is_well_but_for_one(serve: &Serve) {
         answer.header("content-type"),
         Some("text/plain; version=0.0.4; charset=utf-8")
     );
-    let text = answer.body;
+    let text = until("the slot is seen in use", || {
+        let text = serve.get("/metrics").body;
+        let series = "lockstep_slot_active{node=\"primary\",slot=\"first\"}";
+        (metric(&text, series) == Some(1.0)).then_some(text)
+    });
     for (series, expected) in [
         ("lockstep_up{node=\"primary\",role=\"primary\"}", 1.0),
         ("lockstep_up{node=\"standby\",role=\"standby\"}", 1.0),
         ("lockstep_up{node=\"standby2\",role=\"standby\"}", 0.0),
-        ("lockstep_slot_active{node=\"primary\",slot=\"first\"}", 1.0),
     ] {
         assert_eq!(metric(&text, series), Some(expected), "{text}");
     }
@@ -286,14 +289,16 @@ fn a_role_in_pg_monitor_is_enough() {
     });
     assert_eq!(state["nodes"][0]["troubles"], serde_json::json!([]));
     assert_eq!(serve.get("/healthz").status, 200);
-    let text = serve.get("/metrics").body;
     for (name, sql) in [
         ("bytes", "SELECT sum(size)::text FROM pg_ls_waldir()"),
         ("files", "SELECT count(*)::text FROM pg_ls_waldir()"),
     ] {
         let series = format!("lockstep_wal_folder_{name}{{node=\"primary\",cluster=\"primary\"}}");
-        let expected = primary.query_text(sql).unwrap().unwrap().parse().ok();
-        assert_eq!(metric(&text, &series), expected, "{text}");
+        // The server may have got a segment since it was looked at.
+        until("metrics say what is there", || {
+            let expected = primary.query_text(sql).unwrap()?.parse().ok();
+            (metric(&serve.get("/metrics").body, &series) == expected).then_some(())
+        });
     }
 }
 
@@ -309,19 +314,18 @@ fn what_the_extension_says_is_shown() {
     let standby = lab.standby(&primary, "standby", &preloaded).unwrap();
     let [primary, conninfo] = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
     let serve = Serve::start(&["--primary", &primary, "--standby", &conninfo]);
-    let said = until("the extension is heard", || {
-        let said = serve.state()["nodes"][1]["extension"].clone();
-        said.is_object().then_some(said)
+    let limit = "SELECT concurrency_limit::text FROM lockstep_stat_throttle";
+    let of = |text: &str, name: &str| {
+        metric(text, &format!("lockstep_{name}{{node=\"standby\"}}"))
+    };
+    let text = until("the extension is heard", || {
+        let limit = standby.query_text(limit).unwrap()?;
+        let said = serve.state()["nodes"][1]["extension"]["concurrency_limit"].to_string();
+        let text = serve.get("/metrics").body;
+        (said == limit && of(&text, "throttle_limit") == limit.parse().ok()).then_some(text)
     });
-    let limit = standby
-        .query_text("SELECT concurrency_limit::text FROM lockstep_stat_throttle")
-        .unwrap();
-    assert_eq!(limit, Some(said["concurrency_limit"].to_string()));
-    let text = serve.get("/metrics").body;
-    let of = |name| metric(&text, &format!("lockstep_{name}{{node=\"standby\"}}"));
-    assert_eq!(of("throttle_limit"), limit.unwrap().parse().ok());
     for name in ["throttle_waiting", "throttle_running", "replay_lag_seconds"] {
-        assert!(of(name).is_some(), "{name}: {text}");
+        assert!(of(&text, name).is_some(), "{name}: {text}");
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{TestLab, free_port};
 use lockstep_lab::server::{Server, Settings};
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::pool_haproxy::nodes_file;
-use crate::pool_support::{Agent, free_port};
+use crate::pool_support::Agent;
 use crate::serve_support::{Serve, until};
 
 #[test]
@@ -56,7 +56,7 @@ fn the_pool_is_shown_as_its_agents_tell_it() {
 /// Adds a node that has no agent.
 fn add_third(file: &Path) {
     let mut text = std::fs::read_to_string(file).unwrap();
-    let nowhere = free_port();
+    let nowhere = free_port().unwrap();
     text.push_str(&format!(
         "[[node]]\nname = \"third\"\nrole = \"standby\"\ndoor = \"reports\"\n\
          conninfo = \"host=/nowhere\"\nagent = \"127.0.0.1:{nowhere}\"\n"

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
 use crate::browser::Browser;
 use crate::relay_support::{
@@ -11,7 +11,7 @@ use crate::relay_support::{
 };
 use crate::serve_page::{pictures, until_drawn};
 use crate::serve_support::{Answer, Serve};
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{TestLab, free_port};
 use lockstep_lab::server::{SUPERUSER, Settings};
 
 /// What the relay itself says over HTTP.
@@ -49,9 +49,7 @@ fn a_relays_cache_and_spool_are_shown() {
         server.run("CREATE TABLE t (id bigserial PRIMARY KEY, v text)");
     }
     primary.run("CREATE PUBLICATION p FOR TABLE t");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let port = free_port().unwrap();
     let metrics = format!("127.0.0.1:{port}");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--metrics", &metrics]);
     subscriber.run(&format!(

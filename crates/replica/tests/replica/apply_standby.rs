@@ -171,6 +171,9 @@ fn a_commit_that_waits_outlives_restarts_of_the_replica_and_of_the_source() {
             pair.source.start().unwrap();
         }
         pair.start();
+        if source_too {
+            until("that the client has heard of it", || waits.is_finished());
+        }
         assert_eq!(waits.is_finished(), source_too);
         locker.execute("COMMIT").unwrap();
         assert_eq!(waits.join().unwrap().is_err(), source_too);

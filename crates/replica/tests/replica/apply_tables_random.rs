@@ -301,7 +301,7 @@ fn round(seed: u64) {
 
 #[test]
 fn rows_of_random_tables_arrive_whatever_is_killed() {
-    let first = number("SEED").unwrap_or_else(|| fastrand::u64(..100_000));
+    let first = number("SEED").unwrap_or(1);
     let rounds: u64 = number("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(1);
     for seed in first..first + rounds {
         println!("SEED={seed}");

@@ -91,7 +91,7 @@ fn the_binary_form_of_random_values_is_the_servers() {
     let lab = Lab::for_tests().unwrap();
     let server = server(&lab, "server");
     let mut connection = sql(&server);
-    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(0..1_000_000));
+    let seed = number("SEED").unwrap_or(1_u32);
     println!("SEED={seed}");
     let seeded = seed as f64 / 1e6 % 1.0;
     connection
@@ -337,7 +337,7 @@ fn copied(connection: &mut Connection, (kind, form): (&str, Form), text: &[u8]) 
 fn whatever_a_source_sends_is_the_same_in_binary_form_or_has_none() {
     let lab = Lab::for_tests().unwrap();
     let server = server(&lab, "server");
-    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = number("SEED").unwrap_or(1);
     println!("SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     server

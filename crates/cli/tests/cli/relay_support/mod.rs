@@ -5,13 +5,14 @@ pub mod raw;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::free_port;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, settings_of};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
@@ -161,11 +162,7 @@ pub struct Relay {
 impl Relay {
     /// Starts a relay in front of a primary, with more arguments.
     pub fn start(lab: &Lab, conninfo: &str, more: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port().unwrap();
         let spool = lab.folder().join(format!("spool-{port}"));
         let mut args = vec![
             "relay".to_owned(),
@@ -364,10 +361,4 @@ pub fn page(port: u16, path: &str) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
-}
-
-/// A port that is free now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
