@@ -3,7 +3,7 @@
 
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, first_cause, once_right};
-use crate::relay_support::{until, until_answer};
+use crate::relay_support::{until, until_answer, until_slots_free};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
@@ -21,9 +21,6 @@ const TABLE: &str = "\"S.x\".\"My \"\"t\"\" é\"";
 const TYPE: &str = "\"S.x\".\"select\"";
 const PUBLICATION: &str = "\"Pub's\"";
 const SUBSCRIPTION: &str = "\"a name of sixty-three bytes, the longest one that servers keep.\"";
-
-/// Counts the slots that are in use.
-const ACTIVE: &str = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
 
 /// Counts workers of subscriptions. One that failed is started again after wal_retrieve_retry_interval.
 const WORKERS: &str =
@@ -87,7 +84,7 @@ impl Pair {
     fn disable(&self) {
         self.turn("DISABLE");
         until_answer(&self.subscriber, WORKERS, "0");
-        until_answer(&self.primary, ACTIVE, "0");
+        until_slots_free(&self.primary);
     }
 
     /// The subscription's slot is dropped on the publisher.
@@ -282,7 +279,8 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
          WITH (slot_name = 'odd', create_slot = false, copy_data = false)",
         pair.connection()
     ));
-    until_answer(&pair.primary, ACTIVE, "1");
+    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+    until_answer(&pair.primary, active, "1");
     pair.turn("ENABLE");
     pair.primary.run(&format!("INSERT INTO {TABLE} VALUES (1)"));
     until_answer(&other, &format!("SELECT count(*)::text FROM {TABLE}"), "1");
@@ -312,7 +310,7 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
         "ALTER SUBSCRIPTION {SUBSCRIPTION} SET (slot_name = NONE)"
     ));
     other.run(&format!("DROP SUBSCRIPTION {SUBSCRIPTION}"));
-    until_answer(&pair.primary, ACTIVE, "0");
+    until_slots_free(&pair.primary);
     // Its own worker does not come back for the slot in between.
     until_answer(&pair.subscriber, WORKERS, "0");
     free.execute(&pair.primary, &free.statements);

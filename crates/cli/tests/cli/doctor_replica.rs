@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::doctor_support::{brief, doctor, first_cause, once_right};
+use crate::relay_support::until_slots_free;
 use crate::replica::{
     Followed, Running, create_args, in_app, lockstep, on, output, pair, sql, text, until, value,
 };
@@ -291,10 +292,7 @@ fn a_replica_whose_slot_is_gone_is_quoted_and_not_called_well() {
     status_is(&followed, "lag_bytes", 0);
     followed.kill();
     status_is(&followed, "apply", "not running");
-    let free = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
-    while value(&followed.source, free) != "0" {
-        pause();
-    }
+    until_slots_free(&followed.source);
     let gone = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     sql(&followed.source).query(gone).unwrap();
     followed.running = Followed::run(&followed.to, &followed.log, "1");

@@ -2,7 +2,7 @@
 
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, first_cause, once_right};
-use crate::relay_support::until_answer;
+use crate::relay_support::{until_answer, until_slots_free};
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -166,9 +166,7 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     pair.set("primary_conninfo", "");
     pair.set("primary_slot_name", "");
     pair.await_receivers("0");
-    // The walsender outlives the walreceiver by a moment.
-    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
-    until_answer(&pair.primary, active, "0");
+    until_slots_free(&pair.primary);
     let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     pair.primary.run(slots);
     let examine_archived = || {

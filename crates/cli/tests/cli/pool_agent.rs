@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::pool_support::Agent;
+use crate::relay_support::until_slots_free;
 use crate::serve_support::{Serve, until};
 
 /// The process of a server with this kind of work.
@@ -177,6 +178,7 @@ fn a_node_whose_wal_is_gone_and_one_of_another_cluster_are_told() {
     agent.await_state("in", None);
 
     standby.stop(Stop::Fast).unwrap();
+    until_slots_free(&primary);
     let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     primary.run(drop);
     for _ in 0..3 {

@@ -5,7 +5,7 @@ use std::fs;
 use crate::relay_support::raw::{Raw, packet};
 use crate::relay_support::{
     Relay, disable, slots, subscribe, table_on_both, until, until_answer, until_received,
-    until_same,
+    until_same, until_slots_free,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -218,6 +218,7 @@ fn a_database_that_took_anothers_name_is_another() {
     // The same if nothing is left of the old one.
     disable(&lab, &subscriber, "s", &relay);
     relay.stop();
+    until_slots_free(&primary);
     let drop_slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
     primary.run(drop_slots);
     primary.run("DROP DATABASE old");

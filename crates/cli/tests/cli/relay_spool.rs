@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::relay_support::{
     Relay, logical, page, publisher, until, until_answer, until_ready, until_received,
+    until_slots_free,
     until_same,
 };
 use lockstep_lab::assert_has;
@@ -148,6 +149,7 @@ fn a_spool_from_before_there_were_identities_continues() {
     scene.until_served(&relay, "orders");
     assert_eq!(relay.stop(), Some(0));
     let slot = scene.slots().remove(0);
+    until_slots_free(&scene.primary);
     scene.primary.run(&format!(
         "SELECT pg_copy_logical_replication_slot('{slot}', 'lockstep_orders'); \
              SELECT pg_drop_replication_slot('{slot}')"

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use lockstep_lab::assert_has;
 use lockstep_lab::server::Stop;
 
-use crate::doctor_support::doctor;
+use crate::doctor_support::{doctor, once_right};
 use crate::replica::{
     Running, create_args, in_app, lockstep, on, output, pair, said, sql, status, text, until, value,
 };
@@ -101,7 +101,9 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     }
     assert_eq!(shown["promotion"]["with_data_loss"], false, "{shown}");
     assert!(shown["promotion"]["newest_commit"].is_string(), "{shown}");
-    let found = doctor(&["--primary", &from, "--subscriber", &to, "--seconds", "2"]);
+    let nodes = ["--primary", &from, "--subscriber", &to];
+    let ask = || doctor(&[&nodes[..], &["--seconds", "2"]].concat());
+    let found = once_right(ask, |said| said.code == 0);
     assert_eq!(found.code, 0, "{} {}", found.text, found.error);
 
     source.stop(Stop::Fast).unwrap();
@@ -246,8 +248,10 @@ fn what_is_not_its_source_says_nothing_of_it() {
     assert!(words.contains("has committed changes after"), "{words}");
     assert!(words.contains("lockstep replica drop r"), "{words}");
     assert_eq!(value(&source, kept), "2");
-    let found = doctor(&["--primary", &from, "--subscriber", &to, "--seconds", "2"]);
-    assert_has!(found.text, "lockstep replica drop r");
+    let nodes = ["--primary", &from, "--subscriber", &to];
+    let ask = || doctor(&[&nodes[..], &["--seconds", "2"]].concat());
+    let words = "lockstep replica drop r";
+    assert_has!(once_right(ask, |said| said.text.contains(words)).text, words);
     let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");

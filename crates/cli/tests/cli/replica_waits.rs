@@ -8,7 +8,7 @@ use lockstep_lab::for_tests::pause;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::doctor_support::doctor;
+use crate::doctor_support::{doctor, once_right};
 use crate::replica::{
     Followed, Running, create_args, in_app, lockstep, on, output, pair, sql, text, until, value,
 };
@@ -118,12 +118,10 @@ fn who_keeps_changes_waiting_is_named() {
     assert!(!shown.contains("keep up"), "{shown}");
     let source = in_app(&followed.source);
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
-    let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());
-    assert_has!(
-        said.text,
-        "the replica does not apply: it waits for a lock",
-        "pg_terminate_backend(PID)"
-    );
+    let ask = || doctor(&[&nodes[..], &["--seconds", "2"]].concat());
+    let words = "the replica does not apply: it waits for a lock";
+    let said = once_right(ask, |said| said.text.contains(words));
+    assert_has!(said.text, words, "pg_terminate_backend(PID)");
     tool.execute("COMMIT").unwrap();
     let arrived = "SELECT count(*)::text FROM b";
     until(&followed.target, arrived, "1", &mut followed.running.0);

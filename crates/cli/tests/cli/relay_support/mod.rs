@@ -76,6 +76,12 @@ pub fn disable(lab: &Lab, subscriber: &Server, name: &str, relay: &Relay) {
     });
 }
 
+/// Waits until nobody uses a slot of this server: a walsender outlives its client by a moment.
+pub fn until_slots_free(server: &Server) {
+    let active = "SELECT count(*)::text FROM pg_replication_slots WHERE active";
+    until_answer(server, active, "0");
+}
+
 /// Names of the primary's slots but those of initial synchronisation, in order; those of the relay
 /// without the identity of its spool.
 pub fn slots(primary: &Server) -> String {
