@@ -237,7 +237,7 @@ pub fn until(server: &Server, query: &str, wanted: &str, child: &mut std::proces
             panic!("{query}: the process has ended, {ended}: {said:?}");
         }
         let waited = started.elapsed();
-        assert!(waited < std::time::Duration::from_secs(90), "{query}");
+        assert!(waited < std::time::Duration::from_secs(300), "{query}");
         pause();
     }
 }
@@ -415,7 +415,7 @@ impl Followed {
                 return status;
             }
             let waited = started.elapsed();
-            assert!(waited < std::time::Duration::from_secs(90), "{status}");
+            assert!(waited < std::time::Duration::from_secs(300), "{status}");
             std::thread::sleep(BETWEEN_STATUS);
         }
     }

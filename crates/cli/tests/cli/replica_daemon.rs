@@ -17,7 +17,7 @@ use crate::doctor_support::doctor;
 use crate::replica::{Running, conninfo, in_app, lockstep, on, output, server, text};
 
 /// Longer than anything here takes.
-const LONG: std::time::Duration = std::time::Duration::from_secs(90);
+const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// One database, and a target with a database for each replica of it.
 struct Several {

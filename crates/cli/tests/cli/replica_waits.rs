@@ -20,7 +20,7 @@ fn wait_for(server: &lockstep_lab::server::Server, query: &str, wanted: &str) {
     let started = std::time::Instant::now();
     while value(server, query) != wanted {
         assert!(
-            started.elapsed() < std::time::Duration::from_secs(90),
+            started.elapsed() < std::time::Duration::from_secs(300),
             "{query}"
         );
         pause();

@@ -255,7 +255,8 @@ fn a_server_that_says_nothing_is_left_and_one_that_ends_is_noticed() {
     let lab = Lab::for_tests().unwrap();
     let server = primary(&lab);
     let mut client = table(&server);
-    client.set_patience(Duration::from_millis(50));
+    // So long the first row may take, too.
+    client.set_patience(Duration::from_secs(2));
     // The copy begins once the server's first buffer is full; from 18 on its row comes as well.
     let stalls =
         "COPY (SELECT repeat('x', 100000) UNION ALL SELECT pg_sleep(1000)::text) TO STDOUT";
