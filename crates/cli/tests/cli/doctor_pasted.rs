@@ -23,8 +23,7 @@ const PUBLICATION: &str = "\"Pub's\"";
 const SUBSCRIPTION: &str = "\"a name of sixty-three bytes, the longest one that servers keep.\"";
 
 /// Counts workers of subscriptions. One that failed is started again after wal_retrieve_retry_interval.
-const WORKERS: &str =
-    "SELECT count(*)::text FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%worker'";
+const WORKERS: &str = "SELECT count(*)::text FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%worker'";
 
 fn settings(of: &[(&str, &str)]) -> Settings {
     let own = of.iter();
@@ -234,9 +233,8 @@ fn what_a_worker_would_refuse_is_mended_before_it_comes() {
         "ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION"
     ));
     pair.await_copies();
-    let is_risk = |(code, json): &(i32, Value)| {
-        *code == 0 && json["findings"][0]["severity"] == "risk"
-    };
+    let is_risk =
+        |(code, json): &(i32, Value)| *code == 0 && json["findings"][0]["severity"] == "risk";
     let said = once_right(|| pair.examine(), is_risk);
     assert!(is_risk(&said), "{} {}", said.0, said.1);
     pair.mend("key_missing", "ADD PRIMARY KEY");
@@ -355,6 +353,11 @@ fn a_table_that_two_subscriptions_follow_is_told() {
     ];
     let is_told = |(code, json): &(i32, Value)| *code == 0 && causes(json) == told;
     let (code, json) = once_right(|| pair.examine(), is_told);
-    assert_eq!((code, &causes(&json)[..]), (0, &told.map(str::to_owned)[..]), "{}", brief(&json));
+    assert_eq!(
+        (code, &causes(&json)[..]),
+        (0, &told.map(str::to_owned)[..]),
+        "{}",
+        brief(&json)
+    );
     assert_eq!(json["findings"][0]["at"], "subscriber (two)");
 }

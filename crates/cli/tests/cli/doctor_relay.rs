@@ -293,7 +293,10 @@ fn rights(scene: &Scene) {
         ("--relay", scene.console("watcher")),
         ("--subscriber", poor),
     ];
-    let nodes: Vec<_> = nodes.iter().map(|(option, it)| (*option, it.as_str())).collect();
+    let nodes: Vec<_> = nodes
+        .iter()
+        .map(|(option, it)| (*option, it.as_str()))
+        .collect();
     let (code, json) = once_right(|| ask(&nodes, 1), |(code, _)| *code == 7);
     assert_eq!(code, 7, "{}", brief(&json));
     let said = trouble_of(&json, "relay1");
@@ -391,11 +394,7 @@ fn a_spool_near_its_limit_is_found() {
     let (code, json) = scene.examine_until(2, |_, json| causes(json).contains(&is_near));
     assert_eq!(code, 6, "{}", brief(&json));
     let found = causes(&json);
-    assert!(
-        found.contains(&is_near),
-        "{}",
-        brief(&json)
-    );
+    assert!(found.contains(&is_near), "{}", brief(&json));
     assert!(!found.contains(&"relay_not_streaming".to_owned()));
     let findings = json["findings"].as_array().unwrap();
     let spool = findings

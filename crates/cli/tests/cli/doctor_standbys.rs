@@ -6,9 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::doctor_support::remedy::Pasted;
-use crate::doctor_support::{
-    brief, causes, doctor, first_cause, monitor, once_right, untroubled,
-};
+use crate::doctor_support::{brief, causes, doctor, first_cause, monitor, once_right, untroubled};
 use crate::relay_support::{until, until_answer};
 use lockstep_bench::fault::Writer;
 use lockstep_lab::assert_has;
@@ -75,11 +73,7 @@ impl Cascade {
     }
 
     /// What doctor says of all three once that is `right`.
-    fn examine_until(
-        &self,
-        seconds: u32,
-        right: impl Fn(i32, &Value) -> bool,
-    ) -> (i32, Value) {
+    fn examine_until(&self, seconds: u32, right: impl Fn(i32, &Value) -> bool) -> (i32, Value) {
         once_right(|| self.examine(seconds), |(code, json)| right(*code, json))
     }
 
@@ -253,12 +247,7 @@ fn upstream_away(cascade: &mut Cascade) {
     });
     assert_eq!(code, 6, "{}", brief(&json));
     assert_eq!(behind(&json), [FIRST], "{}", brief(&json));
-    assert_eq!(
-        found(&json),
-        expected,
-        "{}",
-        brief(&json)
-    );
+    assert_eq!(found(&json), expected, "{}", brief(&json));
     // What the second one's readers see is as old, although it keeps up.
     assert_eq!(link(&json, SECOND)["behind_primary"]["behind"], true);
     let monitor = monitor(&[
@@ -401,9 +390,7 @@ fn an_upstream_that_is_not_asked_is_named_and_nobody_is_accused() {
     );
     let is_it = |wanted: i32, cause: Option<&str>| {
         let cause = cause.map(str::to_owned);
-        move |(code, json): &(i32, Value)| {
-            *code == wanted && first_cause(json) == cause.as_deref()
-        }
+        move |(code, json): &(i32, Value)| *code == wanted && first_cause(json) == cause.as_deref()
     };
     let (code, json) = once_right(|| without_first(&cascade, None), is_it(7, None));
     let said = json["unknown"].to_string();

@@ -96,7 +96,13 @@ impl Pair {
             causes(json) == expected && (*code, json["healthy"] == true) == wanted
         };
         let said = once_right(|| self.examine(), is_it);
-        assert!(is_it(&said), "{} {} {}", said.0, said.1["unknown"], brief(&said.1));
+        assert!(
+            is_it(&said),
+            "{} {} {}",
+            said.0,
+            said.1["unknown"],
+            brief(&said.1)
+        );
         said.1
     }
 

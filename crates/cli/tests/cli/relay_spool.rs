@@ -4,9 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::relay_support::{
-    Relay, logical, page, publisher, until, until_answer, until_ready, until_received,
+    Relay, logical, page, publisher, until, until_answer, until_ready, until_received, until_same,
     until_slots_free,
-    until_same,
 };
 use lockstep_lab::assert_has;
 use lockstep_lab::cluster::Lab;

@@ -251,7 +251,10 @@ fn what_is_not_its_source_says_nothing_of_it() {
     let nodes = ["--primary", &from, "--subscriber", &to];
     let ask = || doctor(&[&nodes[..], &["--seconds", "2"]].concat());
     let words = "lockstep replica drop r";
-    assert_has!(once_right(ask, |said| said.text.contains(words)).text, words);
+    assert_has!(
+        once_right(ask, |said| said.text.contains(words)).text,
+        words
+    );
     let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");

@@ -241,10 +241,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     let second = load("12");
     while value(
         &source,
-        &format!(
-            "SELECT count(*) > {} FROM pgbench_history",
-            made_first + 50
-        ),
+        &format!("SELECT count(*) > {} FROM pgbench_history", made_first + 50),
     ) != "t"
     {
         pause();

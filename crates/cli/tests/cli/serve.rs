@@ -315,9 +315,7 @@ fn what_the_extension_says_is_shown() {
     let [primary, conninfo] = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
     let serve = Serve::start(&["--primary", &primary, "--standby", &conninfo]);
     let limit = "SELECT concurrency_limit::text FROM lockstep_stat_throttle";
-    let of = |text: &str, name: &str| {
-        metric(text, &format!("lockstep_{name}{{node=\"standby\"}}"))
-    };
+    let of = |text: &str, name: &str| metric(text, &format!("lockstep_{name}{{node=\"standby\"}}"));
     let text = until("the extension is heard", || {
         let limit = standby.query_text(limit).unwrap()?;
         let said = serve.state()["nodes"][1]["extension"]["concurrency_limit"].to_string();
