@@ -90,22 +90,6 @@ impl Pair {
         (said.code, json)
     }
 
-    /// What doctor says once it finds these causes, no other ones; its exit code and whether all is well.
-    fn assert_found(&self, expected: &[&str], wanted: (i32, bool)) -> Value {
-        let is_it = |(code, json): &(i32, Value)| {
-            causes(json) == expected && (*code, json["healthy"] == true) == wanted
-        };
-        let said = once_right(|| self.examine(), is_it);
-        assert!(
-            is_it(&said),
-            "{} {} {}",
-            said.0,
-            said.1["unknown"],
-            brief(&said.1)
-        );
-        said.1
-    }
-
     /// What doctor says once this cause is the first one.
     fn assert_first(&self, cause: &str) -> Value {
         let unlike = "not_streaming".to_owned();
@@ -189,13 +173,19 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
 
     // What is not archived yet is not there, and with the remedy that is bounded.
     pair.primary.run("INSERT INTO t VALUES (7)");
-    let json = pair.assert_found(&["not_archived_yet"], (0, false));
+    let is_late = |(code, json): &(i32, Value)| {
+        (*code, json["healthy"] == true) == (0, false) && causes(json) == ["not_archived_yet"]
+    };
+    let (code, json) = once_right(|| pair.examine(), is_late);
+    assert!(is_late(&(code, json.clone())), "{code} {}", brief(&json));
     let mut remedies = json["findings"][0]["remedies"].as_array().unwrap().iter();
     let remedy = remedies.find(|it| it.to_string().contains("archive_timeout = '60s'"));
     let pasted = Pasted::of(remedy.unwrap().as_str().unwrap());
     pasted.execute(&pair.primary, &pasted.statements);
     until_answer(&pair.primary, "SHOW archive_timeout", "1min");
-    pair.assert_found(&[], (0, true));
+    let is_well = |(code, json): &(i32, Value)| *code == 0 && json["healthy"] == true;
+    let said = once_right(|| pair.examine(), is_well);
+    assert!(is_well(&said), "{}", brief(&said.1));
     pair.archive(1);
     until_answer(
         &pair.standby,

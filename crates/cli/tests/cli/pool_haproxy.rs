@@ -447,20 +447,26 @@ fn an_authority_is_no_server(lab: &Lab, primary: &Server, folder: &Path) {
     assert!(said.contains("CA:FALSE"), "{said}");
 }
 
-/// `lockstep pool status` says these reasons, and ends with this code.
+/// Waits until `lockstep pool status` ends with this code; what it says then.
+pub fn await_status(nodes: &str, code: i32) -> Value {
+    let args = ["pool", "status", "--nodes", nodes, "--output", "json"];
+    let output = until(&format!("the status is {code}"), || {
+        let output = lockstep(&args);
+        (output.status.code() == Some(code)).then_some(output)
+    });
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Waits until `lockstep pool status` says these reasons, and ends with this code.
 fn status_says(nodes: &str, code: i32, expected: &[(&str, &str)]) {
-    let json = lockstep(&["pool", "status", "--nodes", nodes, "--output", "json"]);
-    assert_eq!(json.status.code(), Some(code), "{json:?}");
-    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
-    for (index, (name, reason)) in expected.iter().enumerate() {
-        let node = &json["nodes"][index];
-        assert_eq!(node["node"], *name, "{json}");
-        assert_eq!(
-            node["answer"]["reason"].as_str().unwrap_or_default(),
-            *reason,
-            "{json}"
-        );
-    }
+    until(&format!("{expected:?}"), || {
+        let json = await_status(nodes, code);
+        let says = json["nodes"].as_array()?.iter().map(|node| {
+            let reason = node["answer"]["reason"].as_str().unwrap_or_default();
+            (node["node"].as_str().unwrap_or_default(), reason)
+        });
+        says.eq(expected.iter().copied()).then_some(())
+    });
     let table = text(&lockstep(&["pool", "status", "--nodes", nodes]));
     assert_has!(table, "primary", "writes");
     assert_eq!(

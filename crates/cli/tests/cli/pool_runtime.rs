@@ -7,10 +7,11 @@ use std::process::{Child, Command, Output};
 use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::pool_haproxy::{
-    CHECK_EVERY, await_servers, is_installed, lockstep, nodes_file, port_of, session, start, text,
+    CHECK_EVERY, await_servers, await_status, is_installed, lockstep, nodes_file, port_of, session,
+    start, text,
 };
 use crate::pool_support::Agent;
 use crate::serve_support::until;
@@ -168,8 +169,7 @@ fn a_node_changes_its_door() {
         (of_second.serve.get("/pool/fresh").status == 404).then_some(())
     });
     await_servers(proxy.reports, &[&second]);
-    let status = pool(&["status", "--nodes", nodes, "--output", "json"], 0);
-    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status = await_status(nodes, 0);
     let answer = &status["nodes"][2]["answer"];
     assert_eq!(
         (&answer["door"], &answer["state"]),
