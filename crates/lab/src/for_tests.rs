@@ -188,8 +188,8 @@ fn templates() -> Result<PathBuf> {
     Ok(lab.folder().to_path_buf())
 }
 
-/// A port for a program that a test starts. No other test of the run gets it, nor does a connection: it is still
-/// free when the program comes to listen, or comes back.
+/// A port for a program that a test starts. No other test of the run gets it, nor does a connection: it is
+/// still free when the program comes to listen, or comes back.
 pub fn free_port() -> Result<u16> {
     let folder = templates()?;
     loop {

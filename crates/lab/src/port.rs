@@ -14,8 +14,8 @@ use crate::{LabError, Result};
 /// The port of the machine's own cluster: never used, even if it is free.
 const RESERVED: u16 = 5432;
 
-/// Ports that are tried: below those that the kernel gives to connections, and to whoever asks for any. So none
-/// is taken by chance before its server comes, or comes back.
+/// Ports that are tried: below those that the kernel gives to connections, and to whoever asks for any. So
+/// none is taken by chance before its server comes, or comes back.
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// How many ports to try before giving up.

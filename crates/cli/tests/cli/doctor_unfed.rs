@@ -217,8 +217,8 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
         "0",
     );
 
-    // Segments that are full: replay does not wait until those after them are there, too. All are there before
-    // the standby gets the first.
+    // Segments that are full: replay does not wait until those after them are there, too. All are there
+    // before the standby gets the first.
     pair.set("restore_command", "/bin/false");
     for _ in 0..20 {
         let fill = "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16000000))";

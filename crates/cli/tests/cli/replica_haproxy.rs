@@ -178,8 +178,8 @@ impl Load {
         Self { stop, new, threads }
     }
 
-    /// Checks that a server has each row that was acknowledged, and that no session has failed which began once
-    /// new ones waited. Some more begin before.
+    /// Checks that a server has each row that was acknowledged, and that no session has failed which began
+    /// once new ones waited. Some more begin before.
     fn ends(self, server: &Server, waited: Instant) {
         let enough = self.new.load(Ordering::Relaxed) + NEW;
         while self.new.load(Ordering::Relaxed) < enough {
@@ -296,8 +296,8 @@ fn await_waits(proxy: &Proxy, server: &str) -> Instant {
     Instant::now()
 }
 
-/// When a switchover has let new sessions wait for the last time, which has ended since: an attempt may be taken
-/// back and made again.
+/// When a switchover has let new sessions wait for the last time, which has ended since: an attempt may be
+/// taken back and made again.
 fn last_wait(proxy: &Proxy, server: &str, child: &mut Child) -> Instant {
     let drained = format!("{server} DRAIN");
     let (mut waited, mut has_waited) = (None, false);

@@ -52,8 +52,8 @@ pub fn doctor(args: &[&str]) -> Said {
 /// Most times that doctor is asked until it says what is expected.
 const TIMES: usize = 10;
 
-/// What doctor says once that is `right`: another program may take the processor for a whole window. What it says
-/// the last time if it never is.
+/// What doctor says once that is `right`: another program may take the processor for a whole window. What it
+/// says the last time if it never is.
 pub fn once_right<T>(mut ask: impl FnMut() -> T, right: impl Fn(&T) -> bool) -> T {
     let mut said = ask();
     for _ in 1..TIMES {
