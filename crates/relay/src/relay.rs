@@ -514,6 +514,14 @@ impl Relay {
     fn slot_stats(&self, slots: &[Arc<Slot>]) -> Vec<SlotStat> {
         let stat = |slot: &Arc<Slot>| {
             let mut stat = slot.stat();
+            if let Some(group) = self.group(&stat.group) {
+                // Its session told how much is left after what it sent last, which may be long ago.
+                let (next, told) = match stat.active_pid {
+                    Some(_) => (stat.sent, stat.behind_bytes),
+                    None => (stat.confirmed, 0),
+                };
+                stat.behind_bytes = group.log().bytes_from(next).max(told);
+            }
             if let Some(damaged) = self.damaged(&stat.group) {
                 stat.reason = damaged.to_owned();
             } else if self.group(&stat.group).is_none() {

@@ -149,7 +149,8 @@ pub struct SlotStat {
     pub applied: Lsn,
     /// Confirmed by the subscriber: durable there.
     pub confirmed: Lsn,
-    /// Bytes of the log between what the subscriber was sent and its end.
+    /// Bytes of the log between what the subscriber was sent, or, while it is not connected, has confirmed,
+    /// and its end; off by less than a segment of the spool.
     pub behind_bytes: u64,
     /// Blocks served from memory since the last reset.
     pub cache_hit: u64,

@@ -157,6 +157,30 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).end
     }
 
+    /// Bytes of the frames from the unit with key `from` or later to the end, without reading the spool:
+    /// an estimate, off by less than the segment in which that unit is.
+    pub fn bytes_from(&self, from: Lsn) -> u64 {
+        let shared = lock(&self.shared);
+        let whole = (shared.boundary.position, shared.whole_key);
+        let start = match (shared.index.find(from), shared.index.oldest()) {
+            _ if from > shared.whole_key => whole.0,
+            (Some(entry), _) => {
+                let next = shared.index.get(entry.sequence + 1);
+                let next = next.map_or(whole, |next| (next.position, next.first_lsn));
+                // As if its bytes were spread evenly over its keys.
+                let keys = u64::from(next.1).saturating_sub(entry.first_lsn.into());
+                let passed = u64::from(from).saturating_sub(entry.first_lsn.into());
+                let share = (passed as f64 / keys.max(1) as f64).min(1.0);
+                let bytes = next.0.since(entry.position);
+                entry.position.plus((bytes as f64 * share) as usize)
+            }
+            // What comes before the oldest is gone.
+            (None, Some(oldest)) => oldest.position,
+            (None, None) => whole.0,
+        };
+        shared.end.since(start)
+    }
+
     /// Bytes of the unit that is still arriving, as far as they have come.
     pub fn open_bytes(&self) -> u64 {
         let shared = lock(&self.shared);

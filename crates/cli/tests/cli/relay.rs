@@ -49,6 +49,11 @@ fn a_subscription_lives_through_the_relay() {
     // Disable and enable: nothing is lost meanwhile.
     subscriber.run("ALTER SUBSCRIPTION s DISABLE");
     primary.run("UPDATE a SET v = 'while disabled' WHERE id < 100");
+    until("what is left to send to it is told", || {
+        let shown = relay.console(&lab, "SHOW SLOTS");
+        let columns: Vec<&str> = shown.split('|').collect();
+        (columns[3].is_empty() && columns[6] != "0").then_some(())
+    });
     subscriber.run("ALTER SUBSCRIPTION s ENABLE");
     until_same(&primary, &subscriber, "a");
 

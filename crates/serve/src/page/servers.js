@@ -94,7 +94,8 @@ function readers(slots) {
   return slots.map((slot) => {
     const given = slot.cache_hit + slot.cache_miss;
     const share = given ? `, ${((100 * slot.cache_hit) / given).toFixed(1)} % of ${given} blocks from memory` : "";
-    return [`slot ${slot.name}`, `${slot.active_pid === null ? "not in use" : `${bytes(slot.behind_bytes)} to send`}${share}`];
+    const use = slot.active_pid === null ? "not in use, " : "";
+    return [`slot ${slot.name}`, `${use}${bytes(slot.behind_bytes)} to send${share}`];
   });
 }
 

@@ -294,6 +294,12 @@ impl Harness {
         let oldest = u64::from(self.log.oldest());
         match self.log.reader(Lsn::from(from)) {
             Ok(mut reader) => {
+                let off = reader
+                    .behind()
+                    .abs_diff(self.log.bytes_from(Lsn::from(from)));
+                // A segment ends with the frame that fills it.
+                let most = self.limits.segment_bytes + self.sizes.long_bytes as u64;
+                assert!(off <= most, "{off} bytes off from {from}");
                 let limit = match self.random.u8(..4) {
                     0 => Some(self.random_position() + self.random.u64(..50)),
                     _ => None,
