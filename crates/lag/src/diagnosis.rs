@@ -477,7 +477,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 50] = [
+const IMPLIED: [(Cause, Cause); 58] = [
     (Cause::TableMissing, Cause::ApplyStopped),
     (Cause::ValueMissing, Cause::ApplyStopped),
     (Cause::NoFreeWorker, Cause::SubscriptionRefused),
@@ -528,6 +528,14 @@ const IMPLIED: [(Cause, Cause); 50] = [
     (Cause::SlotUnsuitable, Cause::ApplyStopped),
     (Cause::PartitionRootDiffers, Cause::ApplyStopped),
     (Cause::SlotLost, Cause::SlotUnsuitable),
+    (Cause::ProcessHalted, Cause::ReceiverHalted),
+    (Cause::ProcessHalted, Cause::NotStreaming),
+    (Cause::ProcessHalted, Cause::ApplyStopped),
+    (Cause::ProcessHalted, Cause::SubscriptionRefused),
+    (Cause::ProcessHalted, Cause::SlowNetwork),
+    (Cause::ProcessHalted, Cause::SlowDecoding),
+    (Cause::ProcessHalted, Cause::SlowConsumer),
+    (Cause::ProcessHalted, Cause::OtherDatabases),
 ];
 
 /// Hides findings that say nothing more than another one.

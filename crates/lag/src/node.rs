@@ -94,6 +94,8 @@ pub enum Trouble {
     Interrupted {
         /// Why it was lost most recently.
         reason: String,
+        /// The server was started anew meanwhile.
+        restarted: bool,
     },
     /// The node is something else than it was said to be.
     WrongRole {
@@ -153,7 +155,11 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { reason } => write!(f, "unreachable: {reason}"),
-            Self::Interrupted { reason } => write!(f, "the connection was lost: {reason}"),
+            Self::Interrupted { reason, restarted } => {
+                let anew = ["", "; the server was started anew"];
+                let anew = anew.get(usize::from(*restarted)).unwrap_or(&"");
+                write!(f, "the connection was lost: {reason}{anew}")
+            }
             Self::WrongRole { reason } => f.write_str(reason),
             Self::OtherSystem { found, expected } => write!(
                 f,

@@ -70,6 +70,11 @@ impl Facts {
         (number.abs() < 1e18).then_some(number)
     }
 
+    /// True if the server that says `now` was started after the one that said this.
+    pub fn is_restarted(&self, now: &Self) -> bool {
+        self.started_us > 0 && now.started_us > self.started_us
+    }
+
     /// Which server it is; None if the server does not tell.
     pub fn identity(&self) -> Option<Identity> {
         let known = !self.system.is_empty() && self.started_us > 0;

@@ -63,12 +63,14 @@ fn blind(node: &Node, reason: String) -> NodeWindow {
 fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
     let mut seen = NodeWindow::of(node);
     let mut lost: Option<LagError> = None;
+    let mut restarted = false;
     // At least once, even if the time is over.
     loop {
-        match follow(node, watch, began, &mut seen) {
+        match follow(node, watch, began, &mut seen, &mut restarted) {
             Ok(()) => {
                 seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
                     reason: sanitize(&error.to_string()),
+                    restarted,
                 }));
                 return seen;
             }
@@ -87,9 +89,17 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
     seen
 }
 
-/// One connection, until the time is over or it is lost.
-fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) -> Result<()> {
+/// One connection, until the time is over or it is lost. Sets `restarted` if the server was started anew since
+/// the one before.
+fn follow(
+    node: &Node,
+    watch: Watch<'_>,
+    began: Instant,
+    seen: &mut NodeWindow,
+    restarted: &mut bool,
+) -> Result<()> {
     let mut sampler = NodeSampler::connect(node, watch.application_name)?;
+    *restarted |= seen.facts.is_restarted(sampler.facts());
     seen.facts = sampler.facts().clone();
     loop {
         let asked = Instant::now();

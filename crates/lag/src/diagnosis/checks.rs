@@ -16,7 +16,7 @@ use crate::point::LinkKind;
 use crate::points::may_lack_segment;
 use crate::questions::Part;
 use crate::rules::{
-    Cause, Copying, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
+    Cause, Copying, LONG_COMMIT_MS, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
     open_words,
 };
 use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
@@ -253,14 +253,28 @@ fn is_one_primary(place: &Place<'_, '_>) -> Result<String, String> {
 fn answers(place: &Place<'_, '_>) -> Result<String, String> {
     let node = place.node.ok_or("no node")?;
     let trouble = node.troubles.iter().find(|trouble| trouble.is_blind());
-    match (trouble, node.samples.len()) {
-        (Some(trouble), _) => Err(trouble.to_string()),
-        (None, 0) => Err("it has not answered".to_owned()),
-        (None, number) => Ok(format!(
+    let lost = node.troubles.iter().find_map(|trouble| match trouble {
+        Trouble::Interrupted { reason, .. } => Some(reason),
+        _ => None,
+    });
+    match (trouble, lost, node.samples.len()) {
+        (Some(trouble), ..) => Err(trouble.to_string()),
+        (None, _, 0) => Err("it has not answered".to_owned()),
+        (None, Some(reason), _) => Err(came_back(node, reason)),
+        (None, None, number) => Ok(format!(
             "it answered {}, as what it was named",
             counted(number as u64, "time")
         )),
     }
+}
+
+/// Words for a node to which there is a new connection. If it was started anew, a rule has said so.
+fn came_back(node: &NodeWindow, reason: &str) -> String {
+    let up_ms = node.last().and_then(|last| last.up_ms);
+    let up = up_ms.map_or(String::new(), |up_ms| {
+        format!("; the server was not started anew: it has been up for {}", seconds(up_ms))
+    });
+    format!("the connection was lost, and there is a new one: {reason}{up}")
 }
 
 fn has_data(place: &Place<'_, '_>) -> Result<String, String> {
@@ -434,10 +448,6 @@ fn is_published(place: &Place<'_, '_>) -> Result<String, String> {
     let (link, _) = place.link.ok_or("no link")?;
     difference_known(place.view, link).map(|()| "it follows what is published".to_owned())
 }
-
-/// Time for which commits wait for replicas that are connected from which that is no usual wait, in
-/// milliseconds.
-const LONG_COMMIT_MS: f64 = 5_000.0;
 
 /// No commit waits for long.
 fn commits_return(place: &Place<'_, '_>) -> Result<String, String> {

@@ -49,7 +49,9 @@ fn follow(shared: &MonitorParts, one: &Asked, lost_at: Option<Instant>) -> Resul
     let node = &one.node;
     let settings = &shared.settings;
     let mut sampler = NodeSampler::connect(node, &settings.application_name)?;
+    let mut restarted = false;
     with(one, |window| {
+        restarted = window.facts.is_restarted(sampler.facts());
         window.facts = sampler.facts().clone();
         // The server may be another one than before the connection was lost.
         window.samples.clear();
@@ -62,6 +64,7 @@ fn follow(shared: &MonitorParts, one: &Asked, lost_at: Option<Instant>) -> Resul
         if let Some(lost_at) = lost_at.filter(|at| at.elapsed() < settings.window) {
             troubles.push(Trouble::Interrupted {
                 reason: format!("{} s ago", lost_at.elapsed().as_secs()),
+                restarted,
             });
         }
         let is_upstream =

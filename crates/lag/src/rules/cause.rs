@@ -48,6 +48,10 @@ causes! {
     ManySavepoints = "many_savepoints",
     /// The startup process does not run at all.
     ReplayHalted = "replay_halted",
+    /// A process that replication depends on does not run: a walsender, or an apply worker.
+    ProcessHalted = "process_halted",
+    /// A node was started anew while it was watched.
+    NodeRestarted = "node_restarted",
     /// Two servers of one cluster take writes.
     TwoPrimaries = "two_primaries",
     /// Something ends walsenders again and again.
@@ -90,6 +94,8 @@ causes! {
     ConnectionLost = "connection_lost",
     /// Commits wait for replicas that are not connected.
     SynchronousStandbyMissing = "synchronous_standby_missing",
+    /// Commits wait for a replica that is connected and does not confirm them.
+    CommitsHeld = "commits_held",
     /// An apply worker commits asynchronously, and its flush comes late.
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// Tables of a subscription are not copied, and their copy does not get on.

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use lockstep_service::words::figures::{percent, seconds};
 
-use super::halted::ended;
+use super::ended::ended;
 use super::receive::{late_share, streams};
 use super::synchronised::retry;
 use super::{Cause, Evidence, Rule, View};
 use crate::link::Link;
+use crate::node::Trouble;
 use crate::point::LinkKind;
 use crate::sample::Sample;
-use crate::window::NodeWindow;
+use crate::views::Subscription;
 
 /// Share of the late samples without a connection from which that is why the replica was late.
 const MOSTLY: f64 = 0.5;
@@ -64,6 +65,21 @@ fn restarted(link: &Link<'_>) -> Option<f64> {
     (up_ms <= recent.as_secs_f64() * 1000.0).then_some(up_ms)
 }
 
+/// True if the worker of a subscription is there again after its publisher was lost for a moment: its
+/// connection ended once, which counts as an error of the worker.
+pub(super) fn ended_with_upstream(link: &Link<'_>) -> bool {
+    let mut troubles = link.upstream.troubles.iter();
+    let was_lost = troubles.any(|it| matches!(it, Trouble::Interrupted { .. }));
+    let row = link.replica.and_then(|node| link.subscribed(node.last()?));
+    was_lost && row.is_some_and(Subscription::receives) && apply_errors(link) <= 1.0
+}
+
+/// Errors of the subscription's worker in the window.
+fn apply_errors(link: &Link<'_>) -> f64 {
+    let errors = |sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64);
+    link.replica.map_or(0.0, |node| node.growth(errors))
+}
+
 fn lost(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     let links = view.links.iter().filter(|link| link.is_behind());
@@ -73,13 +89,10 @@ fn lost(view: &View<'_>) -> Vec<Evidence> {
         if share < MOSTLY || !comes_back(link, restarted) || ended(view, link.upstream) {
             continue;
         }
-        let errors = |node: &NodeWindow| {
-            node.growth(|sample: &Sample| Some(link.subscribed(sample)?.apply_errors as f64))
-        };
         // A worker that fails ends its connection each time.
         let row = link.replica.and_then(|node| link.subscribed(node.last()?));
         let is_disabled = row.is_some_and(|row| !row.enabled);
-        if is_disabled || link.replica.is_some_and(|node| errors(node) > 0.0) {
+        if is_disabled || apply_errors(link) > 0.0 && !ended_with_upstream(link) {
             continue;
         }
         let words = format!(

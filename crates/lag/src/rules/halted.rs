@@ -1,17 +1,17 @@
-//! Signals of processes that are there and do nothing, or that are ended again and again.
+//! Signals of processes that are there and do nothing.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockstep_service::words::figures::{bytes, percent, seconds};
 
 use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
-use super::{Evidence, Severity, View};
+use super::{Cause, Evidence, Rule, Severity, View};
 use crate::link::Link;
 use crate::node::{Role, Trouble};
 use crate::point::{LinkKind, Point};
-use crate::states::{BackendType, SenderState};
+use crate::sample::Sample;
+use crate::states::BackendType;
 use crate::views::Process;
 use crate::window::NodeWindow;
 
@@ -28,9 +28,21 @@ const LEAST: Duration = Duration::from_secs(1);
 /// network lets something through; the upstream sends whatever it has at once.
 const SILENT_MS: f64 = 3_000.0;
 
-/// Number of walsenders, one after the other, from which those of a replica are ended again and
-/// again, if it is the only replica that loses them.
-const MANY_SENDERS: usize = 3;
+/// Share of samples from which a process does nothing but wait for the other end.
+const ALWAYS: f64 = 0.9;
+
+/// The rule of processes that have none of their own.
+pub(super) const PROCESS: Rule = Rule {
+    cause: Cause::ProcessHalted,
+    title: "the {process} on {runs_on} does nothing",
+    signal: process,
+    remedies: &[
+        "on the machine of {runs_on}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
+         process",
+        "look at process {silent_pid} on {runs_on} (ps, a debugger), and at the network between it and \
+         {other_end}: nothing gets through, and the connection stays open",
+    ],
+};
 
 fn is_stopped(process: &Process) -> bool {
     process.cpu.is_some_and(|cpu| cpu.stopped)
@@ -215,133 +227,129 @@ pub(super) fn replay(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The number of walsenders that a link has had in the window. One that has not begun to send does not
-/// count: a replica whose request is refused, for want of a slot, say, comes back for another.
-fn walsenders_of(link: &Link<'_>) -> usize {
-    let samples = link.upstream.samples.iter();
-    let senders = samples.filter_map(|sample| link.sender(sample));
-    let senders = senders.filter(|sender| sender.state != Some(SenderState::Startup));
-    senders
-        .map(|sender| sender.pid)
-        .collect::<BTreeSet<u32>>()
-        .len()
-}
-
-/// The apply worker of a subscriber that was asked fails at one place, and ends its walsender each time.
-fn fails(link: &Link<'_>) -> bool {
-    let errors = link.replica.map_or(0.0, |node| {
-        node.growth(|sample| Some(link.subscribed(sample)?.apply_errors as f64))
-    });
-    errors > 0.0 && !moves(link)
-}
-
-/// Links of a server whose walsenders have been replaced. An apply worker that fails at a
-/// transaction also comes back with a new walsender, but it makes no progress, and if nobody asked its
-/// subscriber it is alone.
-fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<'a>, usize)> {
-    // A replica that has stopped comes back from time to time to try again.
-    let stopped = |link: &Link<'_>| link.replica_state().is_some_and(|it| it.error.is_some());
-    let links = view
-        .links
-        .iter()
-        .filter(|link| !stopped(link) && !fails(link));
-    let links = links.filter(|link| link.upstream.name == upstream.name && !link.is_relayed());
-    let counted = links.map(|link| (link, walsenders_of(link)));
-    counted.filter(|(_, number)| *number > 1).collect()
-}
-
-/// Parts of a window that are compared, to see whether a replica gets on.
-const PARTS: usize = 4;
-
-/// The replica gets on from one part of the window to the next, more than once. One that fails at a
-/// transaction comes as far as that, and no farther; while its walsender is away less is known of it.
-pub(super) fn moves(link: &Link<'_>) -> bool {
-    let points = &link.points;
-    let size = points.len().div_ceil(PARTS).max(1);
-    let told = |points: &[Point]| points.iter().map(|point| point.told).max();
-    let mut farthest = None;
-    let mut steps = 0;
-    for part in points.chunks(size) {
-        let reached = told(part).max(farthest);
-        steps += usize::from(farthest.is_some() && farthest < reached);
-        farthest = reached;
+/// What a process does, in words.
+fn kind(process: &Process) -> &str {
+    match &process.backend_type {
+        BackendType::LogicalWorker | BackendType::LogicalApply => "apply worker",
+        BackendType::LogicalTablesync => "worker that copies a table",
+        other => other.name(),
     }
-    steps > 1
 }
 
-/// Something ends the server's walsenders again and again.
-pub(super) fn ended(view: &View<'_>, upstream: &NodeWindow) -> bool {
-    let replaced = replaced(view, upstream);
-    replaced.len() > 1
-        || replaced.iter().any(|(link, number)| {
-            *number >= MANY_SENDERS && (link.kind == LinkKind::Physical || moves(link))
-        })
+/// The link for which a process of a node works.
+fn served<'v, 'a>(
+    view: &'v View<'a>,
+    node: &NodeWindow,
+    sample: &Sample,
+    pid: u32,
+) -> Option<&'v Link<'a>> {
+    view.links.iter().find(|link| {
+        let is_upstream = link.upstream.name == node.name && link.unasked.is_none();
+        let sends = || link.sender(sample).is_some_and(|it| it.pid == pid);
+        let row = || link.subscribed(sample);
+        let copies = || row().is_some_and(|it| it.unsynced.iter().any(|it| it.pid == Some(pid)));
+        let applies = || row().is_some_and(|it| it.pid == Some(pid));
+        let is_replica = link.replica.is_some_and(|it| it.name == node.name);
+        is_upstream && sends() || is_replica && (applies() || copies())
+    })
 }
 
-pub(super) fn walsenders(view: &View<'_>) -> Vec<Evidence> {
+/// Processes of nodes that a signal has stopped, as far as that is seen from here. Those of a standby have
+/// rules of their own.
+fn stopped(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for node in view.window.usable().filter(|node| ended(view, node)) {
-        let replaced = replaced(view, node);
-        let number: usize = replaced.iter().map(|(_, number)| number - 1).sum();
-        for (link, _) in replaced {
-            let away = 1.0 - link.connected_share();
-            let severity = match link.is_behind() {
-                true => Severity::Lag,
-                false => Severity::Risk,
+    for node in view.window.usable() {
+        let Some(last) = node.last() else { continue };
+        let others = last.processes.iter().filter(|it| {
+            let of_standby = [BackendType::Startup, BackendType::Walreceiver];
+            is_stopped(it) && !of_standby.contains(&it.backend_type)
+        });
+        for process in others {
+            let share =
+                node.share(|sample| sample.process_of(process.pid).is_some_and(is_stopped));
+            if share < MOSTLY {
+                continue;
+            }
+            let evidence = match served(view, node, last, process.pid) {
+                Some(link) if link.is_behind() => Evidence::of(link, 1.0),
+                Some(link) => Evidence::of(link, 1.0).severity(Severity::Risk),
+                None => Evidence::on(node, Severity::Risk),
             };
-            let evidence = Evidence::of(link, 1.0)
-                .severity(severity)
-                .fact(
-                    "ended_walsenders",
-                    number as f64,
-                    format!("{number} walsenders of {} were replaced", node.name),
-                )
-                .fact(
-                    "away_share",
-                    away,
-                    format!("this replica had none in {} of the samples", percent(away)),
-                )
-                .setting(node, "wal_sender_timeout");
-            found.push(evidence);
+            let evidence = evidence
+                .name("process", kind(process))
+                .name("runs_on", &node.name);
+            found.push(of_process(evidence, Some(process), share));
         }
     }
     found
 }
 
+/// The apply worker waits for changes, and has not even received what its walsender, which has sent all, has
+/// sent to tell it so.
+fn silent_worker(link: &Link<'_>) -> Option<(u32, f64)> {
+    let row = link.subscribed(link.replica?.last()?)?;
+    let silent_ms = row.message_age_ms.filter(|age| *age >= SILENT_MS)?;
+    let idle = link.worker_share(Process::waits_for_changes)?;
+    (idle >= ALWAYS && link.takes_nothing()).then_some((row.pid?, silent_ms))
+}
+
+/// The walsender of a slot waits for WAL, and sends nothing of what there is. On a standby it waits for
+/// replay.
+fn silent_walsender(link: &Link<'_>) -> Option<(u32, f64)> {
+    let is_primary = link.upstream.role == Role::Primary && link.kind == LinkKind::Logical;
+    let last = link.points.last()?;
+    let stands = |point: &&Point| point.sent == last.sent && point.sent < point.end;
+    let since = link.points.iter().find(stands)?;
+    let stands_ms = last.at.saturating_sub(since.at).as_secs_f64() * 1000.0;
+    let sender = link.sender(link.upstream.last()?)?;
+    let silent = is_primary && stands_ms >= SILENT_MS && link.at_end_share() >= ALWAYS;
+    silent.then_some((sender.pid, stands_ms))
+}
+
+/// The evidence for an end of a link that does nothing, although it is not seen why.
+fn silent(link: &Link<'_>) -> Option<Evidence> {
+    let replica = link.replica.map_or(link.name.as_str(), |node| node.name.as_str());
+    let ends = (link.upstream.name.as_str(), replica);
+    let (kind, runs_on, other_end, (pid, ms), words) =
+        match (silent_walsender(link), silent_worker(link)) {
+            (Some(it), _) => ("walsender", ends.0, ends.1, it, "it waits for WAL, and has sent nothing of it for"),
+            (None, Some(it)) => {
+                let words = "it waits for changes, and took its last message before";
+                ("apply worker", ends.1, ends.0, it, words)
+            }
+            (None, None) => return None,
+        };
+    let evidence = Evidence::of(link, 1.0)
+        .fact("silent_ms", ms, format!("{words} {}", seconds(ms)))
+        .name("process", kind)
+        .name("runs_on", runs_on)
+        .name("other_end", other_end);
+    let pid = pid.to_string();
+    Some(evidence.name("silent_pid", &pid).name("pid", pid))
+}
+
+fn process(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = stopped(view);
+    let late = view.links.iter().filter(|link| link.is_behind());
+    let late: Vec<_> = late
+        .filter(|link| found.iter().all(|it| it.at != link.name))
+        .filter_map(silent)
+        .collect();
+    found.extend(late);
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Cause;
-    use super::super::scene::{START, Scene, lsn};
+    use super::super::scene::{START, Scene, lsn, received};
     use super::*;
+    use crate::process_cpu::Cpu;
 
-    /// Both workers fail at one transaction, with a new walsender in every fifth sample. In the last ones the
-    /// walsender knows more than the slot.
-    #[test]
-    fn workers_that_fail_get_on_no_farther_while_more_is_known_of_them() {
-        let mut scene = Scene::healthy();
-        for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
-            for place in [1, 2] {
-                let known = START + 5_000;
-                let (slot, sender) = (&mut sample.slots[place], &mut sample.senders[place]);
-                slot.confirmed_flush_lsn = lsn(START);
-                sender.pid = 100 * place as u32 + (index / 5) as u32;
-                slot.active_pid = Some(sender.pid);
-                let is_told = index % 5 == 4;
-                let told = if is_told { lsn(known) } else { None };
-                (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (told, told, told);
-            }
-        }
-        for node in [&mut scene.one, &mut scene.two] {
-            for (index, sample) in (0..).zip(&mut node.samples) {
-                let row = &mut sample.subscriptions[0];
-                (row.pid, row.received_lsn, row.apply_errors) = (None, None, 1 + index / 5);
-            }
-        }
-        let found = scene.diagnose().findings;
-        let causes: Vec<Cause> = found.iter().map(|it| it.cause).collect();
-        assert!(!causes.contains(&Cause::WalsendersEnded), "{causes:?}");
-        assert!(causes.contains(&Cause::ApplyStopped), "{causes:?}");
-    }
+    const STOPPED: Cpu = Cpu {
+        ran: Duration::ZERO,
+        queued: Duration::ZERO,
+        stopped: true,
+    };
 
     /// A standby's process that is stopped is told before there is something for it to do.
     #[test]
@@ -349,11 +357,7 @@ mod tests {
         for (index, cause, pid) in [(0, Cause::ReplayHalted, 21), (1, Cause::ReceiverHalted, 20)] {
             let mut scene = Scene::healthy();
             for sample in &mut scene.standby.samples {
-                sample.processes[index].cpu = Some(crate::process_cpu::Cpu {
-                    ran: Duration::ZERO,
-                    queued: Duration::ZERO,
-                    stopped: true,
-                });
+                sample.processes[index].cpu = Some(STOPPED);
             }
             let diagnosis = scene.diagnose();
             let found = diagnosis.findings.iter();
@@ -363,5 +367,93 @@ mod tests {
             let resume = format!("on the machine of standby: kill -CONT {pid};");
             assert!(first.starts_with(&resume), "{first}");
         }
+    }
+
+    /// A worker and a walsender that are stopped are named, whether something lags or not; so is what of them
+    /// nobody sees from here.
+    #[test]
+    fn a_worker_or_a_walsender_that_does_nothing_is_to_blame() {
+        let first = |scene: Scene| {
+            let diagnosis = scene.diagnose();
+            let found = diagnosis.findings.first().unwrap();
+            let causes: Vec<Cause> = diagnosis.findings.iter().map(|it| it.cause).collect();
+            assert_eq!(causes, [Cause::ProcessHalted], "{:#?}", diagnosis.findings);
+            (found.at.clone(), found.severity, found.remedies[0].clone())
+        };
+        let told = |severity, remedy: &str| ("one".to_owned(), severity, remedy.to_owned());
+        let resume = |on: &str, pid: u32| {
+            format!(
+                "on the machine of {on}: kill -CONT {pid}; a signal or a debugger has stopped that process"
+            )
+        };
+        for behind in [false, true] {
+            let severity = if behind { Severity::Lag } else { Severity::Risk };
+            let held = |scene: &mut Scene| {
+                if behind {
+                    scene.stuck_subscriber(
+                        1,
+                        ("Client", "WalSenderWaitForWAL"),
+                        ("Activity", "LogicalApplyMain"),
+                    );
+                }
+            };
+            let mut scene = Scene::healthy();
+            held(&mut scene);
+            for sample in &mut scene.one.samples {
+                sample.processes[0].cpu = Some(STOPPED);
+            }
+            assert_eq!(first(scene), told(severity, &resume("one", 31)));
+            let mut scene = Scene::healthy();
+            held(&mut scene);
+            for sample in &mut scene.primary.samples {
+                sample.processes[1].cpu = Some(STOPPED);
+            }
+            assert_eq!(first(scene), told(severity, &resume("primary", 11)));
+        }
+        // On other machines.
+        let mut scene = Scene::healthy();
+        scene.stuck_subscriber(
+            1,
+            ("Client", "WalSenderWaitForWAL"),
+            ("Activity", "LogicalApplyMain"),
+        );
+        let (at, severity, remedy) = first(scene);
+        assert_eq!((at.as_str(), severity), ("one", Severity::Lag));
+        assert!(remedy.starts_with("look at process 11 on primary"), "{remedy}");
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.primary.samples {
+            let sender = &mut sample.senders[1];
+            for position in [
+                &mut sender.write_lsn,
+                &mut sender.flush_lsn,
+                &mut sender.replay_lsn,
+            ] {
+                *position = lsn(START);
+            }
+        }
+        received(&mut scene.one, |_| lsn(START));
+        for sample in &mut scene.one.samples {
+            sample.subscriptions[0].message_age_ms = Some(SILENT_MS);
+        }
+        let (_, _, remedy) = first(scene);
+        assert!(remedy.starts_with("look at process 31 on one"), "{remedy}");
+    }
+
+    /// A stopped process of a node that no replica needs now.
+    #[test]
+    fn a_stopped_process_without_a_replica_is_told_at_its_node() {
+        let mut scene = Scene::healthy();
+        for sample in &mut scene.one.samples {
+            sample.processes.push(Process {
+                cpu: Some(STOPPED),
+                ..super::super::scene::process(90, "walwriter", "Activity", "WalWriterMain")
+            });
+        }
+        let diagnosis = scene.diagnose();
+        let found = &diagnosis.findings[0];
+        assert_eq!((found.cause, found.severity), (Cause::ProcessHalted, Severity::Risk));
+        assert_eq!(found.at, "one");
+        assert!(found.title.contains("walwriter on one"), "{}", found.title);
+        assert!(!diagnosis.healthy);
     }
 }

@@ -2,8 +2,9 @@
 
 use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 
+use super::connection::ended_with_upstream;
 use super::consumer::of_triggers;
-use super::halted::{ended, moves};
+use super::ended::{ended, moves};
 use super::lock::of_holder;
 use super::published::{followed, some};
 use super::synchronised::is_fresh;
@@ -199,7 +200,8 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
         let away =
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
-        if (away < 0.5 && errors == 0.0) || ended(view, link.upstream) || is_fresh(link) {
+        let is_well = errors == 0.0 || ended_with_upstream(link);
+        if (away < 0.5 && is_well) || ended(view, link.upstream) || is_fresh(link) {
             continue;
         }
         let why = match (last.enabled, errors > 0.0) {

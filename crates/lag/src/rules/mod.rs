@@ -25,9 +25,11 @@ mod bound_tests;
 mod cause;
 mod connection;
 mod consumer;
+mod ended;
 mod followed_twice;
 mod gone;
 mod halted;
+mod held;
 mod horizon;
 mod identifier;
 mod keyless;
@@ -61,6 +63,7 @@ mod replica;
 mod replica_tests;
 #[cfg(test)]
 mod reply_tests;
+mod restarted;
 mod ring;
 #[cfg(test)]
 mod ring_tests;
@@ -92,6 +95,7 @@ mod unsuitable;
 mod way_tests;
 
 pub use cause::Cause;
+pub(crate) use held::LONG_COMMIT_MS;
 pub use identifier::identifier;
 pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;

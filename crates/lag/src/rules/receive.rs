@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lockstep_service::words::figures::{bytes, percent};
 
-use super::halted::{ended, receiver_halts};
+use super::ended::ended;
+use super::halted::receiver_halts;
 use super::logical::nothing_for;
 use super::relay::missed_share;
 use super::unfed::of_address;

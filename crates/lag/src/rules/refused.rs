@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockstep_service::words::figures::{bytes, percent};
 
 use super::anew::{Slot, recreated};
-use super::halted::ended;
+use super::ended::ended;
 use super::published::{connects_to, meant, some};
 use super::receive::not_streaming_links;
 use super::synchronised::{is_fresh, retry};

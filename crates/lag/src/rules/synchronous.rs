@@ -3,16 +3,17 @@
 use lockstep_service::words::figures::{percent, seconds};
 use lockstep_wire::standby_names::StandbyNames;
 
+use super::held::are_uncounted;
 use super::{Evidence, Severity, View};
 use crate::node::Role;
 use crate::sample::Sample;
 use crate::window::{NodeWindow, Window};
 
 /// Share of samples from which replicas count as missing.
-const MISSING_SHARE: f64 = 0.5;
+pub(super) const MISSING_SHARE: f64 = 0.5;
 
 /// Whom a server waits for, as far as it says so.
-fn waited_for(sample: &Sample) -> Option<StandbyNames> {
+pub(super) fn waited_for(sample: &Sample) -> Option<StandbyNames> {
     let setting = sample.wal.synchronous_standby_names.as_deref()?;
     StandbyNames::parse(setting).ok().flatten()
 }
@@ -26,13 +27,22 @@ fn connected(sample: &Sample) -> usize {
     states.filter(|state| state.is_waited_for()).count()
 }
 
-fn lacks(sample: &Sample) -> bool {
+pub(super) fn lacks(sample: &Sample) -> bool {
     waited_for(sample).is_some_and(|names| connected(sample) < names.needed as usize)
 }
 
 /// A role without rights sees walsenders, but not what they are.
-fn sees_senders(node: &NodeWindow, sample: &Sample) -> bool {
+pub(super) fn sees_senders(node: &NodeWindow, sample: &Sample) -> bool {
     node.facts.monitor || sample.senders.is_empty()
+}
+
+/// The names of the setting with which nobody is connected.
+pub(super) fn absent<'n>(sample: &Sample, names: &'n StandbyNames) -> Vec<&'n String> {
+    let is_there = |name: &&String| {
+        let mut there = sample.senders.iter();
+        there.any(|sender| *name == "*" || name.eq_ignore_ascii_case(&sender.application_name))
+    };
+    names.names.iter().filter(|name| !is_there(name)).collect()
 }
 
 /// The first of these names that belongs to a subscription which a relay serves.
@@ -72,7 +82,8 @@ pub(super) fn missing(view: &View<'_>) -> Vec<Evidence> {
         let Some(names) = waited_for(sample).filter(|_| lacks(sample)) else {
             continue;
         };
-        if node.share(lacks) < MISSING_SHARE {
+        // Those that are connected and do not count have a rule of their own.
+        if node.share(lacks) < MISSING_SHARE || are_uncounted(sample, &names) {
             continue;
         }
         let waiting = sample.clients.awaiting_sync;
@@ -81,11 +92,7 @@ pub(super) fn missing(view: &View<'_>) -> Vec<Evidence> {
             0 => Severity::Risk,
             _ => Severity::Lag,
         };
-        let is_there = |name: &String| {
-            let mut there = sample.senders.iter();
-            there.any(|sender| name.eq_ignore_ascii_case(&sender.application_name))
-        };
-        let missing: Vec<&String> = names.names.iter().filter(|name| !is_there(name)).collect();
+        let missing = absent(sample, &names);
         let mut evidence = Evidence::on(node, severity)
             .fact(
                 "connected_standbys",

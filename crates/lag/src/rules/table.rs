@@ -2,10 +2,10 @@
 
 use super::anew::{EMPTIES, SHARED, UNCOPIED};
 use super::{
-    Cause, Rule, connection, consumer, followed_twice, gone, halted, horizon, keyless, left, lists,
-    lock, logical, machine, partial, partitions, paused, primaries, published, receive, refused,
-    relay, renamed, replay, replica, ring, server, spool_full, standing, synchronised, synchronous,
-    unarchived, unasked, unconfirmed, unfed, unfilled, unmade, unsuitable,
+    Cause, Rule, connection, consumer, ended, followed_twice, gone, halted, held, horizon, keyless,
+    left, lists, lock, logical, machine, partial, partitions, paused, primaries, published, receive,
+    refused, relay, renamed, replay, replica, restarted, ring, server, spool_full, standing,
+    synchronised, synchronous, unarchived, unasked, unconfirmed, unfed, unfilled, unmade, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -146,6 +146,8 @@ pub const RULES: &[Rule] = &[
             "faster storage for {node}",
         ],
     },
+    halted::PROCESS,
+    restarted::RULE,
     Rule {
         cause: Cause::TwoPrimaries,
         title: "{node} is a second primary of this cluster",
@@ -157,17 +159,7 @@ pub const RULES: &[Rule] = &[
              there is lost",
         ],
     },
-    Rule {
-        cause: Cause::WalsendersEnded,
-        title: "something ends the walsenders of {upstream} again and again",
-        signal: halted::walsenders,
-        remedies: &[
-            "look at the log of {upstream} for what ends them: pg_terminate_backend, wal_sender_timeout \
-             (now {wal_sender_timeout}), a crash, too little memory",
-            "if it says nothing: look for what cuts connections between the servers: a proxy, a firewall, \
-             an idle limit (tcp_keepalives_idle)",
-        ],
-    },
+    ended::RULE,
     Rule {
         cause: Cause::SlotTaken,
         title: "the {whose}'s slot is in use by {other}: it may be a clone",
@@ -325,6 +317,7 @@ pub const RULES: &[Rule] = &[
              them",
         ],
     },
+    held::RULE,
     Rule {
         cause: Cause::AsynchronousApplyCommit,
         title: "the apply worker commits asynchronously: its flush waits for the WAL writer",
