@@ -421,6 +421,7 @@ fn of_senders<'a>(upstream: &'a NodeWindow, last: &Sample, links: &mut Vec<Link<
         let mut slots = last.slots.iter();
         slots.any(|slot| slot.active_pid == Some(sender.pid))
     };
+    // The consumer of a logical slot, which is connected to a database, has just come, or comes in vain.
     for (index, sender) in last.senders.iter().enumerate() {
         // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
@@ -433,7 +434,7 @@ fn of_senders<'a>(upstream: &'a NodeWindow, last: &Sample, links: &mut Vec<Link<
         let is_none = sender.state == Some(SenderState::Backup)
             || is_of_table(&sender.application_name)
             || is_of_copy(sender);
-        if is_none || has_slot(sender) {
+        if is_none || has_slot(sender) || sender.in_database {
             continue;
         }
         let name = sender.application_name.clone();
@@ -551,6 +552,17 @@ mod tests {
         for with_slot in [false, true] {
             assert_eq!(links_of(name, with_slot), 0, "{with_slot}");
             assert!(links_of("pg_other_sync_1", with_slot) > 0, "{with_slot}");
+        }
+    }
+
+    /// The walsender of a worker that fails at once has no slot when it is seen.
+    #[test]
+    fn who_is_connected_to_a_database_is_no_standby() {
+        for (in_database, number) in [(false, 1), (true, 0)] {
+            let mut primary = node("5432", "db1", "sub", None);
+            primary.role = Role::Primary;
+            primary.samples[0].senders[0].in_database = in_database;
+            assert_eq!(links(&Window::new(vec![primary])).len(), number);
         }
     }
 

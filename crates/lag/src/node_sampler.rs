@@ -589,13 +589,14 @@ fn gap(what: &str, reason: String, decides: bool) -> Trouble {
 
 /// What a server of this role hides, by its facts.
 fn gaps_of(role: Role, facts: &Facts) -> impl Iterator<Item = Trouble> {
-    let monitor = (!facts.monitor).then(|| Trouble::Gap {
-        what: "other roles' sessions and replication positions".to_owned(),
-        reason: format!(
-            "the role is no member of pg_monitor; GRANT pg_monitor TO {}",
-            facts.role
-        ),
-        decides: true,
+    let monitor = (!facts.monitor).then(|| {
+        let (lacks, grant) = facts.missing_right();
+        let what = "other roles' sessions and replication positions".to_owned();
+        Trouble::Gap {
+            what,
+            reason: format!("the role {lacks}; {grant}"),
+            decides: true,
+        }
     });
     let replicas = unread(facts.replicas).filter(|_| role == Role::Subscriber);
     monitor.into_iter().chain(replicas)
@@ -617,7 +618,7 @@ fn lacking(facts: &Facts, refusal: &Refusal) -> String {
     let refused = &refusal.message;
     match (refusal.sqlstate == INSUFFICIENT_PRIVILEGE, facts.monitor) {
         (false, _) => refused.clone(),
-        (true, false) => format!("{refused}; GRANT pg_monitor TO {}", facts.role),
+        (true, false) => format!("{refused}; {}", facts.missing_right().1),
         (true, true) => format!(
             "{refused}; GRANT SELECT on it, or EXECUTE on the function, TO {}",
             facts.role

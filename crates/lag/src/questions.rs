@@ -102,15 +102,21 @@ pub enum Scope {
 }
 
 /// The settings with which everything is asked, so that nothing here writes, waits for long, or calls
-/// functions that somebody else created. Names in a database of SQL_ASCII may be any bytes: the
+/// functions that somebody else created. A standby refuses all that is serializable, which a role may be by
+/// its settings. Names in a database of SQL_ASCII may be any bytes: the
 /// server refuses an answer that is not of the client's encoding, unless that is the same.
 pub fn prepare(scope: Scope) -> String {
     let (set, read_only, is_local) = match scope {
         Scope::Session => ("SET", "default_transaction_read_only", false),
         Scope::Message => ("SET LOCAL", "transaction_read_only", true),
     };
+    let isolation = match scope {
+        Scope::Session => "SET default_transaction_isolation = 'read committed'; SET idle_session_timeout = 0; ",
+        Scope::Message => "",
+    };
     format!(
-        "{set} search_path = pg_catalog; {set} {read_only} = on; {set} statement_timeout = '10s'; \
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {isolation}\
+         {set} search_path = pg_catalog; {set} {read_only} = on; {set} statement_timeout = '10s'; \
          {set} lock_timeout = '1s'; {set} jit = off; {set} datestyle = 'ISO'; \
          SELECT set_config('client_encoding', 'SQL_ASCII', {is_local}) \
          WHERE current_setting('server_encoding') = 'SQL_ASCII'"
@@ -155,6 +161,8 @@ const SETTINGS: &[&str] = &[
     "checkpoint_timeout",
     "wal_compression",
     "block_size",
+    "archive_command",
+    "archive_library",
     "archive_mode",
     "archive_timeout",
     "wal_sender_timeout",
@@ -183,6 +191,8 @@ pub fn facts() -> String {
            'role', quote_ident(current_user), \
            'backend', pg_backend_pid(), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
+           'member', pg_has_role('pg_read_all_stats', 'MEMBER'), \
+           'inherits', (SELECT rolinherit FROM pg_roles WHERE rolname = current_user), \
            'replicas', {}, \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
@@ -288,8 +298,9 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM replay_lag) AS replay_lag_ms, \
                age(backend_xmin) AS xmin_age, \
                (extract(epoch FROM reply_time) * 1000000)::bigint AS replied_us, \
-               1000 * extract(epoch FROM clock_timestamp() - backend_start) AS connected_ms \
-             FROM pg_stat_replication",
+               1000 * extract(epoch FROM clock_timestamp() - backend_start) AS connected_ms, \
+               EXISTS (SELECT FROM pg_stat_get_activity(s.pid) a WHERE a.datid IS NOT NULL) AS in_database \
+             FROM pg_stat_replication s",
         ),
         Part::Slots => list(&format!(
             "SELECT slot_name, slot_type, plugin, database, temporary, active, active_pid, \

@@ -38,6 +38,10 @@ pub struct Facts {
     pub backend: u32,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
+    /// It is a member, whether it has the rights of that or not.
+    pub member: bool,
+    /// The role has the rights of those that it is a member of, by itself.
+    pub inherits: bool,
     /// Settings by name, with the values of `pg_settings.setting`, which have that view's
     /// units.
     pub settings: BTreeMap<String, String>,
@@ -60,6 +64,20 @@ pub struct Identity {
 }
 
 impl Facts {
+    /// What is missing to a role that may not see all, and what gives it that.
+    pub fn missing_right(&self) -> (&'static str, String) {
+        let role = &self.role;
+        let grant = format!("GRANT pg_monitor TO {role}");
+        let member = "is a member of pg_monitor and does not inherit its rights";
+        match (self.member, self.major() >= 16) {
+            (false, _) => ("is no member of pg_monitor", grant),
+            // A membership has an option of its own for that.
+            (true, true) => (member, format!("{grant} WITH INHERIT TRUE")),
+            (true, false) if !self.inherits => (member, format!("ALTER ROLE {role} INHERIT")),
+            (true, false) => (member, grant),
+        }
+    }
+
     pub fn major(&self) -> u32 {
         self.version / 10_000
     }

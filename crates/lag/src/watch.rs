@@ -1,19 +1,25 @@
 //! All nodes for some seconds. Each node has a thread of its own, so one that does not answer
 //! delays no other.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
-use crate::views::Slot;
+use crate::states::SenderState;
+use crate::views::{Sender, Slot};
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
 use lockstep_service::sanitize::sanitize;
 
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest time after the watch for which a reply is waited for: pg_receivewal and pg_recvlogical reply every ten
+/// seconds, unless they are told otherwise.
+const REPLIES: Duration = Duration::from_secs(11);
 
 /// A smaller difference between clocks is not reported, milliseconds.
 const SKEW_MS: f64 = 100.0;
@@ -27,14 +33,37 @@ pub struct Watch<'a> {
     pub every: Duration,
 }
 
-/// Asks all nodes until the time is over. Blocks; a node that hangs can add the time that libpq
-/// allows it.
+/// The nodes of which a replica has not replied yet, by their place.
+struct Awaited(Vec<AtomicBool>);
+
+impl Awaited {
+    fn tell(&self, place: usize, is_awaited: bool) {
+        if let Some(own) = self.0.get(place) {
+            own.store(is_awaited, Ordering::Relaxed);
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.0.iter().any(|it| it.load(Ordering::Relaxed))
+    }
+}
+
+/// Asks all nodes until the time is over, and some seconds longer if what only receives has not replied yet.
+/// Blocks; a node that hangs can add the time that libpq allows it.
 pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
     let began = Instant::now();
+    let awaited = &Awaited(nodes.iter().map(|_| AtomicBool::new(false)).collect());
     let mut windows: Vec<NodeWindow> = thread::scope(|scope| {
         let threads: Vec<_> = nodes
             .iter()
-            .map(|node| scope.spawn(move || one(node, watch, began)))
+            .enumerate()
+            .map(|(place, node)| {
+                scope.spawn(move || {
+                    let seen = one(node, watch, began, (awaited, place));
+                    awaited.tell(place, false);
+                    seen
+                })
+            })
             .collect();
         nodes
             .iter()
@@ -60,13 +89,16 @@ fn blind(node: &Node, reason: String) -> NodeWindow {
     }
 }
 
-fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
+/// Who waits for replies, and the place of the node.
+type Waits<'a> = (&'a Awaited, usize);
+
+fn one(node: &Node, watch: Watch<'_>, began: Instant, waits: Waits<'_>) -> NodeWindow {
     let mut seen = NodeWindow::of(node);
     let mut lost: Option<LagError> = None;
     let mut restarted = false;
     // At least once, even if the time is over.
     loop {
-        match follow(node, watch, began, &mut seen, &mut restarted) {
+        match follow(node, watch, began, waits, &mut seen, &mut restarted) {
             Ok(()) => {
                 seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
                     reason: sanitize(&error.to_string()),
@@ -80,6 +112,7 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
             }
             Err(error) => lost = Some(error),
         }
+        waits.0.tell(waits.1, false);
         if began.elapsed() + RETRY >= watch.length {
             break;
         }
@@ -95,6 +128,7 @@ fn follow(
     node: &Node,
     watch: Watch<'_>,
     began: Instant,
+    (awaited, place): Waits<'_>,
     seen: &mut NodeWindow,
     restarted: &mut bool,
 ) -> Result<()> {
@@ -109,12 +143,35 @@ fn follow(
         seen.troubles.extend(sampler.gaps().iter().cloned());
         seen.troubles.extend(sampler.mismatch(&sample));
         seen.keep(sample);
+        awaited.tell(place, awaits_reply(seen));
         let next = asked + watch.every;
-        if next > began + watch.length {
+        let extra = match awaited.is_any() {
+            true => REPLIES,
+            false => Duration::ZERO,
+        };
+        if next > began + watch.length + extra {
             return Ok(());
         }
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
+}
+
+/// True if something that only receives WAL, or changes, has not replied in this window, and had not told
+/// before that it has all: until it does nobody knows how far it is.
+fn awaits_reply(seen: &NodeWindow) -> bool {
+    let Some(last) = seen.last() else {
+        return false;
+    };
+    let receivers = last.senders.iter().filter(|sender| {
+        let streams = sender.state == Some(SenderState::Streaming);
+        let has_all = sender.write_lsn >= last.end();
+        streams && sender.replay_lsn.is_none() && sender.replied_us.is_some() && !has_all
+    });
+    let is_silent = |sender: &Sender| {
+        let mut seen = seen.samples.iter().filter_map(|it| it.sender(sender.pid));
+        seen.all(|it| it.replied_us == sender.replied_us)
+    };
+    receivers.into_iter().any(is_silent)
 }
 
 /// Notes troubles that show only by comparison with the primary: another cluster, a different
@@ -192,6 +249,7 @@ fn clock(samples: &[Sample]) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
     use crate::sample::Facts;
+    use lockstep_wire::Lsn;
 
     fn node(role: Role, system: &str, offset_ms: i64, round_trip_ms: u64) -> NodeWindow {
         let sample = |extra: i64, round_trip| Sample {
@@ -210,6 +268,33 @@ mod tests {
             samples: vec![sample(900, 2000), sample(0, round_trip_ms)],
             ..NodeWindow::empty("", role)
         }
+    }
+
+    #[test]
+    fn a_reply_is_awaited_of_what_only_receives() {
+        let awaited = |written: u64, replay: Option<u64>, replies: [i64; 2]| {
+            let samples = replies.map(|reply| {
+                let mut sample = Sample::default();
+                sample.wal.flush = Some(Lsn::from(100));
+                sample.senders = vec![Sender {
+                    state: Some(SenderState::Streaming),
+                    write_lsn: Some(Lsn::from(written)),
+                    replay_lsn: replay.map(Lsn::from),
+                    replied_us: Some(reply),
+                    ..Sender::default()
+                }];
+                sample
+            });
+            awaits_reply(&NodeWindow {
+                samples: samples.into(),
+                ..NodeWindow::empty("primary", Role::Primary)
+            })
+        };
+        assert!(awaited(90, None, [1, 1]));
+        assert!(!awaited(90, None, [1, 2]));
+        assert!(!awaited(100, None, [1, 1]));
+        // A standby, which replays, is asked itself.
+        assert!(!awaited(90, Some(90), [1, 1]));
     }
 
     #[test]

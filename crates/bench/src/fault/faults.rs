@@ -141,6 +141,9 @@ pub const COPY_LACKS_COLUMN: &str = "initial copy without a column";
 /// The slot of one of two subscriptions that fill a table.
 pub const SHARD: &str = "slot dropped beside another subscription of the table";
 
+/// The worker of a subscription that does not run; another fault stops its walsender.
+pub const FROZEN_WORKER: &str = "frozen apply worker";
+
 /// The standby that restores from an archive, and whose replay waits for a query.
 pub const ARCHIVE_CONFLICT: &str = "recovery conflict behind an archive";
 
@@ -212,6 +215,11 @@ pub const FAULTS: &[Fault] = &[
         unseen::synchronous_missing,
     ),
     fault(
+        "synchronous consumer that confirms nothing",
+        Cause::CommitsHeld,
+        unseen::commits_held,
+    ),
+    fault(
         "recovery_min_apply_delay",
         Cause::ReplayDelayed,
         unseen::delayed,
@@ -225,6 +233,16 @@ pub const FAULTS: &[Fault] = &[
         "frozen walreceiver",
         Cause::ReceiverHalted,
         unseen::frozen_walreceiver,
+    ),
+    fault(
+        FROZEN_WORKER,
+        Cause::ProcessHalted,
+        unseen::frozen_worker,
+    ),
+    fault(
+        "frozen walsender of a subscriber",
+        Cause::ProcessHalted,
+        unseen::frozen_walsender,
     ),
     // They are back at once, because the stage's servers retry soon.
     risky(fault(
@@ -700,6 +718,7 @@ mod tests {
     /// `doctor_pasted.rs`, `doctor_unfed.rs` and `doctor_standbys.rs` beside it.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
+        Cause::NodeRestarted,
         Cause::ReplicaGone,
         Cause::MemberLeft,
         Cause::RelaySpoolNearLimit,

@@ -6,10 +6,11 @@ use std::time::Duration;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE};
 
+use super::consumer::Consumer;
 use super::faults::{PUBLISHED, Strength, UNPUBLISHED, hold, write};
 use super::stage::{Injected, Stage, Which};
 use super::{Frozen, Writer};
-use crate::Result;
+use crate::{BenchError, Result};
 
 pub(super) fn synchronous_missing(
     _: &Lab,
@@ -18,6 +19,31 @@ pub(super) fn synchronous_missing(
 ) -> Result<Injected> {
     let mut injected = Injected::default();
     injected.set(stage, Which::Primary, "synchronous_standby_names", "nobody")?;
+    for _ in 0..strength.choose(1, 4) {
+        write(stage, &mut injected, PUBLISHED, 20)?;
+    }
+    Ok(injected)
+}
+
+/// Commits are to wait for a consumer that never tells what it has flushed.
+pub(super) fn commits_held(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("SELECT pg_create_logical_replication_slot('etl', 'pgoutput')")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'etl'; \
+         SELECT pg_drop_replication_slot('etl')"
+            .to_owned(),
+    ));
+    injected
+        .consumers
+        .push(Consumer::start(&stage.primary, "etl", "p")?);
+    let there = "SELECT (count(*) = 1)::text FROM pg_stat_replication \
+                 WHERE application_name = 'etl' AND state = 'streaming'";
+    await_true(stage, "have a consumer", there)?;
+    injected.set(stage, Which::Primary, "synchronous_standby_names", "etl")?;
     for _ in 0..strength.choose(1, 4) {
         write(stage, &mut injected, PUBLISHED, 20)?;
     }
@@ -49,6 +75,30 @@ fn freeze(stage: &mut Stage, backend_type: &str, strength: Strength) -> Result<I
     let pid = stage.process(Which::Standby, backend_type, None)?;
     injected.frozen.push(Frozen::process(pid)?);
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+pub(super) fn frozen_worker(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let sql = "SELECT pid::text FROM pg_stat_subscription WHERE subname = 'second' AND relid IS NULL";
+    let pid = stage.second.query_text(sql)?.and_then(|pid| pid.parse().ok());
+    let pid = pid.ok_or_else(|| BenchError::Unusable("there is no apply worker".to_owned()))?;
+    freeze_subscriber(stage, pid, strength)
+}
+
+pub(super) fn frozen_walsender(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let pid = stage.process(Which::Primary, "walsender", Some("second"))?;
+    freeze_subscriber(stage, pid, strength)
+}
+
+/// Stops a process that the second subscriber needs, and writes.
+fn freeze_subscriber(stage: &Stage, pid: u32, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.frozen.push(Frozen::process(pid)?);
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
     Ok(injected)
 }
 

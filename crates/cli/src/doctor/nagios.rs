@@ -217,7 +217,7 @@ fn figures(cluster: Option<&str>, diagnosis: &Diagnosis, thresholds: Thresholds)
     } = thresholds;
     let mut all = Vec::new();
     for link in &diagnosis.links {
-        let name = label(&format!("{of}{}", link.replica));
+        let name = label(&format!("{of}{}", called(diagnosis, link)));
         let age = age_ms(link) / 1000.0;
         all.push(format!("'{name} lag'={age:.3}s;{warning_s};{critical_s};0"));
         all.push(format!("'{name} bytes'={:.0}B;;;0", link.lag_bytes));
@@ -226,9 +226,33 @@ fn figures(cluster: Option<&str>, diagnosis: &Diagnosis, thresholds: Thresholds)
     all.join(" ")
 }
 
-/// A label has no equals sign and no single quote.
+/// What a replica is called that no other one is called: its name, unless links of two servers have it.
+fn called(diagnosis: &Diagnosis, link: &LinkReport) -> String {
+    let others = diagnosis.links.iter().filter(|it| it.replica == link.replica);
+    let others: Vec<&LinkReport> = others.collect();
+    let here = others.iter().filter(|it| it.upstream == link.upstream);
+    match (others.len(), here.count()) {
+        (..=1, _) => link.replica.clone(),
+        (_, ..=1) => format!("{} of {}", link.replica, link.upstream),
+        _ => format!("{} of {} ({})", link.replica, link.upstream, link.kind.name()),
+    }
+}
+
+/// A label that no other name has: what it cannot hold is written as in a URL.
 fn label(name: &str) -> String {
-    line(name).replace(['=', '\''], "_")
+    let mut label = String::new();
+    for c in name.chars() {
+        let text = c.to_string();
+        match matches!(c, '=' | '\'' | '|' | '%') || sanitize(&text) != text {
+            true => {
+                for byte in text.bytes() {
+                    let _ = write!(label, "%{byte:02X}");
+                }
+            }
+            false => label.push(c),
+        }
+    }
+    label
 }
 
 /// A text on one line. A bar would begin performance data.
@@ -378,7 +402,22 @@ mod tests {
         });
         let first = text.lines().next().unwrap();
         assert_eq!(first.matches('|').count(), 1, "{text}");
-        assert!(first.contains("'o_b_1 / x 2 lag'=0.000s"), "{text}");
+        assert!(first.contains("'o%27b%3D1 %7C x%0A2 lag'=0.000s"), "{text}");
         assert_eq!(unknown("a\nb|c"), "LOCKSTEP UNKNOWN - a b/c");
+    }
+
+    #[test]
+    fn no_two_replicas_have_one_label() {
+        let (_, text) = said(|it| {
+            let names = ["a|b'c=d", "a/b_c_d", "a%7Cb", "a|b", "a  b", "a b", "x", "x"];
+            it.links = names.map(|name| link(name, 0.0)).into();
+            it.links[7].upstream = "standby".to_owned();
+        });
+        let first = text.lines().next().unwrap();
+        let figures = first.split(" | ").nth(1).unwrap();
+        let labels: Vec<&str> = figures.split('\'').skip(1).step_by(2).collect();
+        let all: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
+        assert_eq!((labels.len(), all.len()), (16, 16), "{figures}");
+        assert!(all.contains("x of standby lag"), "{figures}");
     }
 }

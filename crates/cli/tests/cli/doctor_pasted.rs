@@ -1,9 +1,11 @@
 //! Remedies are pasted as they are printed, where names need quotes, and where another consumer has the slot
 //! of a subscription.
 
+use std::process::{Child, Command, Stdio};
+
 use crate::doctor_support::remedy::Pasted;
 use crate::doctor_support::{brief, causes, doctor, first_cause, once_right};
-use crate::relay_support::{until, until_answer, until_slots_free};
+use crate::relay_support::{until, until_answer, until_ready, until_slots_free};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
@@ -214,6 +216,61 @@ fn a_subscription_is_made_again_as_it_was() {
     assert_eq!(subscriber.query_text(options).unwrap(), before);
 }
 
+/// Two servers publish one table to each other, each its own rows. What is printed where the slot of one of both
+/// subscriptions is dropped loses no row of either.
+#[test]
+fn a_slot_between_two_servers_that_publish_to_each_other_is_made_again() {
+    let lab = TestLab::stock().start().unwrap();
+    let own = settings(&[("wal_level", "logical"), ("wal_retrieve_retry_interval", "200ms")]);
+    let pair = Pair {
+        primary: lab.primary("primary", None, &own).unwrap(),
+        subscriber: lab.primary("subscriber", None, &own).unwrap(),
+    };
+    let Pair {
+        primary,
+        subscriber,
+    } = &pair;
+    for (server, region, rows) in [(primary, "a", 5), (subscriber, "b", 7)] {
+        server.run(&format!(
+            "CREATE TABLE t (region text, id int, PRIMARY KEY (region, id)); \
+             INSERT INTO t SELECT '{region}', i FROM generate_series(1, {rows}) i; \
+             CREATE PUBLICATION {PUBLICATION} FOR TABLE t WHERE (region = '{region}')"
+        ));
+    }
+    let back = format!(
+        "'host={} port={} user={SUPERUSER} dbname={DATABASE}'",
+        subscriber.sockets().display(),
+        subscriber.port()
+    );
+    for (server, connection) in [(subscriber, pair.connection()), (primary, back)] {
+        server.run(&format!(
+            "CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION {connection} PUBLICATION {PUBLICATION} \
+             WITH (slot_name = 'odd')"
+        ));
+        until_ready(server);
+    }
+    let rows = "SELECT string_agg(region || id, ' ' ORDER BY region, id) FROM t";
+    let all = "a1 a2 a3 a4 a5 b1 b2 b3 b4 b5 b6 b7";
+    for server in [primary, subscriber] {
+        until_answer(server, rows, all);
+    }
+    pair.lose_slot();
+    primary.run("INSERT INTO t VALUES ('a', 6)");
+    subscriber.run("INSERT INTO t VALUES ('b', 8)");
+    until_answer(primary, rows, "a1 a2 a3 a4 a5 a6 b1 b2 b3 b4 b5 b6 b7 b8");
+    let json = until("it is found", || {
+        let (_, json) = pair.examine();
+        (causes(&json).first()? == "subscription_slot_missing").then_some(json)
+    });
+    assert!(!json.to_string().contains("TRUNCATE"), "{json}");
+    pair.mend("subscription_slot_missing", "copy_data = off");
+    primary.run("INSERT INTO t VALUES ('a', 7)");
+    subscriber.run("INSERT INTO t VALUES ('b', 9)");
+    until_answer(primary, rows, "a1 a2 a3 a4 a5 a6 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9");
+    // What came while there was no slot is to be compared, as is printed.
+    until_answer(subscriber, rows, "a1 a2 a3 a4 a5 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9");
+}
+
 /// Nothing fails before a row comes, and then all does: that is told, and mended, before.
 #[test]
 fn what_a_worker_would_refuse_is_mended_before_it_comes() {
@@ -324,6 +381,67 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
     until_answer(&pair.subscriber, &rows, &there);
     let (code, json) = once_right(|| pair.examine(), |said| said.0 == 0);
     assert_eq!(code, 0, "{} {}", json["unknown"], brief(&json));
+}
+
+/// A program that only receives WAL; killed when this is dropped.
+struct Receiver(Child);
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Commits wait for pg_receivewal without `--synchronous`, which tells what it has flushed when a segment is full.
+#[test]
+fn commits_return_that_a_connected_replica_holds() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    primary.run("CREATE TABLE t (v text); SELECT pg_create_physical_replication_slot('received', true)");
+    let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    let folder = lab.folder().join("received");
+    std::fs::create_dir_all(&folder).unwrap();
+    let child = Command::new(lab.package().program("pg_receivewal"))
+        .args(["-d", &primary.conninfo(SUPERUSER), "--slot", "received", "-D"])
+        .arg(&folder)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _receiver = Receiver(child);
+    primary.run("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (pg_receivewal, standby)'");
+    primary.run("SELECT pg_reload_conf()");
+    let counts = "SELECT string_agg(sync_state, ' ' ORDER BY application_name) FROM pg_stat_replication";
+    until_answer(&primary, counts, "sync potential");
+    let mut session = primary.connect(SUPERUSER, "waiting").unwrap();
+    let commit = std::thread::spawn(move || session.execute("INSERT INTO t VALUES ('x')"));
+    let waits = "SELECT (now() - query_start > '6s')::text FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    until_answer(&primary, waits, "true");
+
+    let conninfos = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
+    let nodes = ["--primary", &conninfos[0], "--standby", &conninfos[1]];
+    let examine = |more: &[&str]| doctor(&[&nodes[..], more].concat());
+    let said = examine(&["--seconds", "4", "--output", "nagios"]);
+    let words = "primary: commits wait for pg_receivewal, which is connected";
+    assert!(said.text.starts_with("LOCKSTEP CRITICAL - "), "{}", said.text);
+    assert!(said.code == 2 && said.text.contains(words), "{}", said.text);
+    let said = examine(&["--seconds", "4", "--output", "json"]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!((said.code, causes(&json)[0].as_str()), (6, "commits_held"), "{}", brief(&json));
+    let remedies = json["findings"][0]["remedies"].as_array().unwrap();
+    let mut remedies = remedies.iter().map(|it| it.as_str().unwrap());
+    let pasted = Pasted::of(remedies.find(|it| it.contains("ALTER SYSTEM")).unwrap());
+    assert_eq!(
+        pasted.statements[0],
+        "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (\"standby\")'"
+    );
+    pasted.execute(&primary, &pasted.statements);
+    commit.join().unwrap().unwrap();
+    primary.run("INSERT INTO t VALUES ('y')");
+    // It replies every ten seconds, and is waited for.
+    let said = examine(&["--seconds", "1", "--output", "json"]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!(said.code, 0, "{} {}", json["unknown"], brief(&json));
 }
 
 /// Without a key nothing fails: each row is there twice.

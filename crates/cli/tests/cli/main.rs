@@ -17,6 +17,8 @@ mod doctor_pasted;
 mod doctor_pooled;
 mod doctor_relay;
 mod doctor_replica;
+mod doctor_restarted;
+mod doctor_roles;
 mod doctor_standbys;
 mod doctor_support;
 mod doctor_unfed;

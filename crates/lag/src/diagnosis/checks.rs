@@ -16,8 +16,8 @@ use crate::point::LinkKind;
 use crate::points::may_lack_segment;
 use crate::questions::Part;
 use crate::rules::{
-    Cause, Copying, LONG_COMMIT_MS, Severity, View, all_slots, copying, difference_known, is_copied_by, is_fresh,
-    open_words,
+    Cause, Copying, LONG_COMMIT_MS, Severity, View, all_slots, copied_for, copying,
+    difference_known, is_copied_by, is_fresh, open_words,
 };
 use crate::states::{ReceiverStatus, ReplayPause, SenderState, WalStatus};
 use crate::views::Slot;
@@ -398,6 +398,12 @@ fn is_used(place: &Place<'_, '_>) -> Result<String, String> {
     }
     if node.last().is_some_and(|last| is_copied_by(last, slot)) {
         return Ok("the worker of its subscription copies a table".to_owned());
+    }
+    if let Some((replica, row)) = copied_for(place.view, name) {
+        return Ok(format!(
+            "it was made for the copy of a table of {} ({}), whose checks say how that gets on",
+            replica.name, row.name
+        ));
     }
     let is_named = |other: &&NodeWindow| {
         let source = other.last().and_then(|last| last.source.as_ref());

@@ -8,6 +8,7 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_service::sanitize::sanitize;
 
 use crate::node::{MOST_NAME, Node, Role};
+use crate::questions::{Scope, prepare};
 
 /// The name of a role, if one node has it and nobody else is called so, else with a number.
 pub(super) fn name_of_role(role: Role, is_alone: bool, taken: &mut BTreeSet<String>) -> String {
@@ -58,8 +59,9 @@ pub(super) fn ask_names(nodes: &[Node], which: &[usize]) -> BTreeMap<usize, Vec<
 /// What a node may be called, the better first.
 fn names_of(node: &Node) -> Option<Vec<String>> {
     let server = Connection::connect(&node.conninfo, Purpose::Sql, APPLICATION_NAME);
-    let rows = server.and_then(|mut server| server.query(NAMES)).ok()?;
-    let row = rows.into_iter().next()?;
+    let question = format!("{}; {NAMES}", prepare(Scope::Message));
+    let rows = server.and_then(|mut server| server.query(&question)).ok()?;
+    let row = rows.into_iter().next_back()?;
     let [cluster, upstream, subscription] = row.try_into().ok()?;
     let upstream = upstream.and_then(|text: String| Conninfo::parse(&text).ok());
     let upstream = upstream

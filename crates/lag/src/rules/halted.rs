@@ -254,6 +254,13 @@ fn served<'v, 'a>(
     })
 }
 
+/// Adds how far a link's replica is behind.
+fn of_behind(evidence: Evidence, link: &Link<'_>) -> Evidence {
+    let behind = link.last_bytes() as f64;
+    let words = format!("{} behind {}", bytes(behind), link.upstream.name);
+    evidence.fact("behind_bytes", behind, words)
+}
+
 /// Processes of nodes that a signal has stopped, as far as that is seen from here. Those of a standby have
 /// rules of their own.
 fn stopped(view: &View<'_>) -> Vec<Evidence> {
@@ -271,7 +278,7 @@ fn stopped(view: &View<'_>) -> Vec<Evidence> {
                 continue;
             }
             let evidence = match served(view, node, last, process.pid) {
-                Some(link) if link.is_behind() => Evidence::of(link, 1.0),
+                Some(link) if link.is_behind() => of_behind(Evidence::of(link, 1.0), link),
                 Some(link) => Evidence::of(link, 1.0).severity(Severity::Risk),
                 None => Evidence::on(node, Severity::Risk),
             };
@@ -319,7 +326,7 @@ fn silent(link: &Link<'_>) -> Option<Evidence> {
             }
             (None, None) => return None,
         };
-    let evidence = Evidence::of(link, 1.0)
+    let evidence = of_behind(Evidence::of(link, 1.0), link)
         .fact("silent_ms", ms, format!("{words} {}", seconds(ms)))
         .name("process", kind)
         .name("runs_on", runs_on)

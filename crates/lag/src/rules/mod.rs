@@ -100,7 +100,7 @@ pub use identifier::identifier;
 pub(crate) use paused::{pause, target};
 pub(crate) use published::difference_known;
 pub(crate) use setting::shown;
-pub(crate) use standing::is_copied_by;
+pub(crate) use standing::{copied_for, is_copied_by};
 pub use synchronised::InitialCopy;
 pub(crate) use synchronised::{Copying, copying, initial_copy, is_fresh, open_words};
 pub use table::RULES;

@@ -2,9 +2,10 @@
 //! filter hides. Nobody knows what was left out before one of them was altered.
 
 use std::collections::BTreeSet;
+use std::ptr;
 
-use super::published::{followed, some};
-use super::{Cause, Evidence, Rule, Severity, View};
+use super::published::some;
+use super::{Cause, Evidence, Rule, Severity, View, published};
 use crate::link::Link;
 use crate::tables::{Followed, Tables};
 use crate::window::NodeWindow;
@@ -20,9 +21,16 @@ pub(super) const RULE: Rule = Rule {
     ],
 };
 
+/// The publications by which a table comes, to any of these subscriptions of one database.
+fn publishing<'n>(table: &str, all: &[&'n Followed], theirs: &Tables) -> Vec<&'n String> {
+    let follow = all.iter().filter(|it| it.tables.contains(table));
+    let names = follow.flat_map(|it| theirs.publishing(&it.publications, table));
+    names.collect()
+}
+
 /// The changes of a table that are not sent, in words; None if all are.
-fn unsent(table: &str, followed: &Followed, theirs: &Tables) -> Option<String> {
-    let publications = theirs.publishing(&followed.publications, table);
+fn unsent(table: &str, all: &[&Followed], theirs: &Tables) -> Option<String> {
+    let publications = publishing(table, all, theirs);
     let sent: BTreeSet<&str> = publications
         .iter()
         .flat_map(|name| theirs.sends(name))
@@ -35,8 +43,8 @@ fn unsent(table: &str, followed: &Followed, theirs: &Tables) -> Option<String> {
 }
 
 /// Columns of a table that are here and outside of its list, in words.
-fn unlisted(table: &str, followed: &Followed, theirs: &Tables, ours: &Tables) -> Option<String> {
-    let publications = theirs.publishing(&followed.publications, table);
+fn unlisted(table: &str, all: &[&Followed], theirs: &Tables, ours: &Tables) -> Option<String> {
+    let publications = publishing(table, all, theirs);
     let lists = |name: &&String| {
         theirs
             .lists
@@ -56,11 +64,19 @@ fn unlisted(table: &str, followed: &Followed, theirs: &Tables, ours: &Tables) ->
 }
 
 fn of_link(view: &View<'_>, link: &Link<'_>) -> Option<Evidence> {
-    let (followed, theirs) = followed(view, link)?;
+    let (followed, theirs) = published::followed(view, link)?;
+    // Two subscriptions may share the changes of a table, or its columns.
+    let replica = link.replica.map(|node| &node.name);
+    let beside = view.links.iter().filter(|it| it.replica.map(|node| &node.name) == replica);
+    let all = beside.filter_map(|it| published::followed(view, it));
+    let all: Vec<&Followed> = all
+        .filter(|(_, publisher)| ptr::eq(*publisher, theirs))
+        .map(|(followed, _)| followed)
+        .collect();
     let ours = &link.replica.and_then(NodeWindow::last)?.tables;
     let tables = || followed.tables.iter();
-    let changes = tables().filter_map(|it| unsent(it, followed, theirs));
-    let columns = tables().filter_map(|it| unlisted(it, followed, theirs, ours));
+    let changes = tables().filter_map(|it| unsent(it, &all, theirs));
+    let columns = tables().filter_map(|it| unlisted(it, &all, theirs, ours));
     let rows = tables().filter(|it| {
         theirs.filtered.contains(*it) && !theirs.publishing(&followed.publications, it).is_empty()
     });
@@ -135,5 +151,44 @@ mod tests {
         let filtered = said(|it| it.filtered = ["public.t".to_owned()].into());
         let words = "tables with a row filter: public.t";
         assert_eq!(filtered, (true, vec![words.to_owned()]));
+    }
+
+    /// What one of two subscriptions of a database does not get, the other does.
+    #[test]
+    fn what_another_subscription_of_the_database_gets_is_not_left_out() {
+        let mut scene = Scene::healthy();
+        tables(&mut scene.primary, |it| {
+            it.publications.insert("q".to_owned(), ["public.t".to_owned()].into());
+            let own = |actions: &[&str]| actions.iter().map(ToString::to_string).collect();
+            it.actions = [
+                ("p".to_owned(), own(&["insert"])),
+                ("q".to_owned(), own(&["update", "delete"])),
+            ]
+            .into();
+        });
+        let other = || ("other".to_owned(), "slot_other".to_owned());
+        for sample in &mut scene.primary.samples {
+            let mut slot = sample.slots[1].clone();
+            (slot.slot_name, slot.active_pid) = (other().1, Some(19));
+            sample.slots.push(slot);
+            let mut sender = sample.senders[1].clone();
+            (sender.application_name, sender.pid) = (other().0, 19);
+            sample.senders.push(sender);
+        }
+        for sample in &mut scene.one.samples {
+            let mut row = sample.subscriptions[0].clone();
+            (row.name, row.slot_name) = (other().0, Some(other().1));
+            sample.subscriptions.push(row);
+        }
+        tables(&mut scene.one, |it| {
+            let mut follows = it.subscriptions["sub_one"].clone();
+            follows.publications = vec!["q".to_owned()];
+            it.subscriptions.insert(other().0, follows);
+        });
+        let found = scene.diagnose().findings;
+        let mut notes = found.iter().filter(|it| it.cause == Cause::PartlyPublished);
+        // The other subscriber gets inserts only.
+        let notes: Vec<&str> = notes.by_ref().map(|it| it.at.as_str()).collect();
+        assert_eq!(notes, ["two"], "{found:#?}");
     }
 }

@@ -17,7 +17,7 @@ use crate::point::Point;
 use crate::replica;
 use crate::sample::Sample;
 use crate::states::{CopyPhase, WalStatus};
-use crate::views::Slot;
+use crate::views::{Slot, Subscription};
 use crate::window::NodeWindow;
 
 /// A slot is near its limit when less than this part of it is left.
@@ -214,6 +214,22 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
 pub(crate) fn is_copied_by(sample: &Sample, slot: &Slot) -> bool {
     let mut senders = sample.senders.iter();
     is_of_table(&slot.slot_name) && senders.any(|sender| sender.application_name == slot.slot_name)
+}
+
+/// The subscription for the copy of whose table a slot was made, and its node, if that copy is not done.
+pub(crate) fn copied_for<'v>(
+    view: &'v View<'_>,
+    slot: &str,
+) -> Option<(&'v NodeWindow, &'v Subscription)> {
+    let (id, rest) = slot.strip_prefix("pg_")?.split_once("_sync_")?;
+    let (_, system) = rest.split_once('_')?;
+    let nodes = view.window.usable().filter(|it| it.facts.system == system);
+    let mut all = nodes.filter_map(|node| {
+        let row = node.last()?.subscriptions.iter();
+        let mut row = row.filter(|row| row.id.to_string() == id && row.unsynced_tables > 0);
+        Some((node, row.next()?))
+    });
+    all.next()
 }
 
 pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
@@ -435,7 +451,8 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{SAMPLES, Scene};
+    use super::super::scene::{SAMPLES, START, Scene, slot};
+    use crate::diagnosis::checks::Answer;
     use crate::rules::Cause;
 
     /// What is left when the window begins and when it ends, in bytes.
@@ -461,5 +478,28 @@ mod tests {
         assert!((left_ms - 5_100.0).abs() < 1.0, "{left_ms}");
         assert_eq!(forecast(50_000_000, 50_000_000), None);
         assert_eq!(forecast(50_000_000, 60_000_000), None);
+    }
+
+    /// Between two tries of a copy that fails nobody uses its slot.
+    #[test]
+    fn the_slot_of_a_copy_is_its_subscription_s() {
+        for (system, expected) in [("7", Answer::Well), ("8", Answer::NotKnown)] {
+            let name = format!("pg_16400_sync_16385_{system}");
+            let mut scene = Scene::healthy();
+            scene.one.facts.system = "7".to_owned();
+            for sample in &mut scene.one.samples {
+                let row = &mut sample.subscriptions[0];
+                (row.id, row.unsynced_tables) = (16_400, 1);
+            }
+            for sample in &mut scene.primary.samples {
+                let mut slot = slot(&name, "logical", 0, START);
+                (slot.active, slot.active_pid) = (false, None);
+                sample.slots.push(slot);
+            }
+            let checks = scene.diagnose().checks;
+            let check = checks.iter().find(|it| it.check == "slot" && it.at.contains(&name));
+            let check = check.unwrap();
+            assert_eq!(check.answer, expected, "{}", check.words);
+        }
     }
 }

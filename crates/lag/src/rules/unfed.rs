@@ -71,6 +71,9 @@ pub(super) const FAILS: Rule = Rule {
     title: "restore_command does not get WAL that is archived",
     signal: restore_fails,
     remedies: &[
+        "on {discarding}: set an archive_command (or archive_library) that stores segments: the one that is there \
+         names none (%p), so each is removed as if it were archived. {node} is then built anew, or streams, if it \
+         needs one that was removed",
         "look at the log of {node} for what restore_command says, and run it by hand as the server's \
          user: the archive, a path, a right, a password",
         "on {node}: ALTER SYSTEM SET restore_command = '...'; SELECT pg_reload_conf(); with one that works \
@@ -446,7 +449,24 @@ pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
             false => "restore_command is run again and again, and gives nothing".to_owned(),
         };
         let evidence = Evidence::of(link, asks).fact("asking_share", asks, words);
+        let evidence = match discards(link.upstream) {
+            true => of_discarding(evidence, &link.upstream.name),
+            false => evidence,
+        };
         found.push(unreplayed(evidence, link));
     }
     found
+}
+
+/// The server's `archive_command` does not even name the segment that it is to store, as `/bin/true` does not.
+fn discards(node: &NodeWindow) -> bool {
+    let command = node.facts.setting("archive_command").unwrap_or_default();
+    let has_library = node.facts.setting("archive_library").is_some_and(|it| !it.is_empty());
+    let names_it = ["%p", "%f"].iter().any(|name| command.contains(name));
+    node.archives() && !command.is_empty() && !has_library && !names_it
+}
+
+fn of_discarding(evidence: Evidence, primary: &str) -> Evidence {
+    let words = format!("archive_command of {primary} names no segment (%p), so it stores none");
+    evidence.fact("discarding", 1.0, words).name("discarding", primary)
 }

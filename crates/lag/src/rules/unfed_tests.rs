@@ -444,6 +444,29 @@ fn a_standby_that_restores_from_an_archive_is_late_only_if_more_is_there() {
     }
 }
 
+/// What an `archive_command` does not even name it throws away.
+#[test]
+fn an_archive_command_that_stores_nothing_is_named() {
+    for (command, is_named) in [
+        ("/bin/true", true),
+        ("exit 0", true),
+        ("cp %p /archive/%f", false),
+        ("", false),
+    ] {
+        let mut scene = restoring_scene("Timeout", "RecoveryRetrieveRetryInterval");
+        let setting = ("archive_command".to_owned(), command.to_owned());
+        scene.primary.facts.settings.extend([setting]);
+        for sample in &mut scene.primary.samples {
+            sample.archiver.archived_end = lsn(START + 9 * SEGMENT);
+        }
+        let found = scene.diagnose().findings;
+        assert_eq!(found[0].cause, Cause::RestoreFails, "{command}");
+        let first = &found[0].remedies[0];
+        let named = "on primary: set an archive_command";
+        assert_eq!(first.starts_with(named), is_named, "{command}: {first}");
+    }
+}
+
 /// One segment more is archived than the standby has, for this long: it may come with the next question.
 #[test]
 fn a_segment_that_stays_away_is_missed() {

@@ -375,7 +375,9 @@ fn halted(cause: Cause) -> Option<Question> {
         | Cause::ReplicaSilent
         | Cause::ReplicaHeld => behind("behind_bytes", "confirmed_flush_lsn", "lockstep%"),
         Cause::ConfirmsNothing => behind("retained_bytes", "restart_lsn", "etl"),
-        Cause::ApplyStopped => behind("behind_bytes", "confirmed_flush_lsn", "second"),
+        Cause::ApplyStopped | Cause::ProcessHalted => {
+            behind("behind_bytes", "confirmed_flush_lsn", "second")
+        }
         Cause::RetainedWalNearLimit | Cause::UnusedSlot => {
             behind("retained_bytes", "restart_lsn", "forgotten")
         }
@@ -405,7 +407,7 @@ fn unseen(fault: &Fault) -> Option<Question> {
             Kind::Growth,
             "SELECT pg_current_wal_flush_lsn() - '0/0'",
         ),
-        Cause::SynchronousStandbyMissing => (
+        Cause::SynchronousStandbyMissing | Cause::CommitsHeld => (
             "waiting_commits",
             Kind::Between,
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    ARCHIVE_CONFLICT, BEHIND_RELAY, COPY_LACKS_COLUMN, GENERATED_COLUMN, NO_ROLE, NOT_ARCHIVED,
-    PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD,
-    SUBSCRIPTION_LOST,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, COPY_LACKS_COLUMN, FROZEN_WORKER, GENERATED_COLUMN, NO_ROLE,
+    NOT_ARCHIVED, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED,
+    RENAMED_COLUMN, SHARD, SUBSCRIPTION_LOST,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -274,6 +274,9 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::CollationVersion => Some(("database", "sorted")),
         Cause::PreparedTransaction => Some(("gid", "forgotten")),
         Cause::SynchronousStandbyMissing => Some(("missing", "nobody")),
+        Cause::CommitsHeld => Some(("holder", "etl")),
+        Cause::ProcessHalted if fault.name == FROZEN_WORKER => Some(("runs_on", "second")),
+        Cause::ProcessHalted => Some(("runs_on", "primary")),
         Cause::TablesNotFollowed => Some(("tables", "public.added")),
         Cause::TablesNotPublished => Some(("tables", "public.t")),
         Cause::SlowConsumer if fault.name == BEHIND_RELAY => Some(("slot", "behind")),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use lockstep_bench::fault::faults::{
-    ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, FROZEN_WORKER, GENERATED_COLUMN,
     HANGING_ARCHIVER, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED, REFUSING_KEY,
     REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK,
     SUBSCRIPTION_LOST, TABLE_ANEW,
@@ -89,11 +89,20 @@ const TRIED: &[(&str, Tried)] = &[
         Tried::Done("synchronous_standby_names = ''", None),
     ),
     (
+        "synchronous consumer that confirms nothing",
+        Tried::Done("synchronous_standby_names = ''", None),
+    ),
+    (
         "recovery_min_apply_delay",
         Tried::Done("recovery_min_apply_delay = 0", None),
     ),
     ("frozen startup", Tried::Done("kill -CONT", None)),
     ("frozen walreceiver", Tried::Done("kill -CONT", None)),
+    (FROZEN_WORKER, Tried::Done("kill -CONT", None)),
+    (
+        "frozen walsender of a subscriber",
+        Tried::Done("kill -CONT", None),
+    ),
     (
         "killed walsenders",
         Tried::Not("the log says who ends them"),
