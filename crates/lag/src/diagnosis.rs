@@ -477,7 +477,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 58] = [
+const IMPLIED: [(Cause, Cause); 60] = [
     (Cause::TableMissing, Cause::ApplyStopped),
     (Cause::ValueMissing, Cause::ApplyStopped),
     (Cause::NoFreeWorker, Cause::SubscriptionRefused),
@@ -528,6 +528,8 @@ const IMPLIED: [(Cause, Cause); 58] = [
     (Cause::SlotUnsuitable, Cause::ApplyStopped),
     (Cause::PartitionRootDiffers, Cause::ApplyStopped),
     (Cause::SlotLost, Cause::SlotUnsuitable),
+    (Cause::OwnerLacksRights, Cause::ApplyStopped),
+    (Cause::OwnerLacksRights, Cause::InitialSyncFails),
     (Cause::ProcessHalted, Cause::ReceiverHalted),
     (Cause::ProcessHalted, Cause::NotStreaming),
     (Cause::ProcessHalted, Cause::ApplyStopped),

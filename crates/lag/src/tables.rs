@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+mod denied;
 mod question;
 mod refused;
 
+pub use denied::Denied;
 pub use question::question;
 pub use refused::{Refused, Why};
 
@@ -93,6 +95,8 @@ pub struct Followed {
     pub tables: BTreeSet<String>,
     /// Triggers of these tables that fire in an apply worker.
     pub triggers: Vec<Trigger>,
+    /// Tables that its worker may not write.
+    pub denied: Vec<Denied>,
     /// Foreign keys to these tables from tables that the subscription does not follow.
     pub references: Vec<Reference>,
 }

@@ -580,6 +580,11 @@ pub const FAULTS: &[Fault] = &[
         subscribed::owner,
     ),
     fault(
+        "subscription's owner may not write a table",
+        Cause::OwnerLacksRights,
+        subscribed::denied,
+    ),
+    fault(
         "column lists that differ",
         Cause::ColumnListsDiffer,
         subscribed::lists,

@@ -37,6 +37,43 @@ pub(super) fn owner(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<In
     Ok(injected)
 }
 
+/// The second subscription belongs to a role that is no superuser any more. Mild: it may not write all of a
+/// table. Strong: policies of the table hold for it.
+pub(super) fn denied(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let second = &stage.second;
+    second.execute(
+        "CREATE ROLE writer SUPERUSER LOGIN; ALTER SUBSCRIPTION second OWNER TO writer; \
+         DO $$ BEGIN IF current_setting('server_version_num')::int >= 160000 THEN \
+           ALTER SUBSCRIPTION second SET (password_required = off, run_as_owner = on); END IF; END $$; \
+         GRANT UPDATE, DELETE, TRUNCATE ON t TO writer",
+    )?;
+    for sql in [
+        &format!("ALTER SUBSCRIPTION second OWNER TO {SUPERUSER}"),
+        "ALTER TABLE t DISABLE ROW LEVEL SECURITY",
+        "DO $$ BEGIN IF current_setting('server_version_num')::int >= 160000 THEN \
+           ALTER SUBSCRIPTION second SET (password_required = on, run_as_owner = off); END IF; END $$",
+        "DROP OWNED BY writer; DROP ROLE writer",
+    ] {
+        injected.undo.push((Which::Second, sql.to_owned()));
+    }
+    let more = strength.choose(
+        "GRANT ALL ON keyed TO writer",
+        "GRANT ALL ON t, keyed TO writer; ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+    );
+    second.execute(&format!(
+        "{more}; ALTER ROLE writer NOSUPERUSER; SELECT pg_stat_reset_subscription_stats(NULL)"
+    ))?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    let failed = "SELECT (apply_error_count > 0)::text FROM pg_stat_subscription_stats \
+                  WHERE subname = 'second'";
+    let second = stage.server_mut(Which::Second);
+    second.await_event("fail to apply", PATIENCE, |second| {
+        Ok(second.query_text(failed)?.as_deref() == Some("true"))
+    })?;
+    Ok(injected)
+}
+
 /// Adds what takes away a subscription, its tables at both ends, and its publications.
 fn undo(injected: &mut Injected, subscriptions: &[&str], tables: &str, publications: &str) {
     let drop = subscriptions.iter();

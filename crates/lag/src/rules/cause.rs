@@ -127,6 +127,8 @@ causes! {
     NoFreeWorker = "no_free_worker",
     /// A subscription's connection to its publisher is refused.
     SubscriptionRefused = "subscription_refused",
+    /// The worker of a subscription may not write tables.
+    OwnerLacksRights = "owner_lacks_rights",
     /// The owner of a subscription may not log in.
     OwnerRefused = "owner_refused",
     /// A subscription is disabled or its worker fails.

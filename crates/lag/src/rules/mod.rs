@@ -25,6 +25,7 @@ mod bound_tests;
 mod cause;
 mod connection;
 mod consumer;
+mod denied;
 mod ended;
 mod followed_twice;
 mod gone;

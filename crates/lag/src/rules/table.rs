@@ -2,7 +2,7 @@
 
 use super::anew::{EMPTIES, SHARED, UNCOPIED};
 use super::{
-    Cause, Rule, connection, consumer, ended, followed_twice, gone, halted, held, horizon, keyless,
+    Cause, Rule, connection, consumer, denied, ended, followed_twice, gone, halted, held, horizon, keyless,
     left, lists, lock, logical, machine, partial, partitions, paused, primaries, published, receive,
     refused, relay, renamed, replay, replica, restarted, ring, server, spool_full, standing,
     synchronised, synchronous, unarchived, unasked, unconfirmed, unfed, unfilled, unmade, unsuitable,
@@ -400,6 +400,7 @@ pub const RULES: &[Rule] = &[
     },
     keyless::RULE,
     unfilled::RULE,
+    denied::RULE,
     refused::NO_WORKER,
     refused::SUBSCRIPTION,
     refused::OWNER,

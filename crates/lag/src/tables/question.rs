@@ -1,6 +1,6 @@
 //! The statement that asks a server for [`Tables`](super::Tables).
 
-use super::{MOST_NAMED, MOST_TABLES, refused};
+use super::{MOST_NAMED, MOST_TABLES, denied, refused};
 
 /// Most enums of one database that are read.
 const MOST_ENUMS: usize = 500;
@@ -132,12 +132,16 @@ fn subscribed() -> [Field; 5] {
         "(SELECT DISTINCT srrelid FROM pg_subscription_rel LIMIT {MOST_TABLES}) r {classes}"
     );
     let columns = format!("{tables} JOIN pg_attribute a ON a.attrelid = c.oid");
+    let own = format!(
+        "(SELECT * FROM pg_subscription_rel WHERE srsubid = s.oid LIMIT {MOST_TABLES}) r {classes}"
+    );
+    let denied = denied::expression(NAME, &own, MOST_NAMED);
     let subscriptions = format!(
         "(SELECT coalesce(json_object_agg(subname, json_build_object(\
            'publications', subpublications, 'options', {OPTIONS}, 'owner', (SELECT quote_ident(rolname) \
               FROM pg_roles WHERE oid = s.subowner AND oid <> {BOOTSTRAP}), 'tables', (SELECT coalesce(json_agg({NAME}), '[]') \
-              FROM (SELECT * FROM pg_subscription_rel WHERE srsubid = s.oid LIMIT {MOST_TABLES}) r {classes}), \
-           'triggers', (SELECT coalesce(json_agg(t), '[]') FROM (\
+              FROM {own}), \
+           'denied', {denied}, 'triggers', (SELECT coalesce(json_agg(t), '[]') FROM (\
               SELECT quote_ident(t.tgname) AS name, {NAME} AS \"table\" \
               FROM pg_subscription_rel r JOIN pg_trigger t ON t.tgrelid = r.srrelid \
                 AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal {classes} \

@@ -116,6 +116,7 @@ fn of_tables(fault: &Fault) -> Option<Question> {
             "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'",
         ),
         Cause::TableRenamed => once("renamed_tables"),
+        Cause::OwnerLacksRights => once("denied_tables"),
         Cause::NoReplicaIdentity => once("unidentified_tables"),
         Cause::ColumnsMissing if [RENAMED_COLUMN, COPY_LACKS_COLUMN].contains(&fault.name) => {
             once("missing_columns")

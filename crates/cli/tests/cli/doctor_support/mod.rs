@@ -252,6 +252,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         | Cause::RestoreSlow
         | Cause::NotArchivedYet => Some(("node", "standby")),
         Cause::OwnerRefused => Some(("role", "keeper")),
+        Cause::OwnerLacksRights => Some(("tables", "public.t")),
         Cause::ColumnListsDiffer => Some(("table", "public.listed")),
         Cause::TableFollowedTwice => Some(("tables", "public.twice")),
         Cause::ProbeLeft => Some(("node", "primary")),

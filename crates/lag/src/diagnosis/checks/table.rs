@@ -244,6 +244,7 @@ pub const CHECKS: &[Check] = &[
             Cause::ColumnsMissing,
             Cause::KeyMissing,
             Cause::ValueMissing,
+            Cause::OwnerLacksRights,
         ],
         holds: super::applies,
     },
