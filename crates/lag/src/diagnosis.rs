@@ -477,7 +477,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 60] = [
+const IMPLIED: [(Cause, Cause); 59] = [
     (Cause::TableMissing, Cause::ApplyStopped),
     (Cause::ValueMissing, Cause::ApplyStopped),
     (Cause::NoFreeWorker, Cause::SubscriptionRefused),
@@ -529,7 +529,6 @@ const IMPLIED: [(Cause, Cause); 60] = [
     (Cause::PartitionRootDiffers, Cause::ApplyStopped),
     (Cause::SlotLost, Cause::SlotUnsuitable),
     (Cause::OwnerLacksRights, Cause::ApplyStopped),
-    (Cause::OwnerLacksRights, Cause::InitialSyncFails),
     (Cause::ProcessHalted, Cause::ReceiverHalted),
     (Cause::ProcessHalted, Cause::NotStreaming),
     (Cause::ProcessHalted, Cause::ApplyStopped),

@@ -55,11 +55,24 @@ fn told(denied: &Denied, lacking: &[&str]) -> (String, String) {
     }
 }
 
-fn of_link(view: &View<'_>, link: &Link<'_>) -> Option<Evidence> {
-    let (followed, theirs) = followed(view, link)?;
+/// The tables that the worker of a link's subscription may not write, each with the rights that it lacks.
+fn denied<'v>(view: &View<'v>, link: &Link<'v>) -> Vec<(&'v Denied, Vec<&'v str>)> {
+    let Some((followed, theirs)) = followed(view, link) else {
+        return Vec::new();
+    };
     let all = followed.denied.iter().map(|it| (it, it.lacking(followed, theirs)));
     let all = all.filter(|(it, lacking)| it.refused_role || it.has_policies || !lacking.is_empty());
-    let all: Vec<(&Denied, Vec<&str>)> = all.collect();
+    all.collect()
+}
+
+/// The names of those tables.
+pub(super) fn tables(view: &View<'_>, link: &Link<'_>) -> BTreeSet<String> {
+    let all = denied(view, link).into_iter();
+    all.map(|(it, _)| it.table.clone()).collect()
+}
+
+fn of_link(view: &View<'_>, link: &Link<'_>) -> Option<Evidence> {
+    let all = denied(view, link);
     let tables: Vec<String> = all.iter().map(|(it, _)| it.table.clone()).collect();
     let mut evidence = Evidence::of(link, 1.0)
         .severity(by_copy_or_worker(link, tables.iter()))

@@ -7,7 +7,7 @@ use lockstep_service::words::figures::{counted, verb};
 use serde::Serialize;
 
 use super::published::{lacking_tables, some};
-use super::{Evidence, View, unfilled};
+use super::{Evidence, View, denied, unfilled};
 use crate::link::Link;
 use crate::sample::Sample;
 use crate::states::SyncPhase;
@@ -182,9 +182,10 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let tables = uncopied(link);
-        // Other rules say which columns they lack, or which get no value.
+        // Other rules say which columns they lack, which get no value, or that they may not be written.
         let mut lacking = lacking_tables(view, link);
         lacking.extend(unfilled::tables(view, link));
+        lacking.extend(denied::tables(view, link));
         if state == Copying::Fails && tables.iter().all(|table| lacking.contains(table)) {
             continue;
         }
