@@ -49,7 +49,7 @@ pub(super) fn denied(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<I
          GRANT UPDATE, DELETE, TRUNCATE ON t TO writer",
     )?;
     for sql in [
-        &format!("ALTER SUBSCRIPTION second OWNER TO {SUPERUSER}"),
+        format!("ALTER SUBSCRIPTION second OWNER TO {SUPERUSER}").as_str(),
         "ALTER TABLE t DISABLE ROW LEVEL SECURITY",
         "DO $$ BEGIN IF current_setting('server_version_num')::int >= 160000 THEN \
            ALTER SUBSCRIPTION second SET (password_required = on, run_as_owner = off); END IF; END $$",
