@@ -447,7 +447,7 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
                   JOIN pg_prepared_xacts x ON x.transaction = t.transactionid \
                   WHERE w.pid = a.pid AND NOT w.granted) END AS prepared \
      FROM pg_stat_activity a WHERE a.backend_type IN ('startup', 'walreceiver', 'walsender', \
-       'walwriter', 'logical replication worker', 'logical replication apply worker', \
+       'walwriter', 'archiver', 'checkpointer', 'slotsync worker', 'logical replication worker', 'logical replication apply worker', \
        'logical replication parallel worker', 'logical replication tablesync worker')";
 
 /// Sessions of clients; those with the oldest transactions come first.

@@ -17,8 +17,8 @@ use lockstep_service::sanitize::sanitize;
 /// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Longest time after the watch for which a reply is waited for: pg_receivewal and pg_recvlogical reply every ten
-/// seconds, unless they are told otherwise.
+/// Longest time after the watch for which a reply is waited for: pg_receivewal and pg_recvlogical reply every
+/// ten seconds, unless they are told otherwise.
 const REPLIES: Duration = Duration::from_secs(11);
 
 /// A smaller difference between clocks is not reported, milliseconds.
@@ -48,7 +48,7 @@ impl Awaited {
     }
 }
 
-/// Asks all nodes until the time is over, and some seconds longer if what only receives has not replied yet.
+/// Asks all nodes until the time is over, and some seconds longer if what only receives has not replied.
 /// Blocks; a node that hangs can add the time that libpq allows it.
 pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
     let began = Instant::now();

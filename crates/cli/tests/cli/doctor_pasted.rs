@@ -216,8 +216,8 @@ fn a_subscription_is_made_again_as_it_was() {
     assert_eq!(subscriber.query_text(options).unwrap(), before);
 }
 
-/// Two servers publish one table to each other, each its own rows. What is printed where the slot of one of both
-/// subscriptions is dropped loses no row of either.
+/// Two servers publish one table to each other, each its own rows. What is printed where the slot of one of
+/// both subscriptions is dropped loses no row of either.
 #[test]
 fn a_slot_between_two_servers_that_publish_to_each_other_is_made_again() {
     let lab = TestLab::stock().start().unwrap();
@@ -393,7 +393,8 @@ impl Drop for Receiver {
     }
 }
 
-/// Commits wait for pg_receivewal without `--synchronous`, which tells what it has flushed when a segment is full.
+/// Commits wait for pg_receivewal without `--synchronous`, which tells what it has flushed when a segment is
+/// full.
 #[test]
 fn commits_return_that_a_connected_replica_holds() {
     let lab = TestLab::stock().start().unwrap();

@@ -8,8 +8,8 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, settings_of};
 use serde_json::Value;
 
-/// Runs doctor on these, each with its option; the first of those named `restarted` is started anew as soon as
-/// it has answered.
+/// Runs doctor on these, each with its option; the one with option `restarted` is started anew as soon as it
+/// has answered.
 fn examine(nodes: &mut [(&str, &mut Server)], restarted: &str) -> (i32, Value) {
     let arguments: Vec<String> = nodes
         .iter()

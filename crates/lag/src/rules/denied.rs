@@ -1,5 +1,5 @@
-//! The signal of tables that the worker of their subscription may not write, so that it fails at the first change
-//! that comes.
+//! The signal of tables that the worker of their subscription may not write, so that it fails at the first
+//! change that comes.
 
 use std::collections::BTreeSet;
 

@@ -280,7 +280,10 @@ fn stopped(view: &View<'_>) -> Vec<Evidence> {
             let evidence = match served(view, node, last, process.pid) {
                 Some(link) if link.is_behind() => of_behind(Evidence::of(link, 1.0), link),
                 Some(link) => Evidence::of(link, 1.0).severity(Severity::Risk),
-                None => Evidence::on(node, Severity::Risk),
+                None => Evidence {
+                    explains: 1.0,
+                    ..Evidence::on(node, Severity::Risk)
+                },
             };
             let evidence = evidence
                 .name("process", kind(process))

@@ -458,7 +458,8 @@ pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The server's `archive_command` does not even name the segment that it is to store, as `/bin/true` does not.
+/// The server's `archive_command` does not even name the segment that it is to store, as `/bin/true` does
+/// not.
 fn discards(node: &NodeWindow) -> bool {
     let command = node.facts.setting("archive_command").unwrap_or_default();
     let has_library = node.facts.setting("archive_library").is_some_and(|it| !it.is_empty());
