@@ -312,8 +312,9 @@ fn silent_walsender(link: &Link<'_>) -> Option<(u32, f64)> {
     let since = link.points.iter().find(stands)?;
     let stands_ms = last.at.saturating_sub(since.at).as_secs_f64() * 1000.0;
     let sender = link.sender(link.upstream.last()?)?;
-    let silent = is_primary && stands_ms >= SILENT_MS && link.at_end_share() >= ALWAYS;
-    silent.then_some((sender.pid, stands_ms))
+    let idle = link.worker_share(Process::waits_for_changes).unwrap_or(1.0);
+    let is_silent = stands_ms >= SILENT_MS && link.at_end_share() >= ALWAYS && idle >= ALWAYS;
+    (is_primary && is_silent).then_some((sender.pid, stands_ms))
 }
 
 /// The evidence for an end of a link that does nothing, although it is not seen why.
