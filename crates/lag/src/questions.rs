@@ -111,7 +111,9 @@ pub fn prepare(scope: Scope) -> String {
         Scope::Message => ("SET LOCAL", "transaction_read_only", true),
     };
     let isolation = match scope {
-        Scope::Session => "SET default_transaction_isolation = 'read committed'; SET idle_session_timeout = 0; ",
+        Scope::Session => {
+            "SET default_transaction_isolation = 'read committed'; SET idle_session_timeout = 0; "
+        }
         Scope::Message => "",
     };
     format!(

@@ -234,11 +234,7 @@ pub const FAULTS: &[Fault] = &[
         Cause::ReceiverHalted,
         unseen::frozen_walreceiver,
     ),
-    fault(
-        FROZEN_WORKER,
-        Cause::ProcessHalted,
-        unseen::frozen_worker,
-    ),
+    fault(FROZEN_WORKER, Cause::ProcessHalted, unseen::frozen_worker),
     fault(
         "frozen walsender of a subscriber",
         Cause::ProcessHalted,

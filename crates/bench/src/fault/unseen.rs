@@ -79,17 +79,17 @@ fn freeze(stage: &mut Stage, backend_type: &str, strength: Strength) -> Result<I
 }
 
 pub(super) fn frozen_worker(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
-    let sql = "SELECT pid::text FROM pg_stat_subscription WHERE subname = 'second' AND relid IS NULL";
-    let pid = stage.second.query_text(sql)?.and_then(|pid| pid.parse().ok());
+    let sql =
+        "SELECT pid::text FROM pg_stat_subscription WHERE subname = 'second' AND relid IS NULL";
+    let pid = stage
+        .second
+        .query_text(sql)?
+        .and_then(|pid| pid.parse().ok());
     let pid = pid.ok_or_else(|| BenchError::Unusable("there is no apply worker".to_owned()))?;
     freeze_subscriber(stage, pid, strength)
 }
 
-pub(super) fn frozen_walsender(
-    _: &Lab,
-    stage: &mut Stage,
-    strength: Strength,
-) -> Result<Injected> {
+pub(super) fn frozen_walsender(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let pid = stage.process(Which::Primary, "walsender", Some("second"))?;
     freeze_subscriber(stage, pid, strength)
 }

@@ -228,13 +228,21 @@ fn figures(cluster: Option<&str>, diagnosis: &Diagnosis, thresholds: Thresholds)
 
 /// What a replica is called that no other one is called: its name, unless links of two servers have it.
 fn called(diagnosis: &Diagnosis, link: &LinkReport) -> String {
-    let others = diagnosis.links.iter().filter(|it| it.replica == link.replica);
+    let others = diagnosis
+        .links
+        .iter()
+        .filter(|it| it.replica == link.replica);
     let others: Vec<&LinkReport> = others.collect();
     let here = others.iter().filter(|it| it.upstream == link.upstream);
     match (others.len(), here.count()) {
         (..=1, _) => link.replica.clone(),
         (_, ..=1) => format!("{} of {}", link.replica, link.upstream),
-        _ => format!("{} of {} ({})", link.replica, link.upstream, link.kind.name()),
+        _ => format!(
+            "{} of {} ({})",
+            link.replica,
+            link.upstream,
+            link.kind.name()
+        ),
     }
 }
 
@@ -409,7 +417,9 @@ mod tests {
     #[test]
     fn no_two_replicas_have_one_label() {
         let (_, text) = said(|it| {
-            let names = ["a|b'c=d", "a/b_c_d", "a%7Cb", "a|b", "a  b", "a b", "x", "x"];
+            let names = [
+                "a|b'c=d", "a/b_c_d", "a%7Cb", "a|b", "a  b", "a b", "x", "x",
+            ];
             it.links = names.map(|name| link(name, 0.0)).into();
             it.links[7].upstream = "standby".to_owned();
         });

@@ -221,7 +221,10 @@ fn a_subscription_is_made_again_as_it_was() {
 #[test]
 fn a_slot_between_two_servers_that_publish_to_each_other_is_made_again() {
     let lab = TestLab::stock().start().unwrap();
-    let own = settings(&[("wal_level", "logical"), ("wal_retrieve_retry_interval", "200ms")]);
+    let own = settings(&[
+        ("wal_level", "logical"),
+        ("wal_retrieve_retry_interval", "200ms"),
+    ]);
     let pair = Pair {
         primary: lab.primary("primary", None, &own).unwrap(),
         subscriber: lab.primary("subscriber", None, &own).unwrap(),
@@ -266,9 +269,17 @@ fn a_slot_between_two_servers_that_publish_to_each_other_is_made_again() {
     pair.mend("subscription_slot_missing", "copy_data = off");
     primary.run("INSERT INTO t VALUES ('a', 7)");
     subscriber.run("INSERT INTO t VALUES ('b', 9)");
-    until_answer(primary, rows, "a1 a2 a3 a4 a5 a6 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9");
+    until_answer(
+        primary,
+        rows,
+        "a1 a2 a3 a4 a5 a6 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9",
+    );
     // What came while there was no slot is to be compared, as is printed.
-    until_answer(subscriber, rows, "a1 a2 a3 a4 a5 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9");
+    until_answer(
+        subscriber,
+        rows,
+        "a1 a2 a3 a4 a5 a7 b1 b2 b3 b4 b5 b6 b7 b8 b9",
+    );
 }
 
 /// Nothing fails before a row comes, and then all does: that is told, and mended, before.
@@ -399,12 +410,20 @@ impl Drop for Receiver {
 fn commits_return_that_a_connected_replica_holds() {
     let lab = TestLab::stock().start().unwrap();
     let primary = lab.primary("primary", None, &Settings::new()).unwrap();
-    primary.run("CREATE TABLE t (v text); SELECT pg_create_physical_replication_slot('received', true)");
+    primary.run(
+        "CREATE TABLE t (v text); SELECT pg_create_physical_replication_slot('received', true)",
+    );
     let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
     let folder = lab.folder().join("received");
     std::fs::create_dir_all(&folder).unwrap();
     let child = Command::new(lab.package().program("pg_receivewal"))
-        .args(["-d", &primary.conninfo(SUPERUSER), "--slot", "received", "-D"])
+        .args([
+            "-d",
+            &primary.conninfo(SUPERUSER),
+            "--slot",
+            "received",
+            "-D",
+        ])
         .arg(&folder)
         .stderr(Stdio::null())
         .spawn()
@@ -412,7 +431,8 @@ fn commits_return_that_a_connected_replica_holds() {
     let _receiver = Receiver(child);
     primary.run("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (pg_receivewal, standby)'");
     primary.run("SELECT pg_reload_conf()");
-    let counts = "SELECT string_agg(sync_state, ' ' ORDER BY application_name) FROM pg_stat_replication";
+    let counts =
+        "SELECT string_agg(sync_state, ' ' ORDER BY application_name) FROM pg_stat_replication";
     until_answer(&primary, counts, "sync potential");
     let mut session = primary.connect(SUPERUSER, "waiting").unwrap();
     let commit = std::thread::spawn(move || session.execute("INSERT INTO t VALUES ('x')"));
@@ -424,11 +444,20 @@ fn commits_return_that_a_connected_replica_holds() {
     let examine = |more: &[&str]| doctor(&[&nodes[..], more].concat());
     let said = examine(&["--seconds", "4", "--output", "nagios"]);
     let words = "primary: commits wait for pg_receivewal, which is connected";
-    assert!(said.text.starts_with("LOCKSTEP CRITICAL - "), "{}", said.text);
+    assert!(
+        said.text.starts_with("LOCKSTEP CRITICAL - "),
+        "{}",
+        said.text
+    );
     assert!(said.code == 2 && said.text.contains(words), "{}", said.text);
     let said = examine(&["--seconds", "4", "--output", "json"]);
     let json: Value = serde_json::from_str(&said.text).unwrap();
-    assert_eq!((said.code, causes(&json)[0].as_str()), (6, "commits_held"), "{}", brief(&json));
+    assert_eq!(
+        (said.code, causes(&json)[0].as_str()),
+        (6, "commits_held"),
+        "{}",
+        brief(&json)
+    );
     let remedies = json["findings"][0]["remedies"].as_array().unwrap();
     let mut remedies = remedies.iter().map(|it| it.as_str().unwrap());
     let pasted = Pasted::of(remedies.find(|it| it.contains("ALTER SYSTEM")).unwrap());

@@ -62,9 +62,16 @@ fn a_server_that_is_started_anew_is_a_risk() {
         let findings = json["findings"].as_array().unwrap();
         let found = findings.iter().find(|it| it["cause"] == "node_restarted");
         let found = found.unwrap_or_else(|| panic!("{}", json["nodes"]));
-        assert_eq!((&found["at"], &found["severity"]), (&restarted.into(), &"risk".into()));
+        assert_eq!(
+            (&found["at"], &found["severity"]),
+            (&restarted.into(), &"risk".into())
+        );
         // One restart is no walsender that ends again and again, and no worker that fails.
         let others = ["walsenders_ended", "apply_stopped"];
-        assert!(!causes(&json).iter().any(|it| others.contains(&it.as_str())), "{}", brief(&json));
+        assert!(
+            !causes(&json).iter().any(|it| others.contains(&it.as_str())),
+            "{}",
+            brief(&json)
+        );
     }
 }

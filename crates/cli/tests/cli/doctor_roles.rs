@@ -35,7 +35,10 @@ fn a_member_that_inherits_nothing_is_told_what_helps() {
         assert_eq!(troubles.len(), 1, "{node}");
         let reason = troubles[0]["reason"].as_str().unwrap();
         let (why, remedy) = reason.split_once("; ").unwrap();
-        assert_eq!(why, "the role is a member of pg_monitor and does not inherit its rights");
+        assert_eq!(
+            why,
+            "the role is a member of pg_monitor and does not inherit its rights"
+        );
         primary.run(remedy);
     }
     let healthy = until("the standby has the right, too", || {

@@ -272,7 +272,10 @@ fn answers(place: &Place<'_, '_>) -> Result<String, String> {
 fn came_back(node: &NodeWindow, reason: &str) -> String {
     let up_ms = node.last().and_then(|last| last.up_ms);
     let up = up_ms.map_or(String::new(), |up_ms| {
-        format!("; the server was not started anew: it has been up for {}", seconds(up_ms))
+        format!(
+            "; the server was not started anew: it has been up for {}",
+            seconds(up_ms)
+        )
     });
     format!("the connection was lost, and there is a new one: {reason}{up}")
 }

@@ -26,7 +26,10 @@ impl Denied {
     /// The rights that it lacks for changes that come.
     fn lacking(&self, followed: &Followed, theirs: &Tables) -> Vec<&str> {
         let publications = theirs.publishing(&followed.publications, &self.table);
-        let sent: BTreeSet<&str> = publications.iter().flat_map(|name| theirs.sends(name)).collect();
+        let sent: BTreeSet<&str> = publications
+            .iter()
+            .flat_map(|name| theirs.sends(name))
+            .collect();
         let lacks = self.lacks.iter().map(String::as_str);
         let lacks = lacks.filter(|right| sent.contains(right.to_ascii_lowercase().as_str()));
         lacks.collect()
@@ -35,14 +38,18 @@ impl Denied {
 
 /// What a worker lacks, in words, and the statement that gives it that.
 fn told(denied: &Denied, lacking: &[&str]) -> (String, String) {
-    let Denied { table, owner, role, .. } = denied;
+    let Denied {
+        table, owner, role, ..
+    } = denied;
     match (denied.refused_role, lacking) {
         (true, _) => (
             format!("role {role} may not become {owner}, which owns {table}"),
             format!("GRANT {owner} TO {role};"),
         ),
         (false, []) => (
-            format!("policies of {table} (row-level security) hold for role {role}, as which it writes"),
+            format!(
+                "policies of {table} (row-level security) hold for role {role}, as which it writes"
+            ),
             format!("ALTER ROLE {role} BYPASSRLS;"),
         ),
         (false, rights) => {
@@ -60,7 +67,10 @@ fn denied<'v>(view: &View<'v>, link: &Link<'v>) -> Vec<(&'v Denied, Vec<&'v str>
     let Some((followed, theirs)) = followed(view, link) else {
         return Vec::new();
     };
-    let all = followed.denied.iter().map(|it| (it, it.lacking(followed, theirs)));
+    let all = followed
+        .denied
+        .iter()
+        .map(|it| (it, it.lacking(followed, theirs)));
     let all = all.filter(|(it, lacking)| it.refused_role || it.has_policies || !lacking.is_empty());
     all.collect()
 }
@@ -118,14 +128,18 @@ mod tests {
             ..Denied::default()
         };
         change(&mut denied);
-        let sent = actions.iter().map(ToString::to_string).collect();
-        tables(&mut scene.primary, |it| it.actions = [("p".to_owned(), sent)].into());
+        let sent: BTreeSet<String> = actions.iter().map(ToString::to_string).collect();
+        tables(&mut scene.primary, |it| {
+            it.actions = [("p".to_owned(), sent.clone())].into()
+        });
         tables(&mut scene.one, |it| {
             let followed = it.subscriptions.get_mut("sub_one").unwrap();
             followed.denied = vec![denied.clone()];
         });
         let found = scene.diagnose().findings;
-        let found = found.into_iter().find(|it| it.cause == Cause::OwnerLacksRights)?;
+        let found = found
+            .into_iter()
+            .find(|it| it.cause == Cause::OwnerLacksRights)?;
         assert_eq!((found.at.as_str(), found.severity), ("one", Severity::Risk));
         Some(found.remedies[0].clone())
     }
@@ -137,13 +151,19 @@ mod tests {
             let said = said.unwrap();
             assert!(said.starts_with(with), "{said}");
         };
-        starts(said(|it| it.refused_role = true, &ALL), "on one: GRANT boss TO \"The app\";");
+        starts(
+            said(|it| it.refused_role = true, &ALL),
+            "on one: GRANT boss TO \"The app\";",
+        );
         starts(
             said(|it| it.has_policies = true, &ALL),
             "on one: ALTER ROLE \"The app\" BYPASSRLS;",
         );
         let lacks = |it: &mut Denied| it.lacks = vec!["UPDATE".to_owned(), "DELETE".to_owned()];
-        starts(said(lacks, &ALL), "on one: GRANT UPDATE, DELETE ON public.t TO \"The app\";");
+        starts(
+            said(lacks, &ALL),
+            "on one: GRANT UPDATE, DELETE ON public.t TO \"The app\";",
+        );
         // What is not sent needs no right.
         assert_eq!(said(lacks, &["insert"]), None);
     }

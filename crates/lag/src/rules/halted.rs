@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_service::words::figures::{bytes, percent, seconds};
+use lockstep_service::words::figures::{bytes, seconds};
 
 use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
@@ -272,8 +272,7 @@ fn stopped(view: &View<'_>) -> Vec<Evidence> {
             is_stopped(it) && !of_standby.contains(&it.backend_type)
         });
         for process in others {
-            let share =
-                node.share(|sample| sample.process_of(process.pid).is_some_and(is_stopped));
+            let share = node.share(|sample| sample.process_of(process.pid).is_some_and(is_stopped));
             if share < MOSTLY {
                 continue;
             }
@@ -319,11 +318,19 @@ fn silent_walsender(link: &Link<'_>) -> Option<(u32, f64)> {
 
 /// The evidence for an end of a link that does nothing, although it is not seen why.
 fn silent(link: &Link<'_>) -> Option<Evidence> {
-    let replica = link.replica.map_or(link.name.as_str(), |node| node.name.as_str());
+    let replica = link
+        .replica
+        .map_or(link.name.as_str(), |node| node.name.as_str());
     let ends = (link.upstream.name.as_str(), replica);
     let (kind, runs_on, other_end, (pid, ms), words) =
         match (silent_walsender(link), silent_worker(link)) {
-            (Some(it), _) => ("walsender", ends.0, ends.1, it, "it waits for WAL, and has sent nothing of it for"),
+            (Some(it), _) => (
+                "walsender",
+                ends.0,
+                ends.1,
+                it,
+                "it waits for WAL, and has sent nothing of it for",
+            ),
             (None, Some(it)) => {
                 let words = "it waits for changes, and took its last message before";
                 ("apply worker", ends.1, ends.0, it, words)
@@ -341,7 +348,11 @@ fn silent(link: &Link<'_>) -> Option<Evidence> {
 
 fn process(view: &View<'_>) -> Vec<Evidence> {
     let mut found = stopped(view);
-    let late = view.links.iter().filter(|link| link.is_behind());
+    // The rules of relays know more of theirs.
+    let late = view.links.iter().filter(|link| {
+        let of_relay = link.is_to_relay() || link.is_of_unasked_relay();
+        link.is_behind() && !of_relay
+    });
     let late: Vec<_> = late
         .filter(|link| found.iter().all(|it| it.at != link.name))
         .filter_map(silent)
@@ -398,7 +409,11 @@ mod tests {
             )
         };
         for behind in [false, true] {
-            let severity = if behind { Severity::Lag } else { Severity::Risk };
+            let severity = if behind {
+                Severity::Lag
+            } else {
+                Severity::Risk
+            };
             let held = |scene: &mut Scene| {
                 if behind {
                     scene.stuck_subscriber(
@@ -430,7 +445,10 @@ mod tests {
         );
         let (at, severity, remedy) = first(scene);
         assert_eq!((at.as_str(), severity), ("one", Severity::Lag));
-        assert!(remedy.starts_with("look at process 11 on primary"), "{remedy}");
+        assert!(
+            remedy.starts_with("look at process 11 on primary"),
+            "{remedy}"
+        );
         let mut scene = Scene::healthy();
         for sample in &mut scene.primary.samples {
             let sender = &mut sample.senders[1];
@@ -462,7 +480,10 @@ mod tests {
         }
         let diagnosis = scene.diagnose();
         let found = &diagnosis.findings[0];
-        assert_eq!((found.cause, found.severity), (Cause::ProcessHalted, Severity::Risk));
+        assert_eq!(
+            (found.cause, found.severity),
+            (Cause::ProcessHalted, Severity::Risk)
+        );
         assert_eq!(found.at, "one");
         assert!(found.title.contains("walwriter on one"), "{}", found.title);
         assert!(!diagnosis.healthy);

@@ -66,10 +66,15 @@ impl Holder<'_> {
 
     fn words(&self, end: Lsn) -> String {
         let told = match self.why {
-            Why::TellsNoFlush => return "it tells no position that it has flushed, so it does not count".to_owned(),
-            Why::CatchesUp => return "it does not count before it streams, and catches up".to_owned(),
+            Why::TellsNoFlush => {
+                return "it tells no position that it has flushed, so it does not count".to_owned();
+            }
+            Why::CatchesUp => {
+                return "it does not count before it streams, and catches up".to_owned();
+            }
             Why::Unreplayed if self.replays_nothing() => {
-                return "it replays nothing, and commits wait until it has (remote_apply)".to_owned();
+                return "it replays nothing, and commits wait until it has (remote_apply)"
+                    .to_owned();
             }
             Why::Unreplayed => ("replayed", self.sender.replay_lsn),
             Why::Unflushed => ("flushed", self.sender.flush_lsn),
@@ -92,7 +97,10 @@ fn is_counted(sender: &&Sender) -> bool {
 fn uncounted<'s>(sample: &'s Sample, names: &StandbyNames) -> Vec<Holder<'s>> {
     let meant = sample.senders.iter().filter(|sender| {
         // Slot and name of a replica that has just connected may not be known.
-        let is_replica = matches!(sender.state, Some(SenderState::Streaming | SenderState::Catchup));
+        let is_replica = matches!(
+            sender.state,
+            Some(SenderState::Streaming | SenderState::Catchup)
+        );
         is_replica && names.mean(&sender.application_name) && !is_counted(sender)
     });
     let holders = meant.filter_map(|sender| {
@@ -117,7 +125,12 @@ fn unconfirmed<'s>(sample: &'s Sample, names: &StandbyNames, end: Lsn) -> Vec<Ho
     let counted: Vec<&Sender> = sample.senders.iter().filter(is_counted).collect();
     let lacking = |of: fn(&Sender) -> Option<Lsn>, why| -> Option<Vec<Holder<'s>>> {
         let behind = counted.iter().filter(|sender| of(sender) < Some(end));
-        let holders: Vec<_> = behind.map(|sender| Holder { sender: *sender, why }).collect();
+        let holders: Vec<_> = behind
+            .map(|sender| Holder {
+                sender: *sender,
+                why,
+            })
+            .collect();
         (counted.len() - holders.len() < names.needed as usize).then_some(holders)
     };
     lacking(|sender| sender.flush_lsn, Why::Unflushed)
@@ -126,9 +139,15 @@ fn unconfirmed<'s>(sample: &'s Sample, names: &StandbyNames, end: Lsn) -> Vec<Ho
 }
 
 /// What holds commits of a primary: the holders, and the position that they have not confirmed.
-fn held<'s>(node: &'s NodeWindow, sample: &'s Sample, names: &StandbyNames) -> Option<(Vec<Holder<'s>>, Lsn)> {
+fn held<'s>(
+    node: &'s NodeWindow,
+    sample: &'s Sample,
+    names: &StandbyNames,
+) -> Option<(Vec<Holder<'s>>, Lsn)> {
     let newest = node.samples.iter().rev();
-    let began = newest.take_while(|sample| sample.clients.awaiting_sync > 0).last()?;
+    let began = newest
+        .take_while(|sample| sample.clients.awaiting_sync > 0)
+        .last()?;
     let waits_ms = sample.clients.awaiting_sync_ms.unwrap_or(0.0);
     let is_long = sample.at.saturating_sub(began.at) >= HELD && waits_ms >= LONG_COMMIT_MS;
     // Commits that waited then have been flushed here.
@@ -140,7 +159,10 @@ fn held<'s>(node: &'s NodeWindow, sample: &'s Sample, names: &StandbyNames) -> O
 /// Replicas of which it is known before a commit waits that it will not return: one that replays nothing
 /// while commits ask for that, and one that writes without telling what it has flushed.
 fn will_hold<'s>(node: &NodeWindow, sample: &'s Sample, names: &StandbyNames) -> Vec<Holder<'s>> {
-    let asked = node.facts.setting("synchronous_commit").map(SynchronousCommit::from);
+    let asked = node
+        .facts
+        .setting("synchronous_commit")
+        .map(SynchronousCommit::from);
     let asks_for_replay = asked == Some(SynchronousCommit::RemoteApply);
     let asks_for_flush = asks_for_replay || asked == Some(SynchronousCommit::On);
     let flushes_late = |sender: &Sender| {
@@ -158,7 +180,10 @@ fn will_hold<'s>(node: &NodeWindow, sample: &'s Sample, names: &StandbyNames) ->
             (false, true) => Why::Unreplayed,
             (false, false) => return None,
         };
-        Some(Holder { sender: *sender, why })
+        Some(Holder {
+            sender: *sender,
+            why,
+        })
     });
     let mut holders: Vec<_> = holders.collect();
     // The others of a quorum may be enough.
@@ -184,11 +209,20 @@ fn without(sample: &Sample, names: &StandbyNames, holders: &[Holder<'_>]) -> Opt
     let mut others: Vec<&str> = confirm.map(|it| it.application_name.as_str()).collect();
     others.retain(|name| !holds(name));
     // The first ones of a list come first.
-    let place = |name: &str| names.names.iter().position(|it| it.eq_ignore_ascii_case(name));
+    let place = |name: &str| {
+        names
+            .names
+            .iter()
+            .position(|it| it.eq_ignore_ascii_case(name))
+    };
     others.sort_by_key(|name| (place(name).unwrap_or(usize::MAX), *name));
     others.dedup();
     let needed = others.len().min(names.needed as usize);
-    let setting = sample.wal.synchronous_standby_names.as_deref().unwrap_or_default();
+    let setting = sample
+        .wal
+        .synchronous_standby_names
+        .as_deref()
+        .unwrap_or_default();
     let method = match setting.trim_start().get(..3) {
         Some(word) if word.eq_ignore_ascii_case("any") => "ANY",
         _ => "FIRST",
@@ -203,7 +237,9 @@ fn without(sample: &Sample, names: &StandbyNames, holders: &[Holder<'_>]) -> Opt
 
 fn signal(view: &View<'_>) -> Vec<Evidence> {
     let primaries = view.window.usable().filter(|it| it.role == Role::Primary);
-    primaries.filter_map(|node| of_primary(view, node)).collect()
+    primaries
+        .filter_map(|node| of_primary(view, node))
+        .collect()
 }
 
 fn of_primary(view: &View<'_>, node: &NodeWindow) -> Option<Evidence> {
@@ -213,14 +249,26 @@ fn of_primary(view: &View<'_>, node: &NodeWindow) -> Option<Evidence> {
     let waits = sample.clients.awaiting_sync;
     let (holders, end, severity) = if lacks(sample) {
         let is_it = are_uncounted(sample, &names) && node.share(lacks) >= MISSING_SHARE;
-        let severity = if waits > 0 { Severity::Lag } else { Severity::Risk };
-        (uncounted(sample, &names).into_iter().filter(|_| is_it).collect(), end, severity)
+        let severity = if waits > 0 {
+            Severity::Lag
+        } else {
+            Severity::Risk
+        };
+        (
+            uncounted(sample, &names)
+                .into_iter()
+                .filter(|_| is_it)
+                .collect(),
+            end,
+            severity,
+        )
     } else if let Some((holders, end)) = held(node, sample, &names) {
         (holders, end, Severity::Lag)
     } else {
         (will_hold(node, sample, &names), end, Severity::Risk)
     };
-    (!holders.is_empty()).then(|| evidence(view, node, sample, &names, &holders, end).severity(severity))
+    (!holders.is_empty())
+        .then(|| evidence(view, node, sample, &names, &holders, end).severity(severity))
 }
 
 fn evidence(
@@ -232,15 +280,25 @@ fn evidence(
     end: Lsn,
 ) -> Evidence {
     let waits = sample.clients.awaiting_sync;
-    let waits_ms = sample.clients.awaiting_sync_ms.filter(|_| waits > 0).unwrap_or(0.0);
+    let waits_ms = sample
+        .clients
+        .awaiting_sync_ms
+        .filter(|_| waits > 0)
+        .unwrap_or(0.0);
     let share = node.share(|sample| sample.clients.awaiting_sync > 0);
     let mut evidence = Evidence::on(node, Severity::Lag).fact(
         "waiting_commits",
         waits as f64,
-        format!("{waits} commits wait, in {} of the samples some did", percent(share)),
+        format!(
+            "{waits} commits wait, in {} of the samples some did",
+            percent(share)
+        ),
     );
     if waits > 0 {
-        let words = format!("the oldest of their statements began {} ago", seconds(waits_ms));
+        let words = format!(
+            "the oldest of their statements began {} ago",
+            seconds(waits_ms)
+        );
         evidence = evidence.fact("oldest_wait_ms", waits_ms, words);
     }
     for holder in holders {
@@ -257,10 +315,17 @@ fn evidence(
         let mut links = view.links.iter();
         links.any(|link| {
             let is_its = link.upstream.name == node.name && link.replica.is_some();
-            is_its && link.sender(sample).is_some_and(|it| it.pid == holder.sender.pid)
+            is_its
+                && link
+                    .sender(sample)
+                    .is_some_and(|it| it.pid == holder.sender.pid)
         })
     };
-    evidence.explains = if holders.iter().all(is_asked) { 0.5 } else { 1.0 };
+    evidence.explains = if holders.iter().all(is_asked) {
+        0.5
+    } else {
+        1.0
+    };
     evidence.lag_ms = waits_ms;
     let all = |such: &dyn Fn(&Holder<'_>) -> bool| {
         let names = holders.iter().filter(|it| such(it));
@@ -268,16 +333,26 @@ fn evidence(
         (!names.is_empty()).then(|| some(&names))
     };
     let is_receiver = |it: &Holder<'_>| {
-        let has_slot = sample.slots.iter().any(|slot| {
-            slot.active_pid == Some(it.sender.pid) && slot.database.is_some()
-        });
+        let has_slot = sample
+            .slots
+            .iter()
+            .any(|slot| slot.active_pid == Some(it.sender.pid) && slot.database.is_some());
         it.replays_nothing() && !has_slot
     };
     for (name, value) in [
         ("holder", all(&|_| true)),
-        ("unflushing", all(&|it| is_receiver(it) && it.why != Why::Unreplayed)),
-        ("receiver", all(&|it| it.replays_nothing() && it.why == Why::Unreplayed)),
-        ("late", all(&|it| !is_receiver(it) && !(it.replays_nothing() && it.why == Why::Unreplayed))),
+        (
+            "unflushing",
+            all(&|it| is_receiver(it) && it.why != Why::Unreplayed),
+        ),
+        (
+            "receiver",
+            all(&|it| it.replays_nothing() && it.why == Why::Unreplayed),
+        ),
+        (
+            "late",
+            all(&|it| !is_receiver(it) && !(it.replays_nothing() && it.why == Why::Unreplayed)),
+        ),
         ("rest", without(sample, names, holders)),
     ] {
         if let Some(value) = value {
@@ -359,7 +434,14 @@ mod tests {
                 "it replays nothing",
                 "on primary: ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (\"s1\")'; SELECT",
             ),
-            (vec![late(), s1()], false, "on", Severity::Risk, "flushed up to", "start receiver anew"),
+            (
+                vec![late(), s1()],
+                false,
+                "on",
+                Severity::Risk,
+                "flushed up to",
+                "start receiver anew",
+            ),
             (
                 vec![flushes()],
                 false,
@@ -389,10 +471,20 @@ mod tests {
             assert_eq!(found.severity, severity, "{senders:?}");
             let words: Vec<&str> = found.evidence.iter().map(|it| it.words.as_str()).collect();
             assert!(words.join("; ").contains(fact), "{words:?}");
-            assert!(found.remedies[0].starts_with(remedy), "{:?}", found.remedies);
+            assert!(
+                found.remedies[0].starts_with(remedy),
+                "{:?}",
+                found.remedies
+            );
             let last = found.remedies.last().unwrap();
-            let is_alone = !senders.iter().any(|it| it.application_name == "s1" && it.flush_lsn.is_some());
-            assert_eq!(last.contains("all commits that wait return at once"), is_alone, "{last}");
+            let is_alone = !senders
+                .iter()
+                .any(|it| it.application_name == "s1" && it.flush_lsn.is_some());
+            assert_eq!(
+                last.contains("all commits that wait return at once"),
+                is_alone,
+                "{last}"
+            );
         }
     }
 
@@ -402,7 +494,11 @@ mod tests {
         let behind = Some(START - 100);
         for (senders, waits, level) in [
             (vec![sender("receiver", "sync", has, has)], true, "on"),
-            (vec![sender("receiver", "sync", has, behind)], false, "remote_apply"),
+            (
+                vec![sender("receiver", "sync", has, behind)],
+                false,
+                "remote_apply",
+            ),
             (vec![sender("receiver", "sync", has, None)], false, "on"),
             // Of a quorum one is enough, and one that is absent has another cause.
             (vec![], true, "on"),
@@ -425,7 +521,10 @@ mod tests {
             sender("receiver", "quorum", behind, None),
         ];
         let rest = |text: &str| Some(text.to_owned());
-        assert_eq!(list("ANY 2 (\"a'b\", receiver, gone)", &quorum), rest("ANY 1 (\"a''b\")"));
+        assert_eq!(
+            list("ANY 2 (\"a'b\", receiver, gone)", &quorum),
+            rest("ANY 1 (\"a''b\")")
+        );
         assert_eq!(list("any 2(*)", &quorum), rest("ANY 1 (\"a''b\")"));
         assert_eq!(list("ANY 1 (\"a'b\", receiver)", &quorum), None);
         let ordered = [
@@ -433,6 +532,9 @@ mod tests {
             sender("receiver", "sync", behind, None),
             sender("second", "sync", has, has),
         ];
-        assert_eq!(list("2 (receiver, second, x)", &ordered), rest("FIRST 2 (\"second\", \"x\")"));
+        assert_eq!(
+            list("2 (receiver, second, x)", &ordered),
+            rest("FIRST 2 (\"second\", \"x\")")
+        );
     }
 }

@@ -67,7 +67,10 @@ fn of_link(view: &View<'_>, link: &Link<'_>) -> Option<Evidence> {
     let (followed, theirs) = published::followed(view, link)?;
     // Two subscriptions may share the changes of a table, or its columns.
     let replica = link.replica.map(|node| &node.name);
-    let beside = view.links.iter().filter(|it| it.replica.map(|node| &node.name) == replica);
+    let beside = view
+        .links
+        .iter()
+        .filter(|it| it.replica.map(|node| &node.name) == replica);
     let all = beside.filter_map(|it| published::followed(view, it));
     let all: Vec<&Followed> = all
         .filter(|(_, publisher)| ptr::eq(*publisher, theirs))
@@ -158,7 +161,8 @@ mod tests {
     fn what_another_subscription_of_the_database_gets_is_not_left_out() {
         let mut scene = Scene::healthy();
         tables(&mut scene.primary, |it| {
-            it.publications.insert("q".to_owned(), ["public.t".to_owned()].into());
+            it.publications
+                .insert("q".to_owned(), ["public.t".to_owned()].into());
             let own = |actions: &[&str]| actions.iter().map(ToString::to_string).collect();
             it.actions = [
                 ("p".to_owned(), own(&["insert"])),

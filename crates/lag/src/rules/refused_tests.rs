@@ -758,7 +758,7 @@ fn who_uses_the_slot_of_a_subscription_is_told() {
     };
     let title = "the subscription's slot is in use by pg_recvlogical from 10.0.0.9 (process 11 on primary): it may be \
                  a clone";
-    let expected = (Cause::SlotTaken, Severity::Lag, title.to_owned(), 5);
+    let expected = (Cause::SlotTaken, Severity::Lag, title.to_owned(), 6);
     assert_eq!(found(true, false), [expected]);
     for (replies, works) in [(false, false), (true, true)] {
         let others = found(replies, works);

@@ -18,7 +18,15 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn of_node(node: &NodeWindow) -> Option<Evidence> {
-    let is_it = |trouble: &Trouble| matches!(trouble, Trouble::Interrupted { restarted: true, .. });
+    let is_it = |trouble: &Trouble| {
+        matches!(
+            trouble,
+            Trouble::Interrupted {
+                restarted: true,
+                ..
+            }
+        )
+    };
     node.troubles.iter().find(|it| is_it(it))?;
     let evidence = Evidence::on(node, Severity::Risk);
     let up_ms = node.last().and_then(|last| last.up_ms);
@@ -60,15 +68,28 @@ mod tests {
     fn a_node_that_was_lost_and_is_back_is_not_healthy() {
         let diagnosis = lost(true);
         let found = &diagnosis.findings[0];
-        assert_eq!((found.cause, found.severity), (Cause::NodeRestarted, Severity::Risk));
+        assert_eq!(
+            (found.cause, found.severity),
+            (Cause::NodeRestarted, Severity::Risk)
+        );
         assert_eq!(found.at, "standby");
-        assert!(found.evidence[0].words.contains("started 1.9 s ago"), "{:?}", found.evidence);
-        assert!(!diagnosis.healthy && diagnosis.unknown.is_empty(), "{:?}", diagnosis.unknown);
+        assert!(
+            found.evidence[0].words.contains("started 1.9 s ago"),
+            "{:?}",
+            found.evidence
+        );
+        assert!(
+            !diagnosis.healthy && diagnosis.unknown.is_empty(),
+            "{:?}",
+            diagnosis.unknown
+        );
         // Otherwise nobody knows what has happened.
         let diagnosis = lost(false);
         assert!(!diagnosis.healthy && diagnosis.findings.is_empty());
         let mut checks = diagnosis.checks.iter();
-        let check = checks.find(|it| it.check == "answers" && it.at == "standby").unwrap();
+        let check = checks
+            .find(|it| it.check == "answers" && it.at == "standby")
+            .unwrap();
         assert_eq!(check.answer, Answer::NotKnown);
         let words = "the connection was lost, and there is a new one: terminating connection; the server was \
                      not started anew: it has been up for 60 min";

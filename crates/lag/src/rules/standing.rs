@@ -497,7 +497,9 @@ mod tests {
                 sample.slots.push(slot);
             }
             let checks = scene.diagnose().checks;
-            let check = checks.iter().find(|it| it.check == "slot" && it.at.contains(&name));
+            let check = checks
+                .iter()
+                .find(|it| it.check == "slot" && it.at.contains(&name));
             let check = check.unwrap();
             assert_eq!(check.answer, expected, "{}", check.words);
         }

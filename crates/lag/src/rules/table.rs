@@ -2,10 +2,11 @@
 
 use super::anew::{EMPTIES, SHARED, UNCOPIED};
 use super::{
-    Cause, Rule, connection, consumer, denied, ended, followed_twice, gone, halted, held, horizon, keyless,
-    left, lists, lock, logical, machine, partial, partitions, paused, primaries, published, receive,
-    refused, relay, renamed, replay, replica, restarted, ring, server, spool_full, standing,
-    synchronised, synchronous, unarchived, unasked, unconfirmed, unfed, unfilled, unmade, unsuitable,
+    Cause, Rule, connection, consumer, denied, ended, followed_twice, gone, halted, held, horizon,
+    keyless, left, lists, lock, logical, machine, partial, partitions, paused, primaries,
+    published, receive, refused, relay, renamed, replay, replica, restarted, ring, server,
+    spool_full, standing, synchronised, synchronous, unarchived, unasked, unconfirmed, unfed,
+    unfilled, unmade, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.

@@ -462,12 +462,17 @@ pub(super) fn restore_fails(view: &View<'_>) -> Vec<Evidence> {
 /// not.
 fn discards(node: &NodeWindow) -> bool {
     let command = node.facts.setting("archive_command").unwrap_or_default();
-    let has_library = node.facts.setting("archive_library").is_some_and(|it| !it.is_empty());
+    let has_library = node
+        .facts
+        .setting("archive_library")
+        .is_some_and(|it| !it.is_empty());
     let names_it = ["%p", "%f"].iter().any(|name| command.contains(name));
     node.archives() && !command.is_empty() && !has_library && !names_it
 }
 
 fn of_discarding(evidence: Evidence, primary: &str) -> Evidence {
     let words = format!("archive_command of {primary} names no segment (%p), so it stores none");
-    evidence.fact("discarding", 1.0, words).name("discarding", primary)
+    evidence
+        .fact("discarding", 1.0, words)
+        .name("discarding", primary)
 }
