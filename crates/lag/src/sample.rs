@@ -38,7 +38,7 @@ pub struct Facts {
     pub backend: u32,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
-    /// It is a member, whether it has the rights of that or not.
+    /// The role is a member of that, whether it has its rights or not.
     pub member: bool,
     /// The role has the rights of those that it is a member of, by itself.
     pub inherits: bool,

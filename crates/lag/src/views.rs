@@ -44,7 +44,7 @@ pub struct Sender {
     pub replied_us: Option<i64>,
     /// Time since the replica connected.
     pub connected_ms: Option<f64>,
-    /// It is connected to a database, as who asks for WAL as it is never is.
+    /// True of one that is connected to a database, as who asks for WAL as it is never is.
     pub in_database: bool,
 }
 

@@ -122,8 +122,8 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant, waits: Waits<'_>) -> NodeW
     seen
 }
 
-/// One connection, until the time is over or it is lost. Sets `restarted` if the server was started anew since
-/// the one before.
+/// One connection, until the time is over or it is lost. Sets `restarted` if the server was started anew
+/// since the one before.
 fn follow(
     node: &Node,
     watch: Watch<'_>,

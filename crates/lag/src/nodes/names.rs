@@ -8,7 +8,6 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_service::sanitize::sanitize;
 
 use crate::node::{MOST_NAME, Node, Role};
-use crate::questions::{Scope, prepare};
 
 /// The name of a role, if one node has it and nobody else is called so, else with a number.
 pub(super) fn name_of_role(role: Role, is_alone: bool, taken: &mut BTreeSet<String>) -> String {
@@ -22,8 +21,10 @@ pub(super) fn name_of_role(role: Role, is_alone: bool, taken: &mut BTreeSet<Stri
     name
 }
 
-/// What a server calls itself, and what its upstream calls it, the better first.
-const NAMES: &str = "SELECT current_setting('cluster_name'), \
+/// What a server calls itself, and what its upstream calls it, the better first. A standby refuses all that
+/// is serializable, which a role may be by its settings.
+const NAMES: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     SET LOCAL search_path = pg_catalog; SELECT current_setting('cluster_name'), \
      CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') \
           THEN current_setting('primary_conninfo') END, \
      (SELECT CASE count(*) WHEN 1 THEN min(subname::text) END \
@@ -59,9 +60,8 @@ pub(super) fn ask_names(nodes: &[Node], which: &[usize]) -> BTreeMap<usize, Vec<
 /// What a node may be called, the better first.
 fn names_of(node: &Node) -> Option<Vec<String>> {
     let server = Connection::connect(&node.conninfo, Purpose::Sql, APPLICATION_NAME);
-    let question = format!("{}; {NAMES}", prepare(Scope::Message));
-    let rows = server.and_then(|mut server| server.query(&question)).ok()?;
-    let row = rows.into_iter().next_back()?;
+    let rows = server.and_then(|mut server| server.query(NAMES)).ok()?;
+    let row = rows.into_iter().next()?;
     let [cluster, upstream, subscription] = row.try_into().ok()?;
     let upstream = upstream.and_then(|text: String| Conninfo::parse(&text).ok());
     let upstream = upstream

@@ -43,13 +43,13 @@ const HELD: Duration = Duration::from_secs(2);
 /// Why commits do not return that wait for a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It tells nothing that it has flushed, so that it counts as asynchronous.
+    /// The replica tells nothing that it has flushed, so that it counts as asynchronous.
     TellsNoFlush,
-    /// It does not count before it streams.
+    /// The replica does not count before it streams.
     CatchesUp,
-    /// It has not flushed what they need.
+    /// The replica has not flushed what they need.
     Unflushed,
-    /// It has flushed it, so they wait until it is replayed.
+    /// The replica has flushed it, so they wait until it is replayed.
     Unreplayed,
 }
 
@@ -59,7 +59,7 @@ struct Holder<'s> {
 }
 
 impl Holder<'_> {
-    /// It has never replayed anything: pg_receivewal, or a consumer that tells no such position.
+    /// True of what has never replayed anything: pg_receivewal, or a consumer that tells no such position.
     fn replays_nothing(&self) -> bool {
         self.sender.replay_lsn.is_none()
     }

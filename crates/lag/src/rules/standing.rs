@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(forecast(50_000_000, 60_000_000), None);
     }
 
-    /// Between two tries of a copy that fails nobody uses its slot.
+    /// Nobody uses the slot of a copy that fails between two tries.
     #[test]
     fn the_slot_of_a_copy_is_its_subscription_s() {
         for (system, expected) in [("7", Answer::Well), ("8", Answer::NotKnown)] {

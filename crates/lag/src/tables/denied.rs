@@ -12,7 +12,7 @@ pub struct Denied {
     pub owner: String,
     /// The role as which the worker writes it; the subscription's owner if that may not become the table's.
     pub role: String,
-    /// That role is to become the table's owner, and may not (from 16 on).
+    /// The role is to become the table's owner, and may not (from 16 on).
     pub refused_role: bool,
     /// Rights on the table that the role lacks, such as `INSERT`.
     pub lacks: Vec<String>,
