@@ -64,6 +64,11 @@ impl Holder<'_> {
         self.sender.replay_lsn.is_none()
     }
 
+    /// True if commits wait for it to replay, which it never does.
+    fn is_asked_in_vain(&self) -> bool {
+        self.replays_nothing() && self.why == Why::Unreplayed
+    }
+
     fn words(&self, end: Lsn) -> String {
         let told = match self.why {
             Why::TellsNoFlush => {
@@ -72,7 +77,7 @@ impl Holder<'_> {
             Why::CatchesUp => {
                 return "it does not count before it streams, and catches up".to_owned();
             }
-            Why::Unreplayed if self.replays_nothing() => {
+            Why::Unreplayed if self.is_asked_in_vain() => {
                 return "it replays nothing, and commits wait until it has (remote_apply)"
                     .to_owned();
             }
@@ -125,12 +130,7 @@ fn unconfirmed<'s>(sample: &'s Sample, names: &StandbyNames, end: Lsn) -> Vec<Ho
     let counted: Vec<&Sender> = sample.senders.iter().filter(is_counted).collect();
     let lacking = |of: fn(&Sender) -> Option<Lsn>, why| -> Option<Vec<Holder<'s>>> {
         let behind = counted.iter().filter(|sender| of(sender) < Some(end));
-        let holders: Vec<_> = behind
-            .map(|sender| Holder {
-                sender: *sender,
-                why,
-            })
-            .collect();
+        let holders: Vec<_> = behind.map(|sender| Holder { sender, why }).collect();
         (counted.len() - holders.len() < names.needed as usize).then_some(holders)
     };
     lacking(|sender| sender.flush_lsn, Why::Unflushed)
@@ -180,10 +180,7 @@ fn will_hold<'s>(node: &NodeWindow, sample: &'s Sample, names: &StandbyNames) ->
             (false, true) => Why::Unreplayed,
             (false, false) => return None,
         };
-        Some(Holder {
-            sender: *sender,
-            why,
-        })
+        Some(Holder { sender, why })
     });
     let mut holders: Vec<_> = holders.collect();
     // The others of a quorum may be enough.
@@ -345,13 +342,10 @@ fn evidence(
             "unflushing",
             all(&|it| is_receiver(it) && it.why != Why::Unreplayed),
         ),
-        (
-            "receiver",
-            all(&|it| it.replays_nothing() && it.why == Why::Unreplayed),
-        ),
+        ("receiver", all(&|it| it.is_asked_in_vain())),
         (
             "late",
-            all(&|it| !is_receiver(it) && !(it.replays_nothing() && it.why == Why::Unreplayed)),
+            all(&|it| !is_receiver(it) && !it.is_asked_in_vain()),
         ),
         ("rest", without(sample, names, holders)),
     ] {
