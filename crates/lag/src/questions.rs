@@ -117,7 +117,7 @@ pub fn prepare(scope: Scope) -> String {
         Scope::Message => "",
     };
     format!(
-        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {isolation}\
+        "SET LOCAL transaction_isolation = 'read committed'; {isolation}\
          {set} search_path = pg_catalog; {set} {read_only} = on; {set} statement_timeout = '10s'; \
          {set} lock_timeout = '1s'; {set} jit = off; {set} datestyle = 'ISO'; \
          SELECT set_config('client_encoding', 'SQL_ASCII', {is_local}) \

@@ -23,7 +23,7 @@ pub(super) fn name_of_role(role: Role, is_alone: bool, taken: &mut BTreeSet<Stri
 
 /// What a server calls itself, and what its upstream calls it, the better first. A standby refuses all that
 /// is serializable, which a role may be by its settings.
-const NAMES: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+const NAMES: &str = "SET LOCAL transaction_isolation = 'read committed'; \
      SET LOCAL search_path = pg_catalog; SELECT current_setting('cluster_name'), \
      CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') \
           THEN current_setting('primary_conninfo') END, \
