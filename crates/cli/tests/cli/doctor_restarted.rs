@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::doctor_support::{brief, causes};
+use crate::doctor_support::{brief, causes, once_right};
 use crate::relay_support::{until_answer, until_ready};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, settings_of};
@@ -57,7 +57,9 @@ fn a_server_that_is_started_anew_is_a_risk() {
             ("standby", &mut standby),
             ("subscriber", &mut subscriber),
         ];
-        let (_, json) = examine(&mut nodes, restarted);
+        let is_told =
+            |(_, json): &(i32, Value)| causes(json).contains(&"node_restarted".to_owned());
+        let (_, json) = once_right(|| examine(&mut nodes, restarted), is_told);
         assert_eq!(json["healthy"], false, "{json}");
         let findings = json["findings"].as_array().unwrap();
         let found = findings.iter().find(|it| it["cause"] == "node_restarted");
