@@ -27,7 +27,8 @@ fn a_member_that_inherits_nothing_is_told_what_helps() {
          ALTER ROLE {ROLE} SET search_path = public"
     ));
     let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    // A session that gets no processor for 50 ms when it begins is ended before it can say that it may be idle.
+    // A session that gets no processor for 50 ms when it begins is ended before it can say that it may be
+    // idle.
     let is_kept = |(code, json): &(i32, Value)| {
         let nodes = json["nodes"].as_array().unwrap();
         let troubles = |node: &Value| node["troubles"].as_array().map_or(0, Vec::len);
