@@ -92,36 +92,20 @@ impl<'a> Drive<'a> {
             )
         });
         let (started, catalog) = (started?, catalog?);
-        let Started {
-            writers,
-            stands,
-            cycles,
-            feed,
-            timeline,
-        } = started;
         let altering = Altering::default();
         let catalog = catalog.following(settings, &altering);
         control.set_session(Some((event_sender.clone(), waker.clone())));
-        let begin = Begin {
-            limits: Limits::of_memory(settings.memory, writers.len()),
-            memory: settings.memory,
-            writers: settings.writers,
-            pace: Pace::default(),
-            stands,
-            careful,
-            is_spooled: matches!(feed, Feed::Spool(_)),
-            cycles,
-        };
-        let backends = writers.iter().map(Writer::backend);
+        let session = Session::new(started.begin(settings, careful), Instant::now());
+        let stands = started.stands;
+        let backends = started.writers.iter().map(Writer::backend);
         let backends = backends.chain([catalog.backend()]).collect();
         let pool = Pool::start(
-            writers,
+            started.writers,
             MOST_WRITERS + MOST_WAITING,
             &event_sender,
             &waker,
             &altering,
         )?;
-        let session = Session::new(begin, Instant::now());
         control.count(|stats| {
             stats.phase = Phase::Applying;
             stats.error = None;
@@ -136,12 +120,12 @@ impl<'a> Drive<'a> {
             control,
             settings,
             session,
-            feed,
+            feed: started.feed,
             catalog,
             sleeper,
             events,
             pool,
-            timeline,
+            timeline: started.timeline,
         })
     }
 
@@ -517,6 +501,20 @@ impl Started {
             feed,
             timeline,
         })
+    }
+
+    /// What the session is told of it. Transactions up to `careful` are applied one by one.
+    fn begin(&self, settings: &Settings, careful: Lsn) -> Begin {
+        Begin {
+            limits: Limits::of_memory(settings.memory, self.writers.len()),
+            memory: settings.memory,
+            writers: settings.writers,
+            pace: Pace::default(),
+            stands: self.stands,
+            careful,
+            is_spooled: matches!(self.feed, Feed::Spool(_)),
+            cycles: self.cycles,
+        }
     }
 }
 

@@ -33,6 +33,9 @@ pub enum ApplyError {
     /// The publication is not as the replica made it.
     #[error("{0}")]
     Publication(String),
+    /// This process does not have the replica's lock, and why.
+    #[error("{0}")]
+    NotTaken(String),
     /// A change does not fit the target. Everything before it is applied.
     #[error("{0}")]
     Conflict(Box<Conflict>),
@@ -273,7 +276,7 @@ impl ApplyError {
     /// A retry may succeed although no user has changed anything.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Ended | Self::Damaged(_) => true,
+            Self::Ended | Self::Damaged(_) | Self::NotTaken(_) => true,
             Self::Source(error) | Self::Target(error) => is_passing(error),
             _ => false,
         }

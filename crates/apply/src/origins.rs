@@ -16,6 +16,9 @@ pub const SPARED: i64 = 2;
 /// SQLSTATE of a server that has no room for another origin.
 const NO_ROOM: &str = "53400";
 
+/// SQLSTATE of an origin that another session owns.
+const IN_USE: &str = "55006";
+
 /// Names of the origins that exist. A number follows the replica's name for them; a replica whose
 /// name is longer has other origins.
 pub fn listed(connection: &mut Connection, prefix: &str) -> Result<Vec<String>> {
@@ -52,6 +55,26 @@ pub fn free(connection: &mut Connection) -> Result<i64> {
          OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin)",
     )?;
     field(&row, 0)
+}
+
+/// Whether a session applies to a replica: each that does owns its first origin. False if this role may not
+/// ask.
+pub fn is_in_use(connection: &mut Connection, prefix: &str) -> Result<bool> {
+    let origin = sql_literal("origin", &name(prefix, 0))?;
+    let there = format!(
+        "FROM pg_catalog.pg_replication_origin WHERE roname OPERATOR(pg_catalog.=) {origin}"
+    );
+    let asked = connection.execute(&format!(
+        "SELECT pg_catalog.pg_replication_origin_session_setup({origin}) {there}; \
+         SELECT pg_catalog.pg_replication_origin_session_reset() {there}"
+    ));
+    match asked {
+        Ok(()) => Ok(false),
+        Err(error) => match error.refusal() {
+            Some(refusal) => Ok(refusal.sqlstate == IN_USE),
+            None => Err(error),
+        },
+    }
 }
 
 pub fn disown(connection: &mut Connection) -> Result<()> {

@@ -47,8 +47,7 @@ fn sessions(
 ) -> Result<()> {
     // A batch up to here did not fit: its transactions are applied one by one.
     let mut careful = Lsn::INVALID;
-    let mut pause = SHORTEST_PAUSE;
-    let mut opened = false;
+    let mut attempts = Attempts::default();
     loop {
         let wanted = control.wanted();
         if wanted.stop {
@@ -67,7 +66,7 @@ fn sessions(
         let applied = control.stats().counts.transactions;
         let ended = match Drive::open(settings, spool, control, open, careful) {
             Ok(drive) => {
-                opened = true;
+                attempts.opened = true;
                 drive.run()
             }
             Err(error) => Ended {
@@ -76,7 +75,7 @@ fn sessions(
             },
         };
         if control.stats().counts.transactions > applied {
-            pause = SHORTEST_PAUSE;
+            attempts.pause = SHORTEST_PAUSE;
         }
         let Some(error) = ended.error else {
             continue;
@@ -88,7 +87,7 @@ fn sessions(
                 careful = end;
             }
             Some(_) => block(control, wanted, &error),
-            None => pause = reconnect(control, wanted, error, opened, pause)?,
+            None => reconnect(control, wanted, error, &mut attempts)?,
         }
     }
 }
@@ -104,25 +103,89 @@ fn block(control: &Control, wanted: Wanted, error: &ApplyError) {
     control.rest(wanted, RETRY);
 }
 
-/// Waits until servers may answer again. Returns the next pause. A target that has once let us in may
-/// do so again, whatever it says now.
+/// Waits until servers may answer again. An error that no attempt can mend is returned.
 fn reconnect(
     control: &Control,
     wanted: Wanted,
     error: ApplyError,
-    opened: bool,
-    pause: Duration,
-) -> Result<Duration> {
-    let of_target = matches!(error, ApplyError::Target(_));
-    let may_pass = error.may_pass() || (opened && of_target);
-    if !may_pass {
+    attempts: &mut Attempts,
+) -> Result<()> {
+    let Some(pause) = attempts.pause_after(&error) else {
         return Err(error);
-    }
+    };
     warn!("{error}; tried again");
     control.count(|stats| {
         stats.phase = Phase::Connecting;
         stats.error = Some(error.to_string());
     });
     control.rest(wanted, pause);
-    Ok((pause * 2).min(LONGEST_PAUSE))
+    Ok(())
+}
+
+/// When a session is tried again that has failed. No I/O.
+struct Attempts {
+    pause: Duration,
+    /// A session has begun: a target that has once let us in may do so again, whatever it says now.
+    opened: bool,
+    /// The last one found that this process does not have the replica's lock.
+    was_lost: bool,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            pause: SHORTEST_PAUSE,
+            opened: false,
+            was_lost: false,
+        }
+    }
+}
+
+impl Attempts {
+    /// The pause before the next attempt; None if none can mend the error. A lock that is found to be lost is
+    /// taken again at once by whoever waits to hear of it.
+    fn pause_after(&mut self, error: &ApplyError) -> Option<Duration> {
+        let of_target = matches!(error, ApplyError::Target(_));
+        if !error.may_pass() && !(self.opened && of_target) {
+            return None;
+        }
+        let is_lost = matches!(error, ApplyError::NotTaken(_));
+        if is_lost && !self.was_lost {
+            self.pause = SHORTEST_PAUSE;
+        }
+        self.was_lost = is_lost;
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_lock_is_looked_for_soon_however_long_the_target_was_away() {
+        let mut attempts = Attempts::default();
+        let lost = ApplyError::NotTaken(String::new());
+        let away = ApplyError::Ended;
+        for (error, ms) in [
+            (&away, 100),
+            (&away, 200),
+            (&away, 400),
+            (&lost, 100),
+            (&lost, 200),
+            (&away, 400),
+            (&lost, 100),
+        ] {
+            let pause = attempts.pause_after(error).unwrap();
+            assert_eq!(pause, Duration::from_millis(ms), "{error}");
+        }
+        for _ in 0..20 {
+            attempts.pause_after(&away);
+        }
+        assert_eq!(attempts.pause_after(&away), Some(LONGEST_PAUSE));
+        let gone = ApplyError::Gap(String::new());
+        assert_eq!(attempts.pause_after(&gone), None);
+    }
 }

@@ -24,6 +24,12 @@ pub trait Published: fmt::Debug + Send + Sync {
     fn altered(&self, source: &mut Connection) -> lockstep_client::Result<Option<String>>;
 }
 
+/// The lock that a process has on its replica, in a session of its own on the target.
+pub trait Taken: fmt::Debug + Send + Sync {
+    /// Why this process does not have the lock, in words; None if it has. `target` is another session there.
+    fn lost(&self, target: &mut Connection) -> lockstep_client::Result<Option<String>>;
+}
+
 /// What to apply, and where.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -36,6 +42,8 @@ pub struct Settings {
     pub ddl: bool,
     /// What the replica's publication should be; None if nobody minds.
     pub published: Option<Arc<dyn Published>>,
+    /// The lock under which changes are applied; None if nobody minds.
+    pub taken: Option<Arc<dyn Taken>>,
     /// The name of each replication origin on the target begins so; the replica owns them.
     pub origin: String,
     /// How many connections change the target at the same time.

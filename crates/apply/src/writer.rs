@@ -186,6 +186,7 @@ pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
     let writers = writers.zip(numbers.clone());
     let writers = writers.map(|(connection, number)| Writer::own(connection, settings, number));
     let mut writers = writers.collect::<Result<Vec<_>>>()?;
+    check_taken(settings, &mut writers)?;
     let mut stands = Lsn::INVALID;
     for (writer, number) in writers.iter_mut().zip(numbers.clone()) {
         let origin = origins::name(&settings.origin, number);
@@ -204,6 +205,19 @@ pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
         false => take_over(settings, first, stands, &others)?,
     };
     Ok((writers, stands))
+}
+
+/// An error unless this process has the replica's lock. It is asked for once the origins are owned: whoever
+/// takes the lock looks at them afterwards, so that one of both sees the other.
+fn check_taken(settings: &Settings, writers: &mut [Writer]) -> Result<()> {
+    let (Some(taken), Some(first)) = (&settings.taken, writers.first_mut()) else {
+        return Ok(());
+    };
+    let lost = taken.lost(&mut first.connection);
+    match lost.map_err(ApplyError::Target)? {
+        Some(words) => Err(ApplyError::NotTaken(words)),
+        None => Ok(()),
+    }
 }
 
 /// Connects another writer of a session, if the target then still has origins for others.

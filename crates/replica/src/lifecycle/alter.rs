@@ -73,6 +73,7 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
     let unknown = || ReplicaError::Usage(format!("the target has no replica \"{name}\""));
     let mut state = ReplicaState::find(&options.target)?.ok_or_else(unknown)?;
     state.lock_or_say(name)?;
+    state.check_not_applied_to(name)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     let source = source_of(options.source.as_ref(), &replica.source)?;
     let mut run = Run {

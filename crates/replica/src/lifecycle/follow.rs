@@ -5,37 +5,29 @@
 //! else works on the replica meanwhile. A third thread fills the spool, if there is one. While the target
 //! is away only that one does anything.
 
+mod watch;
+
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockstep_client::{ClientError, Conninfo};
-use lockstep_wire::Lsn;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::sequences;
 use crate::publication::Expected;
 use crate::state::failpoint;
-use crate::state::{
-    APPLICATION, Applied, CyclesNow, Phase, Replica, ReplicaState, RunningCycle, TableCopy,
-    TableState,
-};
+use crate::state::{APPLICATION, LockSession, Replica, ReplicaState, TableCopy, TableState};
 use crate::status::source::{Source, source_of};
 use lockstep_apply::catalog;
-use lockstep_apply::cycle::Running;
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
-use lockstep_apply::session::CyclesShown;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
     Control, Copied, MEMORY, Opened, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
     Writers,
 };
-
-/// Interval of looks at the state, usually and while a hold of the replica is wanted: changes wait meanwhile.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
 /// Interval of looks at the tables of both sides and at the source's publication. Each takes a short session
 /// on the target, and one on the source unless nothing was applied and the target's tables are as before.
@@ -84,7 +76,45 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
             }
             (taken, _) => (false, taken?),
         };
-        let (mut state, replica) = taken;
+        let followed = Followed::begin(what, taken, control, (altered_ends, &alive))?;
+        let settings = followed.settings;
+        if let Some(spool) = &spool {
+            if !away {
+                let settings = settings.clone();
+                scope.spawn(move || spool::take_in(spool, &settings, control));
+            }
+            spool.show_first(control);
+        }
+        let (state, replica, lock) = (followed.state, followed.replica, followed.lock);
+        scope.spawn(move || watch::watch(state, &replica, (&what.target, &lock), control));
+        match run_from(early, &settings, spool.as_ref(), &what.name, control) {
+            // A session that began meanwhile has seen it first.
+            Err(ApplyError::System(_)) if is_promoted(what) => {
+                watch::end_promoted(&what.name, control);
+                Ok(())
+            }
+            ended => ended.map_err(ReplicaError::Apply),
+        }
+    })
+}
+
+/// A replica of which this process has the lock.
+struct Followed {
+    state: ReplicaState,
+    replica: Replica,
+    lock: Arc<LockSession>,
+    settings: Settings,
+}
+
+impl Followed {
+    /// Tells apply what the state wants, and begins to look at the source. If `altered_ends` is false, nobody
+    /// does that.
+    fn begin(
+        what: &Following,
+        (mut state, replica): (ReplicaState, Replica),
+        control: &Control,
+        (altered_ends, alive): (bool, &Arc<()>),
+    ) -> Result<Self> {
         failpoint::FOLLOW_TAKEN.reach();
         state.end_answered_hold(&what.name)?;
         // A promotion may have begun before the lock was ours.
@@ -92,10 +122,13 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         let source = source_of(what.source.as_ref(), &replica.source)?;
         let expected = altered_ends.then(|| state.expected(&replica));
         let published = expected.transpose()?.map(Arc::new);
+        let lock = Arc::new(LockSession::default());
+        lock.taken(state.backend()?);
         let settings = Settings {
             memory: what.memory,
             writers: what.writers,
             published: published.clone().map(|expected| expected as _),
+            taken: Some(Arc::clone(&lock) as _),
             ..settings(&replica, &source, &what.target)?
         };
         // Verify has no spool, and is about to hold the replica: it does without cycles.
@@ -112,27 +145,17 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
                 source,
                 target: what.target.clone(),
                 control: control.clone(),
-                alive: Arc::downgrade(&alive),
+                alive: Arc::downgrade(alive),
             };
             look.begin(expected);
         }
-        if let Some(spool) = &spool {
-            if !away {
-                let settings = settings.clone();
-                scope.spawn(move || spool::take_in(spool, &settings, control));
-            }
-            spool.show_first(control);
-        }
-        scope.spawn(move || watch(state, &replica, &what.target, control));
-        match run_from(early, &settings, spool.as_ref(), &what.name, control) {
-            // A session that began meanwhile has seen it first.
-            Err(ApplyError::System(_)) if is_promoted(what) => {
-                end_promoted(&what.name, control);
-                Ok(())
-            }
-            ended => ended.map_err(ReplicaError::Apply),
-        }
-    })
+        Ok(Self {
+            state,
+            replica,
+            lock,
+            settings,
+        })
+    }
 }
 
 fn is_promoted(what: &Following) -> bool {
@@ -187,6 +210,7 @@ fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
         slot: owner.slot,
         publications: owner.publications,
         published: None,
+        taken: None,
         origin: owner.origin,
         ddl: owner.ddl,
         writers: what.writers,
@@ -357,6 +381,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
         published: None,
+        taken: None,
         origin: replica.origin.clone(),
         ddl: replica.ddl,
         writers: Writers::Number(1),
@@ -494,217 +519,9 @@ fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
     Ok((state, replica))
 }
 
-/// What the state wants of apply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wants {
-    paused: bool,
-    resumes: u64,
-    frequency: Duration,
-    forces: u64,
-    /// Nothing more is to be applied.
-    is_promoted: bool,
-}
-
-impl Wants {
-    fn of(replica: &Replica) -> Self {
-        Self {
-            paused: replica.paused,
-            resumes: replica.resumes,
-            frequency: replica.frequency,
-            forces: replica.forces,
-            is_promoted: replica.phase > Phase::Ready,
-        }
-    }
-
-    /// Tells apply what is not as before.
-    fn tell(self, before: Self, control: &Control) {
-        if self.frequency != before.frequency {
-            control.set_frequency(self.frequency);
-        }
-        if self.forces != before.forces {
-            control.force(self.forces);
-        }
-        if (self.paused, self.resumes) != (before.paused, before.resumes) {
-            match self.paused {
-                true => control.pause(),
-                false => control.resume(),
-            }
-        }
-    }
-}
-
-/// Takes the state's wishes to the applying thread, and its progress to the state, until that
-/// thread has ended.
-fn watch(state: ReplicaState, replica: &Replica, target: &Conninfo, control: &Control) {
-    let mut state = Some(state);
-    let mut wanted = Wants::of(replica);
-    let mut before = Before::default();
-    let mut ended = false;
-    loop {
-        let looked = match &mut state {
-            Some(state) => look(state, &replica.name, control, &mut before).and_then(|wants| {
-                // A hold that ends with the promotion lets nothing flow again.
-                if !wants.is_promoted {
-                    hold(state, &replica.name, control)?;
-                }
-                Ok(wants)
-            }),
-            // The first session is lost: another takes its lock again.
-            none => take(&replica.name, target).map(|(state, replica)| {
-                *none = Some(state);
-                Wants::of(&replica)
-            }),
-        };
-        match looked {
-            Ok(Wants {
-                is_promoted: true, ..
-            })
-            | Err(ReplicaError::Promoted { .. }) => end_promoted(&replica.name, control),
-            Ok(now) => {
-                now.tell(wanted, control);
-                wanted = now;
-            }
-            Err(error) => {
-                if state.take().is_some() {
-                    warn!(replica = replica.name, %error, "the state cannot be read");
-                }
-            }
-        }
-        if ended {
-            return;
-        }
-        ended = match control.wants_hold() {
-            // It is written at once that the replica is held, and read soon that it is to be held elsewhere.
-            Some(lsn) if !control.is_held(lsn) => {
-                control.wait_held(lsn, LOOK_HELD_EVERY);
-                control.stats().phase == lockstep_apply::Phase::Stopped
-            }
-            Some(_) => rest(control, LOOK_HELD_EVERY),
-            None => rest(control, LOOK_EVERY),
-        };
-    }
-}
-
-/// Ends a replica whose target is to be a database of its own.
-fn end_promoted(name: &str, control: &Control) {
-    if !control.is_stopped() {
-        info!(
-            replica = name,
-            "a promotion of the replica has begun: nothing more of the source is applied, and this process \
-             ends with it"
-        );
-    }
-    control.count(|stats| stats.promoted = true);
-    control.stop();
-}
-
 /// Waits until apply has ended. False if so much time has passed before.
 pub(super) fn rest(control: &Control, at_most: Duration) -> bool {
     control.wait_for(at_most, |stats| {
         stats.phase == lockstep_apply::Phase::Stopped
     })
-}
-
-/// Holds apply, or lets it go on, as the state wants it, and says there where it is held.
-fn hold(state: &mut ReplicaState, name: &str, control: &Control) -> Result<()> {
-    match (state.wanted_hold(name)?, control.wants_hold()) {
-        (None, None) => {}
-        (None, Some(_)) => {
-            // First the state: who finds itself held there may rely on it.
-            state.end_unwanted_hold(name)?;
-            control.release();
-        }
-        (Some(lsn), _) => {
-            control.hold_at(lsn);
-            if control.is_held(lsn) {
-                state.set_held(name, lsn)?;
-                failpoint::HOLD_ANSWERED.reach();
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What was found at the look before.
-#[derive(Default)]
-struct Before {
-    batches: u64,
-    /// Where the publication was right.
-    published: Option<Lsn>,
-    /// The replica's sessions waited for others.
-    waited: bool,
-}
-
-/// Looks whom apply waits for: it has committed nothing since the look before, and waited then too.
-fn look_at_waits(state: &mut ReplicaState, control: &Control, stats: &Stats, before: &mut Before) {
-    let stands = !stats.caught_up && stats.batches == before.batches;
-    let waits = match stands && !stats.backends.is_empty() {
-        true => state.waits(&stats.backends).ok().flatten(),
-        false => None,
-    };
-    let again = waits.clone().filter(|_| before.waited);
-    (before.batches, before.waited) = (stats.batches, waits.is_some());
-    if again != stats.waits {
-        control.count(|now| {
-            // A session that has ended meanwhile waits for nobody.
-            if now.backends == stats.backends {
-                now.waits = again;
-            }
-        });
-    }
-}
-
-/// Writes how far the replica is. Returns what the state wants.
-fn look(
-    state: &mut ReplicaState,
-    name: &str,
-    control: &Control,
-    before: &mut Before,
-) -> Result<Wants> {
-    let (missing_rows, tables_seen) = state.tables_seen(name)?;
-    control.count(|stats| (stats.missing_rows, stats.tables_seen) = (missing_rows, tables_seen));
-    look_at_waits(state, control, &control.stats(), before);
-    let stats = control.stats();
-    state.set_applied(
-        name,
-        &Applied {
-            state: stats.phase.name().to_owned(),
-            lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
-            lag_bytes: stats.lag_bytes(),
-            heard: stats.heard.map(|at| at.elapsed()),
-            error: stats.error.clone().or(stats.waits.clone()),
-            age: None,
-            spool: stats.spool.clone(),
-            unreplicated: stats.unreplicated.clone(),
-            cycles: stats.cycles.map(|cycles| now(&cycles)),
-            writers: (stats.writers.as_ref()).map(|(used, why)| (*used, why.to_string())),
-            commit_time: stats.commit_time,
-        },
-    )?;
-    if let Some(lsn) = stats
-        .published
-        .filter(|_| stats.published != before.published)
-    {
-        state.set_right(name, lsn)?;
-        before.published = stats.published;
-    }
-    let replica = state.replica(name)?;
-    replica.as_ref().map(Wants::of).ok_or_else(|| gone(name))
-}
-
-/// Where it is between its cycles, as the state has it.
-fn now(cycles: &CyclesShown) -> CyclesNow {
-    let now = Instant::now();
-    let running = |it: Running| RunningCycle {
-        number: it.number,
-        elapsed: now.saturating_duration_since(it.began),
-        remaining: it.remaining(now),
-        sent_bytes: it.sent_bytes,
-        lsn: it.end,
-    };
-    CyclesNow {
-        running: cycles.running.map(running),
-        next: cycles.next.saturating_duration_since(now),
-        late: (cycles.late).map_or(Duration::ZERO, |late| now.saturating_duration_since(late)),
-    }
 }

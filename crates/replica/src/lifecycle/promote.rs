@@ -38,8 +38,8 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 /// it applies if that is quick.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest wait for a process to write its state, which it does every second.
-const WRITES_WITHIN: Duration = Duration::from_secs(3);
+/// Longest wait for a process to write its state, or to take the replica again: it looks every second.
+const WRITES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time after which a process that applies and does not hold the replica's lock has ended.
 const GONE_AFTER: Duration = Duration::from_secs(3);
@@ -286,14 +286,15 @@ impl<'a> Run<'a> {
         Ok(found.lacking())
     }
 
-    /// Gives a process that has just begun the time to say so, and one that applies the time to write what
-    /// its spool holds now, if that is to be relied on.
+    /// Gives a process that has just begun the time to say so, one that has not ended and lost its session with
+    /// the lock the time to take it again, and one that applies the time to write what its spool holds now, if
+    /// that is to be relied on.
     fn wait_written(&mut self) -> Result<()> {
         let began = Instant::now();
         let name = &self.what.name;
         while self.replica.phase == Phase::Ready && began.elapsed() < WRITES_WITHIN {
             match self.state.holder(name)? {
-                Holder::Nobody => break,
+                Holder::Nobody if self.state.applied(name)?.has_ended() => break,
                 Holder::Apply if !self.what.wish.with_data_loss => break,
                 Holder::Apply => {
                     let age = self.state.applied(name)?.age;
@@ -301,7 +302,7 @@ impl<'a> Run<'a> {
                         break;
                     }
                 }
-                Holder::Other => {}
+                Holder::Nobody | Holder::Other => {}
             }
             thread::sleep(ASK_EVERY);
         }

@@ -1,20 +1,28 @@
 //! Locks on a replica. They are advisory locks, which live as long as the session and which any role that
 //! may connect to the database can take: so whoever refuses because of one says who holds it.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 
 use super::{APPLICATION, ReplicaState};
 use crate::error::{ReplicaError, Result};
-use lockstep_apply::sessions;
+use lockstep_apply::{origins, sessions};
 
 /// Longest wait for another lockstep's lock.
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Time in which a process that applies has written its state, if it lives: it writes every second.
 const WRITES_WITHIN: Duration = Duration::from_millis(1_500);
+
+/// Longest wait for a process that is at the replica's origins without its lock: its server was restarted, and
+/// it takes the lock again, or it was killed, and the server notices that.
+const COMES_BACK: Duration = Duration::from_secs(5);
+
+/// Interval of looks whether it does.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// SQLSTATE of a lock that was not free in time.
 pub const LOCKED: &str = "55P03";
@@ -73,8 +81,22 @@ pub(super) fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError
 impl ReplicaState {
     /// Takes the replica's lock, which the session holds until it ends. False if another session
     /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
-    /// killed one is gone.
+    /// killed one is gone. A process that applies without the lock is given time to take it.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
+        let deadline = Instant::now() + COMES_BACK;
+        loop {
+            if !self.lock_once(name)? {
+                return Ok(false);
+            }
+            if Instant::now() >= deadline || !self.is_applied_to(name)? {
+                return Ok(true);
+            }
+            self.unlock(Lock::Replica, name)?;
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn lock_once(&mut self, name: &str) -> Result<bool> {
         // Somebody who lives does not give it up. A process that was killed can have sent one write that
         // comes after; a second one is sent by a process that lives.
         for _ in 0..2 {
@@ -87,6 +109,27 @@ impl ReplicaState {
             }
         }
         Ok(false)
+    }
+
+    /// Whether a session applies to the replica, with its lock or without.
+    fn is_applied_to(&mut self, name: &str) -> Result<bool> {
+        let Some(replica) = self.replica(name)? else {
+            return Ok(false);
+        };
+        let in_use = origins::is_in_use(&mut self.connection, &replica.origin);
+        in_use.map_err(ReplicaError::Target)
+    }
+
+    /// An error if a session applies to the replica, whose lock this session has.
+    pub fn check_not_applied_to(&mut self, name: &str) -> Result<()> {
+        match self.is_applied_to(name)? {
+            true => Err(ReplicaError::State(format!(
+                "a session on the target still applies to replica \"{name}\", although no process has the \
+                 replica's lock (pg_stat_activity shows it as application \"{name}\"). Nothing is changed. It \
+                 ends once the server notices that its process is gone: repeat then"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Takes the replica's lock once whoever has it ends, or says who still has it after `patience`.

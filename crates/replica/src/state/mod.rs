@@ -37,6 +37,7 @@ mod ddl;
 pub mod failpoint;
 mod hold;
 mod home;
+mod lock_session;
 mod locks;
 mod open;
 mod promotion;
@@ -59,6 +60,7 @@ pub use cycles::{Cycle, CyclesNow, Forced, RunningCycle};
 pub use ddl::MadeByHand;
 pub use hold::{Held, Hold};
 pub use home::system_id;
+pub(crate) use lock_session::LockSession;
 pub use locks::Holder;
 pub(crate) use locks::LOCKED;
 use locks::{Lock, lock_holders};
@@ -245,6 +247,14 @@ pub struct Applied {
     pub writers: Option<(usize, String)>,
     /// When the source committed the newest transaction that is known to be applied.
     pub commit_time: Option<Timestamp>,
+}
+
+impl Applied {
+    /// The process that wrote this has ended by itself, or there was none. One that was killed, or that is away
+    /// from the target, has not said so.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state.as_str(), "" | "stopped")
+    }
 }
 
 /// The state in a target.

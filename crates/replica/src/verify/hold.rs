@@ -16,7 +16,7 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// Time after which a process that applies and does not hold the replica's lock has ended: it takes the lock
 /// again where only its session is lost.
-const GONE_AFTER: Duration = Duration::from_secs(3);
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(3);
 
 /// A replica that is asked to stand still.
 pub trait Hold {

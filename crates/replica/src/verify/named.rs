@@ -10,7 +10,7 @@ use lockstep_apply::Writers;
 use lockstep_client::{Connection, Conninfo};
 use lockstep_wire::Lsn;
 
-use super::hold::ThroughState;
+use super::hold::{GONE_AFTER, ThroughState};
 use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
 use crate::error::{ReplicaError, Result};
@@ -235,7 +235,9 @@ impl Way {
             Self::Stuck(format!("{words}{error}"))
         };
         match (holder, standing(holder, applied)) {
-            (Holder::Nobody, _) if !is_own => stuck("the process that applied has ended"),
+            (Holder::Nobody, _) if !is_own && is_gone(applied) => {
+                stuck("the process that applied has ended")
+            }
             (Holder::Apply, _) if applied.state == "blocked" => stuck("a change does not fit"),
             (Holder::Apply, _) if applied.lsn >= Some(end) => Self::There,
             _ if stalled <= patience => Self::GetsOn,
@@ -243,6 +245,12 @@ impl Way {
             _ => stuck("it makes no progress"),
         }
     }
+}
+
+/// Whether a process that does not have the replica's lock has ended. One whose session with it was lost takes
+/// the lock again.
+fn is_gone(applied: &Applied) -> bool {
+    applied.has_ended() || applied.age.is_none_or(|age| age > GONE_AFTER)
 }
 
 /// Waits until the replica is where the source was: changes are held back only for what is left then.
@@ -257,11 +265,11 @@ fn wait_near(
     let (mut reached, mut since) = (None, Instant::now());
     let mut is_told = false;
     loop {
-        wanted(state, name)?;
+        let replica = wanted(state, name)?;
         if let Some(ended) = own.take_if(|own| own.is_finished()) {
-            ended
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let ended = ended.join();
+            let ended = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            came_back(state, &replica, ended, told)?;
         }
         let who = (state.holder(name)?, own.is_some());
         let applied = state.applied(name)?;
@@ -282,6 +290,27 @@ fn wait_near(
             (reached, since, is_told) = (applied.lsn, Instant::now(), false);
         }
         thread::sleep(ASK_EVERY);
+    }
+}
+
+/// What follows the end of what this process applies. Another one that was away, as its target was, has taken
+/// the replica again: that one is waited for.
+fn came_back(
+    state: &mut ReplicaState,
+    replica: &Replica,
+    ended: Result<()>,
+    told: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let name = &replica.name;
+    if ended.is_ok() || state.holder(name)? != Holder::Apply {
+        return ended;
+    }
+    told(&format!(
+        "the process that applies to replica {name} has come back, and goes on"
+    ));
+    match replica.frequency.is_zero() {
+        true => Ok(()),
+        false => state.force(name).map(drop),
     }
 }
 
@@ -322,13 +351,20 @@ mod tests {
         assert_eq!(way(apply, &works, 8, 6_000), Way::Slow);
         let stuck = |words: &str| Way::Stuck(words.to_owned());
         let gone = stuck("the process that applied has ended");
-        assert_eq!(way((Holder::Nobody, false), &works, 8, 0), gone);
+        let nobody = (Holder::Nobody, false);
+        assert_eq!(way(nobody, &works, 8, 0), Way::GetsOn, "it comes back");
+        let ended = Applied {
+            state: "stopped".to_owned(),
+            ..works.clone()
+        };
+        assert_eq!(way(nobody, &ended, 8, 0), gone);
         assert_eq!(way((Holder::Nobody, true), &works, 8, 0), Way::GetsOn);
         let silent = Applied {
             age: Some(60 * second),
             ..works.clone()
         };
         assert_eq!(way(apply, &silent, 8, 61), stuck("it makes no progress"));
+        assert_eq!(way(nobody, &silent, 8, 0), gone);
         let waits = Applied {
             error: Some("it waits for process 5".to_owned()),
             ..works.clone()

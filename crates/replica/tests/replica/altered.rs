@@ -7,7 +7,7 @@ use lockstep_replica::lifecycle::alter::{AlterOptions, alter};
 use lockstep_replica::lifecycle::alteration::Wishes;
 use lockstep_replica::publication::subset::gather;
 
-use crate::{Told, conninfo, copied, on, to_alter, values};
+use crate::{Told, conninfo, copied, on, sql, to_alter, values};
 
 fn altering(target: &Server, wishes: Wishes) -> AlterOptions {
     AlterOptions {
@@ -252,4 +252,21 @@ fn rows_that_join_are_not_changed_on_their_way() {
     let rows = "SELECT count(*) || ' ' || min(v) || max(v) FROM big";
     assert_eq!(values(&target, rows), values(&source, rows));
     assert_eq!(values(&target, "SELECT id FROM refers"), ["1"]);
+}
+
+#[test]
+fn nothing_is_altered_while_a_session_applies_without_the_lock() {
+    let (_lab, _source, target) = copied("CREATE TABLE k (id int PRIMARY KEY)");
+    let origin = values(&target, "SELECT origin || '_0' FROM lockstep.replica").remove(0);
+    let mut stray = sql(&target);
+    let owns = format!(
+        "SELECT pg_replication_origin_create('{origin}'); \
+         SELECT pg_replication_origin_session_setup('{origin}')"
+    );
+    stray.execute(&owns).unwrap();
+    let options = filtered(&target, "public.k=id < 5");
+    assert_has!(refused(&options), "still applies to replica \"r\"");
+    assert_unchanged(&target);
+    drop(stray);
+    alter(&options, &mut Told::default()).unwrap();
 }

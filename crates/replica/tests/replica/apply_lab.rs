@@ -116,6 +116,7 @@ impl Pair {
             publications: vec!["everything".to_owned()],
             ddl: false,
             published: None,
+            taken: None,
             origin: "replica_r1".to_owned(),
             replica: NAME.to_owned(),
             application_name: NAME.to_owned(),

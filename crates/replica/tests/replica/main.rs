@@ -22,6 +22,7 @@ mod apply_writers;
 mod attached;
 mod binary_alike;
 mod collations;
+mod comes_back;
 mod create;
 mod cycles;
 mod ddl;
