@@ -100,8 +100,8 @@ impl Table {
         }
         if !narrow.is_empty() {
             let message = format!(
-                "it would round or cut off values of the source: {}; give it the source's types (ALTER TABLE \
-                 ... ALTER COLUMN ... TYPE ...)",
+                "it would round or cut off values of the source, or read them by its own settings: {}; give it the \
+                 source's types (ALTER TABLE ... ALTER COLUMN ... TYPE ...)",
                 narrow.join(", ")
             );
             return Err(ApplyError::shape(&source.name, message));

@@ -1,8 +1,8 @@
 //! Which of the server's own types hold all values of which others. No I/O.
 //!
 //! The source sends values as text. Some types refuse text that they cannot hold, which stops the replica.
-//! Others round it or cut it off without a word: only those are told here. Types of users are not looked
-//! at. Of a domain the source sends what it is over, without a modifier.
+//! Others round it, cut it off, or read it by a setting of the target, without a word: only those are told
+//! here. Types of users are not looked at. Of a domain the source sends what it is over, without a modifier.
 
 /// A type that rounds or cuts off, or whose values others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +26,20 @@ enum Kind {
     Name,
     /// `"char"`, one byte.
     Byte,
+    /// Numbers without a sign, which take negative ones for others.
+    Unsigned,
+    /// Ranges and multiranges of [`Kind::Timestamp`] and [`Kind::Date`].
+    Timestamps {
+        zone: bool,
+    },
+    Dates,
 }
 
 /// Bytes of a number.
 type Width = u8;
 
 /// Names of these types in `pg_catalog`, in the order of [`KINDS`].
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 28] = [
     "int2",
     "int4",
     "int8",
@@ -51,6 +58,16 @@ const NAMES: [&str; 18] = [
     "bpchar",
     "name",
     "char",
+    "oid",
+    "xid",
+    "cid",
+    "xid8",
+    "tsrange",
+    "tstzrange",
+    "daterange",
+    "tsmultirange",
+    "tstzmultirange",
+    "datemultirange",
 ];
 
 /// The OID of one of these types, or of an array of one, by its name in `pg_catalog`.
@@ -62,7 +79,7 @@ pub fn named(name: &str) -> Option<u32> {
 }
 
 /// OIDs of types and of their arrays, which are the same on every server.
-const KINDS: [(u32, u32, Kind); 18] = [
+const KINDS: [(u32, u32, Kind); 28] = [
     (21, 1005, Kind::Integer(2)),
     (23, 1007, Kind::Integer(4)),
     (20, 1016, Kind::Integer(8)),
@@ -81,6 +98,16 @@ const KINDS: [(u32, u32, Kind); 18] = [
     (1042, 1014, Kind::Bpchar),
     (19, 1003, Kind::Name),
     (18, 1002, Kind::Byte),
+    (26, 1028, Kind::Unsigned),
+    (28, 1011, Kind::Unsigned),
+    (29, 1012, Kind::Unsigned),
+    (5069, 271, Kind::Unsigned),
+    (3908, 3909, Kind::Timestamps { zone: false }),
+    (3910, 3911, Kind::Timestamps { zone: true }),
+    (3912, 3913, Kind::Dates),
+    (4533, 6152, Kind::Timestamps { zone: false }),
+    (4534, 6153, Kind::Timestamps { zone: true }),
+    (4535, 6155, Kind::Dates),
 ];
 
 /// A column's type and its modifier, -1 if it has none.
@@ -134,7 +161,8 @@ impl ColumnType {
         (self.modifier >= HEADER).then_some(self.modifier - HEADER)
     }
 
-    /// True if a value of the source's type is rounded or cut off in this one.
+    /// True if a value of the source's type is rounded or cut off in this one, or is another by the target's
+    /// settings.
     pub fn loses(self, source: Self) -> bool {
         let (Some(ours), Some(theirs)) = (self.kind(), source.kind()) else {
             return false;
@@ -147,7 +175,7 @@ impl ColumnType {
             (Kind::Float(8), Kind::Integer(8)) => true,
             (Kind::Float(4), Kind::Integer(width)) => width > 2,
             (Kind::Float(ours), Kind::Float(theirs)) => ours < theirs,
-            (Kind::Float(_), Kind::Numeric) => true,
+            (Kind::Float(_), Kind::Numeric) | (Kind::Float(4), Kind::Unsigned) => true,
             (Kind::Numeric, theirs) if is_number(theirs) => match (self.scale(), theirs) {
                 (None, _) => false,
                 (Some(ours), Kind::Integer(_)) => ours < 0,
@@ -163,8 +191,16 @@ impl ColumnType {
             (Kind::Interval, Kind::Interval) => {
                 self.digits() < source.digits() || source.fields() & !self.fields() != 0
             }
+            // As the target's time zone has it.
+            (Kind::Timestamp { zone: true }, Kind::Date)
+            | (Kind::Timestamps { zone: true }, Kind::Dates)
+            | (Kind::Dates, Kind::Timestamps { .. }) => true,
+            (Kind::Timestamps { zone: ours }, Kind::Timestamps { zone: theirs }) => ours != theirs,
+            (Kind::Unsigned, Kind::Integer(_)) => true,
             (Kind::Name | Kind::Byte, Kind::Text | Kind::Varchar | Kind::Bpchar) => true,
             (Kind::Byte, Kind::Name) => true,
+            // It drops blanks at the end.
+            (Kind::Bpchar, Kind::Text | Kind::Varchar) => self.length().is_some(),
             (Kind::Varchar | Kind::Bpchar, Kind::Text | Kind::Varchar | Kind::Bpchar) => {
                 match (self.length(), source.length()) {
                     (Some(ours), Some(theirs)) => ours < theirs,
@@ -173,6 +209,13 @@ impl ColumnType {
             }
             _ => false,
         }
+    }
+
+    /// The name of the type, or of an array's elements, in `pg_catalog`.
+    fn name(self) -> Option<&'static str> {
+        let of = |(plain, array, _): &(u32, u32, Kind)| [*plain, *array].contains(&self.oid);
+        let place = KINDS.iter().position(of)?;
+        NAMES.get(place).copied()
     }
 
     /// The type as SQL writes it, with its modifier; None if it is not one of these.
@@ -205,6 +248,7 @@ impl ColumnType {
             Kind::Bpchar => format!("char{length}"),
             Kind::Name => "name".to_owned(),
             Kind::Byte => "\"char\"".to_owned(),
+            Kind::Unsigned | Kind::Timestamps { .. } | Kind::Dates => self.name()?.to_owned(),
         };
         Some(format!("{name}{}", if self.is_array() { "[]" } else { "" }))
     }
@@ -277,11 +321,22 @@ mod tests {
             (varchar(20), text, true),
             (text, varchar(20), false),
             (of(1043, -1), text, false),
-            (bpchar(3), varchar(3), false),
+            (bpchar(3), varchar(3), true),
+            (of(1042, -1), varchar(3), false),
             (bpchar(3), bpchar(4), true),
             (name, text, true),
             (text, name, false),
             (of(18, -1), name, true),
+            (of(1184, -1), date, true),
+            (of(26, -1), int4, true),
+            (int8, of(26, -1), false),
+            (of(26, -1), of(28, -1), false),
+            (of(3912, -1), of(3908, -1), true),
+            (of(3910, -1), of(3912, -1), true),
+            (of(3908, -1), of(3912, -1), false),
+            (of(3908, -1), of(3910, -1), true),
+            (of(4535, -1), of(4534, -1), true),
+            (of(6155, -1), of(6152, -1), true),
             // Refused if it does not fit.
             (int2, int8, false),
             (int4, double, false),
@@ -304,6 +359,8 @@ mod tests {
             (of(1043, 24), Some("varchar(20)")),
             (of(1042, 7), Some("char(3)")),
             (of(18, -1), Some("\"char\"")),
+            (of(1028, -1), Some("oid[]")),
+            (of(4535, -1), Some("datemultirange")),
             (of(20_000, -1), None),
         ] {
             assert_eq!(of.sql().as_deref(), sql, "{of:?}");

@@ -88,6 +88,10 @@ pub struct StatRow {
     /// `FRONTEND`, `BACKEND`, or a server's name.
     pub name: String,
     pub sessions: u64,
+    /// Most sessions; None if there is no limit.
+    pub limit: Option<u64>,
+    /// Sessions that wait.
+    pub queued: u64,
     pub status: String,
 }
 
@@ -99,8 +103,9 @@ pub fn read_rows(text: &str) -> Result<Vec<StatRow>, RuntimeError> {
         .ok_or(RuntimeError::Statistics("there is no head"))?
         .split(',')
         .collect();
-    let places = ["pxname", "svname", "scur", "status"]
-        .map(|name| head.iter().position(|found| *found == name));
+    let place = |name: &str| head.iter().position(|found| *found == name);
+    let places = ["pxname", "svname", "scur", "status"].map(place);
+    let [limit, queued] = ["slim", "qcur"].map(place);
     let [Some(backend), Some(name), Some(sessions), Some(status)] = places else {
         return Err(RuntimeError::Statistics("a column is missing"));
     };
@@ -111,10 +116,14 @@ pub fn read_rows(text: &str) -> Result<Vec<StatRow>, RuntimeError> {
                 (fields.get(place).copied()).ok_or(RuntimeError::Statistics("a line is not whole"))
             };
             let sessions = field(sessions)?.parse();
+            // Empty where there is none, as a front end has no queue.
+            let number = |place: Option<usize>| fields.get(place?)?.parse().ok();
             Ok(StatRow {
                 proxy: field(backend)?.to_owned(),
                 name: field(name)?.to_owned(),
                 sessions: sessions.map_err(|_| RuntimeError::Statistics("scur is no number"))?,
+                limit: number(limit),
+                queued: number(queued).unwrap_or_default(),
                 status: field(status)?.to_owned(),
             })
         })

@@ -49,6 +49,8 @@ pub enum Why {
     PerhapsOlder(String, String),
     /// The source sends these columns, and the target's table has none of their names.
     NoColumns(Vec<String>),
+    /// It is a partition of this table on the source, and of none of that name on the target.
+    Outside(TableName),
 }
 
 impl Why {
@@ -69,7 +71,8 @@ impl Why {
             | Self::NoPartition
             | Self::Older(..)
             | Self::PerhapsOlder(..)
-            | Self::NoColumns(_) => false,
+            | Self::NoColumns(_)
+            | Self::Outside(_) => false,
         }
     }
 }
@@ -79,6 +82,8 @@ impl Why {
 pub struct Sent {
     pub table: TableName,
     columns: Vec<String>,
+    /// The table that it is a partition of.
+    above: Option<TableName>,
 }
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
@@ -261,18 +266,26 @@ pub fn no_partitions(
 const SENT: &str = "
 SELECT p.schemaname, p.tablename, (SELECT json_agg(a.attname) FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-        AND a.attname = ANY (p.attnames))::text
+        AND a.attname = ANY (p.attnames))::text, an.nspname, up.relname
 FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'r'
+    LEFT JOIN (pg_inherits i JOIN pg_class up ON up.oid = i.inhparent
+        JOIN pg_namespace an ON an.oid = up.relnamespace) ON i.inhrelid = c.oid AND c.relispartition
 WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
 ORDER BY 1, 2";
 
-/// Columns that publications send.
+/// What publications send.
 pub fn sent(source: &mut Connection, publications: &[String]) -> Result<Vec<Sent>, ClientError> {
     let read = |row: &Vec<Option<String>>| {
+        let above: (Option<String>, Option<String>) = (field(row, 3)?, field(row, 4)?);
+        let above = match above {
+            (Some(schema), Some(table)) => Some(TableName { schema, table }),
+            _ => None,
+        };
         Ok(Sent {
             table: name_of(row)?,
             columns: names_of(row, 2)?,
+            above,
         })
     };
     let rows = source.query_with(SENT, &[&json_array(publications)])?;
@@ -296,12 +309,9 @@ pub fn without_columns(
     sent: &[Sent],
     tables: &[TableCopy],
 ) -> Result<Vec<Lost>, ClientError> {
-    let copied: HashMap<_, _> = tables.iter().map(|one| (&one.name, one)).collect();
+    let there = there(tables);
     let asked = sent.iter().map(|one| {
-        let there = copied
-            .get(&one.table)
-            .and_then(|copied| copied.there.as_ref());
-        let there = there.unwrap_or(&one.table);
+        let there = there(&one.table);
         (&there.schema, &there.table)
     });
     let asked = serde_json::json!(asked.collect::<Vec<_>>()).to_string();
@@ -319,6 +329,57 @@ pub fn without_columns(
         }
     }
     lost.sort_by(|one, other| one.table.cmp(&other.table));
+    Ok(lost)
+}
+
+/// What each table of the source is called on the target, as far as it was copied.
+fn there<'a>(tables: &'a [TableCopy]) -> impl Fn(&'a TableName) -> &'a TableName {
+    let copied: HashMap<_, _> = tables.iter().map(|one| (&one.name, one)).collect();
+    move |name| {
+        let there = copied
+            .get(name)
+            .and_then(|copied| copied.there.as_ref());
+        there.unwrap_or(name)
+    }
+}
+
+/// The places in `$1` of tables that are there and below no table of the second name.
+const OUTSIDE: &str = "
+SELECT s.place
+FROM json_array_elements($1::json) WITH ORDINALITY s(of, place)
+    JOIN pg_namespace n ON n.nspname = s.of ->> 0
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.of ->> 1 AND c.relkind IN ('r', 'p')
+WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid
+    JOIN pg_namespace an ON an.oid = a.relnamespace
+    WHERE an.nspname = s.of ->> 2 AND a.relname = s.of ->> 3)
+ORDER BY 1";
+
+/// Partitions that are in no partitioned table on the target, or in another than on the source: who reads
+/// that one there does not find their rows.
+pub fn outside(
+    target: &mut Connection,
+    sent: &[Sent],
+    tables: &[TableCopy],
+) -> Result<Vec<Lost>, ClientError> {
+    let there = there(tables);
+    let below = sent.iter().filter_map(|one| Some((one, one.above.as_ref()?)));
+    let below: Vec<_> = below.collect();
+    let asked = below.iter().map(|(one, above)| {
+        let there = there(&one.table);
+        (&there.schema, &there.table, &above.schema, &above.table)
+    });
+    let asked = serde_json::json!(asked.collect::<Vec<_>>()).to_string();
+    if below.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut lost = Vec::new();
+    for row in target.query_with(OUTSIDE, &[&asked])? {
+        let place: usize = field(&row, 0)?;
+        lost.extend(below.get(place.saturating_sub(1)).map(|(one, above)| Lost {
+            table: one.table.clone(),
+            why: Why::Outside((*above).clone()),
+        }));
+    }
     Ok(lost)
 }
 
@@ -445,6 +506,10 @@ impl Lost {
                     columns.join(", ")
                 )
             }
+            Why::Outside(above) => format!(
+                "on the source it is a partition of {above}, and on the target of no table of that name: who \
+                 reads {above} there does not see its rows. Attach it there (ALTER TABLE ... ATTACH PARTITION)"
+            ),
         }
     }
 }

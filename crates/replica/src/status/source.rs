@@ -11,7 +11,7 @@ use crate::publication::Expected;
 use crate::state::{APPLICATION, Attached, LOCKED, Replica, ReplicaState, TableCopy, system_id};
 use crate::status::attached::{Later, later, look};
 use crate::status::lost::{
-    Lost, Sent, Why, later_partitions, lost, no_partitions, sent, sequences, uncopied,
+    Lost, Sent, Why, later_partitions, lost, no_partitions, outside, sent, sequences, uncopied,
     without_columns,
 };
 use lockstep_apply::Unreplicated;
@@ -211,8 +211,8 @@ impl Source {
         })
     }
 
-    /// Adds what the target has in place of later partitions, tables that lack columns there, and partitions
-    /// with rows that are in no stream: the source is asked for those that the state does not know. `tables`
+    /// Adds what the target has in place of later partitions, tables that lack columns there, partitions with
+    /// rows that are in no stream, and those that are outside of their table there: the source is asked for those that the state does not know. `tables`
     /// are those of the replica.
     pub fn look_at_target(&mut self, state: &mut ReplicaState, tables: &[TableCopy]) -> Result<()> {
         let later: Vec<_> = self.later.iter().map(|one| one.table.clone()).collect();
@@ -229,6 +229,8 @@ impl Source {
         let (attached, found) = looked.map_err(ReplicaError::Source)?;
         self.attached = (attached != known).then_some(attached);
         self.add(found);
+        let found = outside(state.connection(), &self.sent, tables);
+        self.add(found.map_err(ReplicaError::Target)?);
         Ok(())
     }
 

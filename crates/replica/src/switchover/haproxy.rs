@@ -5,7 +5,7 @@
 //! own, [`WAITS`], is added to the back end. It leads to the source, takes one session, and that one is ours:
 //! a connection through the front end that never logs in. The source's server takes no new sessions then, and
 //! those that are open end with the fence. No setting of a server is changed that would have to be known to
-//! take it back, and that [`WAITS`] is there says that clients may wait, after a kill, too. All of it lasts
+//! take it back (a limit that a server without one is given is never reached), and that [`WAITS`] is there says that clients may wait, after a kill, too. All of it lasts
 //! until HAProxy is reloaded.
 //!
 //! If this process is killed, its session ends, and those who wait come to the source one after the other:
@@ -38,6 +38,12 @@ const HELD_WITHIN: Duration = Duration::from_millis(300);
 
 /// Longest wait for sessions that end by themselves. Others end with the fence.
 const ENDED_WITHIN: Duration = Duration::from_millis(200);
+
+/// Longest wait until a server has taken those who wait.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Limit of sessions of a server without one while it takes those who wait.
+const MANY: u64 = 1_000_000;
 
 /// Longest wait for sessions that HAProxy was told to end.
 const CUT_WITHIN: Duration = Duration::from_secs(5);
@@ -74,6 +80,14 @@ pub(super) struct Proxied {
 pub(super) struct Present {
     pub takes_sessions: bool,
     pub sessions: u64,
+    /// Most sessions; None if there is no limit.
+    pub limit: Option<u64>,
+}
+
+impl Present {
+    fn is_full(&self) -> bool {
+        self.limit.is_some_and(|limit| self.sessions >= limit)
+    }
 }
 
 /// What HAProxy says.
@@ -84,6 +98,8 @@ pub(super) struct Shown {
     /// What a user of the socket may do.
     pub level: String,
     pub backends: BTreeSet<String>,
+    /// Sessions that wait in the back end's queue.
+    pub queued: u64,
     /// The servers of the back end.
     pub servers: BTreeMap<String, Present>,
     /// Address of each; none for a socket.
@@ -91,7 +107,7 @@ pub(super) struct Shown {
 }
 
 /// How versions of HAProxy begin with which this was tried.
-const TRIED: &str = "2.";
+const TRIED: [&str; 2] = ["2.", "3."];
 
 /// Where a server of HAProxy leads, as somebody who connected there has found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,12 +156,17 @@ fn shown(options: &HaProxy, info: &str, rows: &[StatRow], [state, level]: [&str;
     let present = |row: &StatRow| Present {
         takes_sessions: row.status.starts_with("UP") || row.status == "no check",
         sessions: row.sessions,
+        limit: row.limit.filter(|limit| *limit < MANY),
     };
     let backends = rows.iter().filter(|row| row.name == "BACKEND");
     let servers = rows.iter().filter(is_server);
     Shown {
         version: version(info).to_owned(),
         level: level.trim().to_owned(),
+        queued: (backends.clone())
+            .filter(|row| row.proxy == options.backend)
+            .map(|row| row.queued)
+            .sum(),
         backends: backends.map(|row| row.proxy.clone()).collect(),
         servers: servers
             .map(|row| (row.name.clone(), present(row)))
@@ -178,12 +199,24 @@ fn leading(options: &HaProxy) -> [String; 2] {
     ]
 }
 
-/// What lets those who wait go on to the source: HAProxy looks at its queue for a server that leaves `maint`,
-/// and not for one that leaves `drain`. New sessions wait for [`WAITS`] meanwhile, or take its place.
-fn taking_back(options: &HaProxy) -> [String; 3] {
+/// What lets a server take those who wait, as many as there is room for. HAProxy looks at its queue when it is
+/// told a server's limit: from 3.2 on not for a server that becomes ready without one, before that not for
+/// one that leaves `drain`. It takes some at a time, so this is repeated while somebody waits.
+fn taking(options: &HaProxy, server: &str, limit: Option<u64>) -> String {
+    let limit = limit.unwrap_or(MANY);
+    format!("set maxconn server {}/{server} {limit}", options.backend)
+}
+
+/// What takes that limit away, of a server that had none.
+fn unlimited(options: &HaProxy, server: &str) -> String {
+    format!("set maxconn server {}/{server} 0", options.backend)
+}
+
+/// What lets new sessions reach the source again. Those who begin meanwhile wait for [`WAITS`], or take its
+/// place.
+fn taking_back(options: &HaProxy) -> [String; 2] {
     let HaProxy { backend, old, .. } = options;
-    [(WAITS, "ready"), (old.as_str(), "maint"), (old, "ready")]
-        .map(|(server, state)| format!("set server {backend}/{server} state {state}"))
+    [WAITS, old.as_str()].map(|server| format!("set server {backend}/{server} state ready"))
 }
 
 /// What ends the session of [`WAITS`], before it is deleted.
@@ -195,14 +228,15 @@ fn emptying(options: &HaProxy) -> [String; 2] {
     ]
 }
 
-/// What lets those who wait go on to the source, for somebody at the runtime socket.
+/// What lets those who wait go on to the source, for somebody at the runtime socket. A limit of the source's
+/// server comes back when HAProxy is reloaded.
 pub(super) fn by_hand(options: &HaProxy) -> String {
     let deleted = format!("del server {}/{WAITS}", options.backend);
-    let (first, second) = (
-        taking_back(options).join("; "),
-        emptying(options).join("; "),
-    );
-    [first, second, deleted].join("; ")
+    let commands = (taking_back(options).into_iter())
+        .chain([taking(options, &options.old, None)])
+        .chain(emptying(options))
+        .chain([deleted]);
+    commands.collect::<Vec<_>>().join("; ")
 }
 
 fn finding(severity: Severity, says: String, todo: &str) -> Finding {
@@ -225,11 +259,11 @@ pub(super) fn findings(
     let mut found = Vec::new();
     let mut add = |says: String, todo: &str| found.push(finding(Severity::Error, says, todo));
     let backend = &options.backend;
-    if !shown.version.starts_with(TRIED) {
+    if !TRIED.iter().any(|tried| shown.version.starts_with(tried)) {
         let words = format!(
-            "it is version {}, and only {TRIED}x was seen to lead clients that wait to another server: 3.2 let them \
-             wait until they gave up",
-            shown.version
+            "it is version {}, and only {} were seen to lead clients that wait to another server",
+            shown.version,
+            TRIED.map(|tried| format!("{tried}x")).join(" and ")
         );
         add(words, "lead clients by a command of yours: --on-switch");
     }
@@ -396,11 +430,29 @@ impl Proxied {
         Ok(shown(&self.options, &info, &rows, [&state, &level]))
     }
 
-    fn server(&self, name: &str) -> Result<Option<Present>> {
-        let rows = read_rows(&self.ask("show stat -1 4 -1")?).map_err(|error| failed(&error))?;
-        Ok(shown(&self.options, "", &rows, ["", ""])
-            .servers
-            .remove(name))
+    /// A server of the back end, and how many sessions wait.
+    fn server(&self, name: &str) -> Result<(Option<Present>, u64)> {
+        let rows = read_rows(&self.ask("show stat -1 6 -1")?).map_err(|error| failed(&error))?;
+        let mut shown = shown(&self.options, "", &rows, ["", ""]);
+        Ok((shown.servers.remove(name), shown.queued))
+    }
+
+    /// Lets a server take those who wait, as many as there is room for.
+    fn take_waiting(&self, name: &str) -> Result<()> {
+        let began = Instant::now();
+        let mut is_limited = false;
+        while let (Some(server), 1..) = self.server(name)? {
+            if server.is_full() || began.elapsed() >= TAKEN_WITHIN {
+                break;
+            }
+            self.tell(&[taking(&self.options, name, server.limit)])?;
+            is_limited |= server.limit.is_none();
+            thread::sleep(LOOK_EVERY);
+        }
+        match is_limited {
+            true => self.tell(&[unlimited(&self.options, name)]),
+            false => Ok(()),
+        }
     }
 
     /// Why [`WAITS`] cannot be added, in HAProxy's words. It takes no sessions while it is there.
@@ -438,7 +490,7 @@ impl Proxied {
 
     /// Whether new sessions wait because of a switchover.
     pub(super) fn is_paused(&self) -> Result<bool> {
-        Ok(self.server(WAITS)?.is_some())
+        Ok(self.server(WAITS)?.0.is_some())
     }
 
     /// Lets new sessions wait from now on. If that cannot be done within `patience`, nobody waits any more,
@@ -486,7 +538,7 @@ impl Proxied {
     fn end_short(&self, patience: Duration) -> Result<()> {
         let (began, patience) = (Instant::now(), patience.min(ENDED_WITHIN));
         while began.elapsed() < patience
-            && (self.server(&self.options.old)?).is_some_and(|it| it.sessions > 0)
+            && (self.server(&self.options.old)?.0).is_some_and(|it| it.sessions > 0)
         {
             thread::sleep(LOOK_EVERY);
         }
@@ -498,7 +550,7 @@ impl Proxied {
         let HaProxy { backend, new, .. } = &self.options;
         self.tell(&[format!("set server {backend}/{new} state ready")])?;
         let began = Instant::now();
-        while !(self.server(new)?).is_some_and(|it| it.takes_sessions) {
+        while !(self.server(new)?.0).is_some_and(|it| it.takes_sessions) {
             if began.elapsed() >= LED_WITHIN {
                 return Err(ReplicaError::State(format!(
                     "HAProxy lets no session through to server {new} of back end {backend} after {}: see how it \
@@ -508,6 +560,7 @@ impl Proxied {
             }
             thread::sleep(LOOK_EVERY);
         }
+        self.take_waiting(new)?;
         self.tell(&leading(&self.options))
     }
 
@@ -519,6 +572,7 @@ impl Proxied {
         let [closed, ended] = emptying(&self.options);
         if !is_led {
             self.tell(&taking_back(&self.options))?;
+            self.take_waiting(&self.options.old)?;
         }
         self.tell(&[closed])?;
         self.held = None;

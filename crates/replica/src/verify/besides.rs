@@ -130,7 +130,7 @@ fn report(lost: Lost) -> Option<TableReport> {
         Why::ReplacedHere | Why::Older(..) | Why::PerhapsOlder(..) => {
             (DifferenceKind::NotCompared, String::new())
         }
-        Why::Unlogged | Why::Doubted(_) => return None,
+        Why::Unlogged | Why::Doubted(_) | Why::Outside(_) => return None,
         Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
         Why::Uncopied => (DifferenceKind::Uncopied, String::new()),
         Why::NoPartition => (DifferenceKind::NoPartition, String::new()),

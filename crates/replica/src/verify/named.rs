@@ -19,7 +19,7 @@ use crate::names::TableName;
 use crate::publication::Expected;
 use crate::state::{Applied, Holder, Replica, ReplicaState};
 use crate::status::attached::later;
-use crate::status::lost::{Lost, Why, later_partitions, lost};
+use crate::status::lost::{self, Lost, Why, later_partitions, lost};
 use crate::status::source::{Source, source_of};
 use crate::status::standing::{Standing, hindrance, standing};
 use lockstep_apply::{Control, MEMORY};
@@ -112,16 +112,23 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         let moment = Moment::take(&options, &mut hold).map_err(ReplicaError::from)?;
         Ok::<_, ReplicaError>((moment, options))
     })?;
-    compared(&mut state, &replica, &options, &moment, &expected)
+    let mut outside = Vec::new();
+    let at = (&options, &moment);
+    let report = compared(&mut state, &replica, at, &expected, &mut outside)?;
+    for lost in outside {
+        told(&format!("table {}: {}", lost.table, lost.words()));
+    }
+    Ok(report)
 }
 
-/// Compares the tables as of a moment, and keeps in the state what that says of them.
+/// Compares the tables as of a moment, and keeps in the state what that says of them. `outside` gets those
+/// that are in order, and that others on the target do not find.
 fn compared(
     state: &mut ReplicaState,
     replica: &Replica,
-    options: &Options,
-    moment: &Moment,
+    (options, moment): (&Options, &Moment),
     expected: &Expected,
+    outside: &mut Vec<Lost>,
 ) -> Result<Report> {
     let mut report = compare::tables(options, &moment.snapshots)?;
     // As the moment's snapshot has it: that is what the tables were compared by.
@@ -132,6 +139,12 @@ fn compared(
     let differences = expected.differences(&mut session);
     report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
     report.unmade = state.forget_made(&replica.name)?;
+    // Commands that come later have perhaps changed that already.
+    if !replica.ddl {
+        let sent = lost::sent(&mut session, &options.publications).map_err(ReplicaError::Source)?;
+        let found = lost::outside(state.connection(), &sent, &options.listed);
+        outside.extend(found.map_err(ReplicaError::Target)?);
+    }
     if report.publication.is_none() {
         adopt((&mut session, state), replica, options, &report)?;
     }

@@ -58,6 +58,14 @@ fn a_table_of_other_types_joins_if_they_hold_all() {
         ("int8", "float8", "9007199254740993"),
         ("int4", "float4", "16777217"),
         ("numeric[]", "numeric(5,1)[]", "{1.26}"),
+        ("date", "timestamptz", "2020-01-01"),
+        ("int4", "oid", "-1"),
+        ("xid8", "float4", "4294967295"),
+        ("varchar(9)", "char(20)", "a "),
+        ("tsrange", "daterange", "[2020-01-01 10:11:12, 2020-01-02)"),
+        ("tstzrange[]", "tsrange[]", "{}"),
+        ("datemultirange", "tstzmultirange", "{}"),
+        ("tsmultirange[]", "datemultirange[]", "{}"),
     ];
     for (place, (theirs, ours, value)) in pairs.iter().enumerate() {
         let table = format!("lossy{place}");

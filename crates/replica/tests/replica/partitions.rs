@@ -85,3 +85,37 @@ fn a_partitioned_table_of_which_something_is_excluded_is_published_by_its_partit
     let published = "SELECT tablename FROM pg_publication_tables";
     assert_eq!(values(&source, published), ["p2"]);
 }
+
+#[test]
+fn a_partition_that_is_detached_on_the_target_is_told_of() {
+    let (_lab, _source, target) = copied(PARTITIONED);
+    let lost = || {
+        let mut state = state_of(&target);
+        let replica = state.replica("r").unwrap().unwrap();
+        let tables = state.tables("r").unwrap();
+        let mut found = Source::ask(&replica, None, Some(&tables), None).unwrap();
+        found.look_at_target(&mut state, &tables).unwrap();
+        let words = found.lost.iter().map(|lost| lost.words());
+        words.collect::<Vec<_>>()
+    };
+    let verify = || {
+        let mut told = Vec::new();
+        let what = to_verify(conninfo(&target));
+        let report = verify::replica(&what, &mut |words| told.push(words.to_owned())).unwrap();
+        assert!(report.is_equal(), "its rows are there");
+        told.join("; ")
+    };
+    assert_eq!(lost(), [""; 0]);
+    assert!(!verify().contains("ATTACH PARTITION"));
+    on(&target, "ALTER TABLE p DETACH PARTITION p1");
+    let expected = "on the source it is a partition of public.p, and on the target of no table of that name";
+    assert_has!(lost().join("; "), expected);
+    assert_has!(verify(), "table public.p1: ", expected);
+    // It need not be right below it.
+    on(
+        &target,
+        "CREATE TABLE middle PARTITION OF p FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (k); \
+         ALTER TABLE middle ATTACH PARTITION p1 FOR VALUES FROM (0) TO (100)",
+    );
+    assert_eq!(lost(), [""; 0]);
+}
