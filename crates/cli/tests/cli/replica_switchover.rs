@@ -490,7 +490,7 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
 
 /// The statements that open a source whose target is gone for good.
 fn by_hand() -> String {
-    let docs = include_str!("../../../../docs/replica.md");
+    let docs = include_str!("../../../../docs/replica-switchover.md");
     let lines = docs
         .lines()
         .skip_while(|line| *line != "    BEGIN READ WRITE;");

@@ -118,7 +118,7 @@ impl Unknown {
             "Only the target knows whether a switchover has begun{source}{clients}. Bring the target back, and repeat the \
              same command, which takes back what was begun or goes on. Only if the target is gone for good and no \
              command has said that it is or may be open, open the source by hand{resume}: the statements are in \
-             docs/replica.md, Switching over"
+             docs/replica-switchover.md, Switching over"
         )
     }
 }
