@@ -1,6 +1,7 @@
 //! What a replica that follows changes of the schema does not guess at, and what does not get past it.
 
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::promote::promote;
 use lockstep_replica::lifecycle::remove::remove;
@@ -362,4 +363,31 @@ fn foreign_tables_go_along_without_their_rows() {
     scene.assert_same();
     let rows = "SELECT count(*) FROM far.u";
     assert_eq!(values(&scene.source, rows), values(&scene.target, rows));
+}
+
+/// A table that joins is not copied: its rows come in the stream, under the rule of all changes.
+#[test]
+fn a_table_that_joins_is_held_to_its_types() {
+    let mut scene = Scene::new("CREATE TABLE k (id int PRIMARY KEY, c numeric)");
+    scene.run("INSERT INTO k VALUES (1, 1.26); CREATE TABLE made (id int PRIMARY KEY, c numeric)");
+    scene.run("CREATE TABLE filled AS SELECT * FROM k");
+    scene.catch_up();
+    for table in ["made", "filled"] {
+        scene.stop();
+        on(
+            &scene.target,
+            &format!("ALTER TABLE {table} ALTER c TYPE numeric(10, 1)"),
+        );
+        scene.run(&format!("INSERT INTO {table} VALUES (2, 2.71)"));
+        scene.start();
+        let words = scene.blocked();
+        assert_has!(words, table, "would round or cut off", "numeric(10,1)");
+        on(
+            &scene.target,
+            &format!("ALTER TABLE {table} ALTER c TYPE numeric; UPDATE {table} SET c = 1.26"),
+        );
+        scene.control.resume();
+        scene.catch_up();
+    }
+    scene.assert_same();
 }
