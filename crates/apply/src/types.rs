@@ -327,21 +327,33 @@ mod tests {
             (name, text, true),
             (text, name, false),
             (of(18, -1), name, true),
-            (of(1184, -1), date, true),
-            (of(26, -1), int4, true),
-            (int8, of(26, -1), false),
-            (of(26, -1), of(28, -1), false),
-            (of(3912, -1), of(3908, -1), true),
-            (of(3910, -1), of(3912, -1), true),
-            (of(3908, -1), of(3912, -1), false),
-            (of(3908, -1), of(3910, -1), true),
-            (of(4535, -1), of(4534, -1), true),
-            (of(6155, -1), of(6152, -1), true),
             // Refused if it does not fit.
             (int2, int8, false),
             (int4, double, false),
             (of(3802, -1), of(114, -1), false),
             (real, of(20_000, -1), false),
+        ] {
+            assert_eq!(target.loses(source), loses, "{source:?} in {target:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_time_zone_or_a_sign_changes_is_known() {
+        let (date, int4, oid) = (of(1082, -1), of(23, -1), of(26, -1));
+        let (dates, times, zoned) = (of(3912, -1), of(3908, -1), of(3910, -1));
+        for (target, source, loses) in [
+            (of(1184, -1), date, true),
+            (of(1114, -1), date, false),
+            (oid, int4, true),
+            (of(20, -1), oid, false),
+            (oid, of(28, -1), false),
+            (of(700, -1), oid, true),
+            (dates, times, true),
+            (zoned, dates, true),
+            (times, dates, false),
+            (times, zoned, true),
+            (of(4535, -1), of(4534, -1), true),
+            (of(6155, -1), of(6152, -1), true),
         ] {
             assert_eq!(target.loses(source), loses, "{source:?} in {target:?}");
         }

@@ -507,6 +507,14 @@ fn read(mut state: ReplicaState, replica: &str) -> Result<Opened> {
 
 /// The state with the replica's lock.
 fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
+    taken(name, target, ReplicaState::lock_or_say)
+}
+
+fn taken(
+    name: &str,
+    target: &Conninfo,
+    lock: impl FnOnce(&mut ReplicaState, &str) -> Result<()>,
+) -> Result<(ReplicaState, Replica)> {
     let unknown = || {
         ReplicaError::State(format!(
             "the target has no replica \"{name}\"; lockstep replica create makes one"
@@ -515,7 +523,7 @@ fn take(name: &str, target: &Conninfo) -> Result<(ReplicaState, Replica)> {
     let mut state = ReplicaState::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
     replica.check_not_promoted()?;
-    state.lock_or_say(name)?;
+    lock(&mut state, name)?;
     Ok((state, replica))
 }
 

@@ -134,10 +134,8 @@ impl ReplicaState {
 
     /// Takes the replica's lock once whoever has it ends, or says who still has it after `patience`.
     pub fn lock_within(&mut self, name: &str, patience: Duration) -> Result<()> {
-        match self.lock_for(Lock::Replica, name, patience)? {
-            true => Ok(()),
-            false => Err(ReplicaError::State(self.lock_words(name)?)),
-        }
+        let is_ours = self.lock_for(Lock::Replica, name, patience)?;
+        self.ours_or_say(name, is_ours)
     }
 
     /// When apply has written its state last.
@@ -177,7 +175,18 @@ impl ReplicaState {
 
     /// Takes the replica's lock, or says who has it.
     pub fn lock_or_say(&mut self, name: &str) -> Result<()> {
-        match self.lock(name)? {
+        let is_ours = self.lock(name)?;
+        self.ours_or_say(name, is_ours)
+    }
+
+    /// Like [`Self::lock_or_say`], for a process that applies and has lost its session with the lock.
+    pub(crate) fn lock_again_or_say(&mut self, name: &str) -> Result<()> {
+        let is_ours = self.lock_once(name)?;
+        self.ours_or_say(name, is_ours)
+    }
+
+    fn ours_or_say(&mut self, name: &str, is_ours: bool) -> Result<()> {
+        match is_ours {
             true => Ok(()),
             false => Err(ReplicaError::State(self.lock_words(name)?)),
         }

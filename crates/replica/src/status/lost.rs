@@ -336,9 +336,7 @@ pub fn without_columns(
 fn there<'a>(tables: &'a [TableCopy]) -> impl Fn(&'a TableName) -> &'a TableName {
     let copied: HashMap<_, _> = tables.iter().map(|one| (&one.name, one)).collect();
     move |name| {
-        let there = copied
-            .get(name)
-            .and_then(|copied| copied.there.as_ref());
+        let there = copied.get(name).and_then(|copied| copied.there.as_ref());
         there.unwrap_or(name)
     }
 }
@@ -362,7 +360,9 @@ pub fn outside(
     tables: &[TableCopy],
 ) -> Result<Vec<Lost>, ClientError> {
     let there = there(tables);
-    let below = sent.iter().filter_map(|one| Some((one, one.above.as_ref()?)));
+    let below = sent
+        .iter()
+        .filter_map(|one| Some((one, one.above.as_ref()?)));
     let below: Vec<_> = below.collect();
     let asked = below.iter().map(|(one, above)| {
         let there = there(&one.table);

@@ -73,7 +73,9 @@ fn a_target_that_was_restarted_is_compared_at_once() {
 fn has_lost(control: &Control) {
     let has_lost = control.wait_for(LONG, |stats| {
         let error = stats.error.as_ref();
-        error.is_some_and(|error| error.contains("nothing is applied until this process has the lock"))
+        error.is_some_and(|error| {
+            error.contains("nothing is applied until this process has the lock")
+        })
     });
     assert!(has_lost, "{:?}", control.stats());
 }

@@ -10,7 +10,7 @@ use lockstep_client::Conninfo;
 use lockstep_wire::Lsn;
 use tracing::{info, warn};
 
-use super::{gone, rest, take};
+use super::{gone, rest, taken};
 use crate::error::{ReplicaError, Result};
 use crate::state::failpoint;
 use crate::state::{Applied, CyclesNow, LockSession, Phase, Replica, ReplicaState, RunningCycle};
@@ -128,9 +128,9 @@ fn take_again(
     name: &str,
     (target, lock): (&Conninfo, &LockSession),
 ) -> Result<Wants> {
-    let (mut taken, replica) = take(name, target)?;
-    lock.taken(taken.backend()?);
-    *state = Some(taken);
+    let (mut again, replica) = taken(name, target, ReplicaState::lock_again_or_say)?;
+    lock.taken(again.backend()?);
+    *state = Some(again);
     Ok(Wants::of(&replica))
 }
 
