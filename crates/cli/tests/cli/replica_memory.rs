@@ -16,8 +16,8 @@ const WRITERS: u64 = 4;
 /// Rows that are written at a time, each in a transaction of its own.
 const ROWS: u32 = 6;
 
-/// Memory by docs/replica-applying.md: what the process takes without any row, and how many large rows it holds
-/// beyond the limit; more with a spool, and more for each writer that has sent one as a parameter.
+/// Memory by docs/replica-applying.md: what the process takes without any row, and how many large rows it
+/// holds beyond the limit; more with a spool, and more for each writer that has sent one as a parameter.
 const FIXED_MB: u64 = 50;
 const RECEIVED: u64 = 6;
 const SPOOLED: u64 = 3;

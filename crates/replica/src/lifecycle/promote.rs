@@ -286,9 +286,9 @@ impl<'a> Run<'a> {
         Ok(found.lacking())
     }
 
-    /// Gives a process that has just begun the time to say so, one that has not ended and lost its session with
-    /// the lock the time to take it again, and one that applies the time to write what its spool holds now, if
-    /// that is to be relied on.
+    /// Gives a process that has just begun the time to say so, one that has not ended and lost its session
+    /// with the lock the time to take it again, and one that applies the time to write what its spool holds
+    /// now, if that is to be relied on.
     fn wait_written(&mut self) -> Result<()> {
         let began = Instant::now();
         let name = &self.what.name;

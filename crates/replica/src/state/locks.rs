@@ -17,8 +17,8 @@ pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Time in which a process that applies has written its state, if it lives: it writes every second.
 const WRITES_WITHIN: Duration = Duration::from_millis(1_500);
 
-/// Longest wait for a process that is at the replica's origins without its lock: its server was restarted, and
-/// it takes the lock again, or it was killed, and the server notices that.
+/// Longest wait for a process that is at the replica's origins without its lock: its server was restarted,
+/// and it takes the lock again, or it was killed, and the server notices that.
 const COMES_BACK: Duration = Duration::from_secs(5);
 
 /// Interval of looks whether it does.

@@ -250,8 +250,8 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// The process that wrote this has ended by itself, or there was none. One that was killed, or that is away
-    /// from the target, has not said so.
+    /// The process that wrote this has ended by itself, or there was none. One that was killed, or that is
+    /// away from the target, has not said so.
     pub fn has_ended(&self) -> bool {
         matches!(self.state.as_str(), "" | "stopped")
     }

@@ -212,8 +212,8 @@ impl Source {
     }
 
     /// Adds what the target has in place of later partitions, tables that lack columns there, partitions with
-    /// rows that are in no stream, and those that are outside of their table there: the source is asked for those that the state does not know. `tables`
-    /// are those of the replica.
+    /// rows that are in no stream, and those that are outside of their table there: the source is asked for
+    /// those that the state does not know. `tables` are those of the replica.
     pub fn look_at_target(&mut self, state: &mut ReplicaState, tables: &[TableCopy]) -> Result<()> {
         let later: Vec<_> = self.later.iter().map(|one| one.table.clone()).collect();
         let found = no_partitions(state.connection(), &later);

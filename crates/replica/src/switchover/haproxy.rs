@@ -5,8 +5,8 @@
 //! own, [`WAITS`], is added to the back end. It leads to the source, takes one session, and that one is ours:
 //! a connection through the front end that never logs in. The source's server takes no new sessions then, and
 //! those that are open end with the fence. No setting of a server is changed that would have to be known to
-//! take it back (a limit that a server without one is given is never reached), and that [`WAITS`] is there says that clients may wait, after a kill, too. All of it lasts
-//! until HAProxy is reloaded.
+//! take it back (a limit that a server without one is given is never reached), and that [`WAITS`] is there
+//! says that clients may wait, after a kill, too. All of it lasts until HAProxy is reloaded.
 //!
 //! If this process is killed, its session ends, and those who wait come to the source one after the other:
 //! they read there, and cannot write once it is fenced.
@@ -199,9 +199,9 @@ fn leading(options: &HaProxy) -> [String; 2] {
     ]
 }
 
-/// What lets a server take those who wait, as many as there is room for. HAProxy looks at its queue when it is
-/// told a server's limit: from 3.2 on not for a server that becomes ready without one, before that not for
-/// one that leaves `drain`. It takes some at a time, so this is repeated while somebody waits.
+/// What lets a server take those who wait, as many as there is room for. HAProxy looks at its queue when it
+/// is told a server's limit: from 3.2 on not for a server that becomes ready without one, before that not
+/// for one that leaves `drain`. It takes some at a time, so this is repeated while somebody waits.
 fn taking(options: &HaProxy, server: &str, limit: Option<u64>) -> String {
     let limit = limit.unwrap_or(MANY);
     format!("set maxconn server {}/{server} {limit}", options.backend)

@@ -260,8 +260,8 @@ impl Way {
     }
 }
 
-/// Whether a process that does not have the replica's lock has ended. One whose session with it was lost takes
-/// the lock again.
+/// Whether a process that does not have the replica's lock has ended. One whose session with it was lost
+/// takes the lock again.
 fn is_gone(applied: &Applied) -> bool {
     applied.has_ended() || applied.age.is_none_or(|age| age > GONE_AFTER)
 }

@@ -19,8 +19,8 @@ const SCHEMA: &str = "CREATE TABLE emptied (id int PRIMARY KEY); CREATE TABLE la
 const LOCK: &str = "FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = \
     (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// Ends the session with the replica's lock right after it has written: its process notices that with its next
-/// look, a second later.
+/// Ends the session with the replica's lock right after it has written: its process notices that with its
+/// next look, a second later.
 fn lose_lock(target: &Server) {
     let written = || values(target, "SELECT applied_at::text FROM lockstep.replica");
     let before = written();
