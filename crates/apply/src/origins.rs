@@ -58,14 +58,14 @@ pub fn free(connection: &mut Connection) -> Result<i64> {
 }
 
 /// Whether a session applies to a replica: each that does owns its first origin. False if this role may not
-/// ask.
+/// ask. `prefix` is what its origins' names begin with, in SQL.
 pub fn is_in_use(connection: &mut Connection, prefix: &str) -> Result<bool> {
-    let origin = sql_literal("origin", &name(prefix, 0))?;
     let there = format!(
-        "FROM pg_catalog.pg_replication_origin WHERE roname OPERATOR(pg_catalog.=) {origin}"
+        "FROM pg_catalog.pg_replication_origin \
+         WHERE roname OPERATOR(pg_catalog.=) ({prefix} OPERATOR(pg_catalog.||) '_0'::pg_catalog.text)"
     );
     let asked = connection.execute(&format!(
-        "SELECT pg_catalog.pg_replication_origin_session_setup({origin}) {there}; \
+        "SELECT pg_catalog.pg_replication_origin_session_setup(roname) {there}; \
          SELECT pg_catalog.pg_replication_origin_session_reset() {there}"
     ));
     match asked {

@@ -113,10 +113,13 @@ impl ReplicaState {
 
     /// Whether a session applies to the replica, with its lock or without.
     fn is_applied_to(&mut self, name: &str) -> Result<bool> {
-        let Some(replica) = self.replica(name)? else {
-            return Ok(false);
+        let of = || -> Result<String, ClientError> {
+            let name = sql_literal("replica", name)?;
+            Ok(format!(
+                "(SELECT origin FROM lockstep.replica WHERE name = {name})"
+            ))
         };
-        let in_use = origins::is_in_use(&mut self.connection, &replica.origin);
+        let in_use = of().and_then(|of| origins::is_in_use(&mut self.connection, &of));
         in_use.map_err(ReplicaError::Target)
     }
 
@@ -148,12 +151,11 @@ impl ReplicaState {
 
     pub(super) fn lock_for(&mut self, what: Lock, name: &str, patience: Duration) -> Result<bool> {
         let mut lock = || -> Result<bool, ClientError> {
-            let key = lock_key(what, name)?;
-            let patience = patience.as_millis();
-            self.connection
-                .execute(&format!("SET lock_timeout = {patience}"))?;
-            let locked = (self.connection).execute(&format!("SELECT pg_advisory_lock({key})"));
-            self.connection.execute("SET lock_timeout = 0")?;
+            let (key, patience) = (lock_key(what, name)?, patience.as_millis());
+            // Together, so that a lock that is not had takes the setting back.
+            let locked = self.connection.execute(&format!(
+                "SET lock_timeout = {patience}; SELECT pg_advisory_lock({key}); SET lock_timeout = 0"
+            ));
             match locked {
                 Ok(()) => Ok(true),
                 Err(error) if error.refusal().is_some_and(|it| it.sqlstate == LOCKED) => Ok(false),

@@ -82,8 +82,8 @@ impl Why {
 pub struct Sent {
     pub table: TableName,
     columns: Vec<String>,
-    /// The table that it is a partition of.
-    above: Option<TableName>,
+    /// The tables that it is a partition of, the nearest first.
+    above: Vec<TableName>,
 }
 
 /// `$1` is the list of publications, `$2` that of tables with their OIDs, both as JSON.
@@ -266,26 +266,23 @@ pub fn no_partitions(
 const SENT: &str = "
 SELECT p.schemaname, p.tablename, (SELECT json_agg(a.attname) FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-        AND a.attname = ANY (p.attnames))::text, an.nspname, up.relname
+        AND a.attname = ANY (p.attnames))::text,
+    CASE WHEN c.relispartition THEN (SELECT json_agg(json_build_array(an.nspname, a.relname) ORDER BY o.place)
+        FROM pg_partition_ancestors(c.oid) WITH ORDINALITY o(relid, place)
+        JOIN pg_class a ON a.oid = o.relid AND a.oid <> c.oid
+        JOIN pg_namespace an ON an.oid = a.relnamespace)::text ELSE '[]' END
 FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'r'
-    LEFT JOIN (pg_inherits i JOIN pg_class up ON up.oid = i.inhparent
-        JOIN pg_namespace an ON an.oid = up.relnamespace) ON i.inhrelid = c.oid AND c.relispartition
 WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
 ORDER BY 1, 2";
 
 /// What publications send.
 pub fn sent(source: &mut Connection, publications: &[String]) -> Result<Vec<Sent>, ClientError> {
     let read = |row: &Vec<Option<String>>| {
-        let above: (Option<String>, Option<String>) = (field(row, 3)?, field(row, 4)?);
-        let above = match above {
-            (Some(schema), Some(table)) => Some(TableName { schema, table }),
-            _ => None,
-        };
         Ok(Sent {
             table: name_of(row)?,
             columns: names_of(row, 2)?,
-            above,
+            above: tables_of(row, 3)?,
         })
     };
     let rows = source.query_with(SENT, &[&json_array(publications)])?;
@@ -341,7 +338,7 @@ fn there<'a>(tables: &'a [TableCopy]) -> impl Fn(&'a TableName) -> &'a TableName
     }
 }
 
-/// The places in `$1` of tables that are there and below no table of the second name.
+/// The places in `$1` of tables that are there and below no table of the other names.
 const OUTSIDE: &str = "
 SELECT s.place
 FROM json_array_elements($1::json) WITH ORDINALITY s(of, place)
@@ -349,11 +346,11 @@ FROM json_array_elements($1::json) WITH ORDINALITY s(of, place)
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s.of ->> 1 AND c.relkind IN ('r', 'p')
 WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid
     JOIN pg_namespace an ON an.oid = a.relnamespace
-    WHERE an.nspname = s.of ->> 2 AND a.relname = s.of ->> 3)
+    JOIN json_array_elements(s.of -> 2) w ON an.nspname = w ->> 0 AND a.relname = w ->> 1)
 ORDER BY 1";
 
-/// Partitions that are in no partitioned table on the target, or in another than on the source: who reads
-/// that one there does not find their rows.
+/// Partitions that are in none of the source's partitioned tables on the target: who reads those there does
+/// not find their rows.
 pub fn outside(
     target: &mut Connection,
     sent: &[Sent],
@@ -362,11 +359,12 @@ pub fn outside(
     let there = there(tables);
     let below = sent
         .iter()
-        .filter_map(|one| Some((one, one.above.as_ref()?)));
+        .filter_map(|one| Some((one, one.above.first()?)));
     let below: Vec<_> = below.collect();
-    let asked = below.iter().map(|(one, above)| {
+    let asked = below.iter().map(|(one, _)| {
         let there = there(&one.table);
-        (&there.schema, &there.table, &above.schema, &above.table)
+        let above = one.above.iter().map(|above| (&above.schema, &above.table));
+        (&there.schema, &there.table, above.collect::<Vec<_>>())
     });
     let asked = serde_json::json!(asked.collect::<Vec<_>>()).to_string();
     if below.is_empty() {

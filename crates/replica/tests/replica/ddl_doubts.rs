@@ -1,5 +1,6 @@
 //! What a replica that follows changes of the schema does not guess at, and what does not get past it.
 
+use lockstep_apply::Phase;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::assert_has;
 use lockstep_replica::lifecycle::create::{CreateOptions, create};
@@ -8,7 +9,7 @@ use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::MadeByHand;
 use lockstep_wire::Lsn;
 
-use crate::apply_lab::{catch_up, while_following};
+use crate::apply_lab::{catch_up, until, while_following};
 use crate::ddl::{Scene, position};
 use crate::{Told, conninfo, following, on, options, pair, sql, state_of, to_promote, values};
 
@@ -387,6 +388,9 @@ fn a_table_that_joins_is_held_to_its_types() {
             &format!("ALTER TABLE {table} ALTER c TYPE numeric; UPDATE {table} SET c = 1.26"),
         );
         scene.control.resume();
+        until("that it goes on", || {
+            scene.control.stats().phase != Phase::Blocked
+        });
         scene.catch_up();
     }
     scene.assert_same();

@@ -108,8 +108,7 @@ fn a_partition_that_is_detached_on_the_target_is_told_of() {
     assert_eq!(lost(), [""; 0]);
     assert!(!verify().contains("ATTACH PARTITION"));
     on(&target, "ALTER TABLE p DETACH PARTITION p1");
-    let expected =
-        "on the source it is a partition of \"public.p\", and on the target of no table of that name";
+    let expected = "on the source it is a partition of \"public.p\", and on the target of no table of that name";
     assert_has!(lost().join("; "), expected);
     assert_has!(verify(), "table \"public.p1\": ", expected);
     // It need not be right below it.
