@@ -49,7 +49,7 @@ pub enum Why {
     PerhapsOlder(String, String),
     /// The source sends these columns, and the target's table has none of their names.
     NoColumns(Vec<String>),
-    /// It is a partition of this table on the source, and of none of that name on the target.
+    /// Partition of this table on the source, and of none of the source's tables on the target.
     Outside(TableName),
 }
 
