@@ -146,7 +146,8 @@ impl Attempts {
     /// taken again at once by whoever waits to hear of it.
     fn pause_after(&mut self, error: &ApplyError) -> Option<Duration> {
         let of_target = matches!(error, ApplyError::Target(_));
-        if !error.may_pass() && !(self.opened && of_target) {
+        let may_pass = error.may_pass() || (self.opened && of_target);
+        if !may_pass {
             return None;
         }
         let is_lost = matches!(error, ApplyError::NotTaken(_));
