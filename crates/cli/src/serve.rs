@@ -9,7 +9,10 @@ use clap::{Args, value_parser};
 use lockstep_lag::Node;
 use lockstep_lag::monitor::Settings;
 use lockstep_lag::nodes::Watched;
+use lockstep_pool::agent::Servers;
 use lockstep_pool::ask::Asking;
+use lockstep_pool::member;
+use lockstep_pool::run::Agency;
 use lockstep_serve::forecast::Forecaster;
 use lockstep_serve::history::{HistorySettings, Keeper};
 use lockstep_serve::pool::PoolSource;
@@ -20,7 +23,7 @@ use lockstep_service::words::amount;
 
 use crate::doors::DoorArgs;
 use crate::nodes::NodesArgs;
-use crate::pool::MembersArgs;
+use crate::pool::{AgencyArgs, MembersArgs, door_of};
 
 const APPLICATION_NAME: &str = "lockstep serve";
 
@@ -64,6 +67,9 @@ pub struct ServeArgs {
     /// Who may ask, TLS, and the log.
     #[command(flatten)]
     doors: DoorArgs,
+    /// The agent of a node. The heading is for all that follows.
+    #[command(flatten, next_help_heading = "An agent of lockstep pool")]
+    agent: InnerAgentArgs,
 }
 
 /// The pool.
@@ -106,6 +112,104 @@ impl PoolArgs {
             members: Box::new(members),
             asking,
         }))
+    }
+}
+
+/// The argument, of use only with `--agent`.
+fn with_agent(arg: clap::Arg) -> clap::Arg {
+    arg.requires("agent")
+}
+
+/// The agent of a node, in this process.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("bound", |arg| with_agent(arg)),
+    mut_arg("settle", |arg| with_agent(arg)),
+    mut_arg("rise", |arg| with_agent(arg)),
+    mut_arg("max_session_age", |arg| with_agent(arg)),
+    mut_arg("agent_check", |arg| with_agent(arg))
+)]
+pub struct InnerAgentArgs {
+    /// Answer as lockstep pool agent does, too, beside this node of the nodes file: NODE or CLUSTER/NODE. All
+    /// servers of its cluster in the file are asked for the primary, and the file says its door. Logins and
+    /// TLS are those of serve, but state and lag are told without a login. SIGUSR1 drains the node, SIGUSR2
+    /// lets it join again
+    #[arg(long, value_name = "NODE", requires = "nodes")]
+    agent: Option<String>,
+    /// Address for the agent's HTTP; port 0 takes a free port, which the log names
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9872",
+        value_parser = HostPort::parse,
+        requires = "agent"
+    )]
+    agent_listen: HostPort,
+    /// How it decides.
+    #[command(flatten)]
+    agency: AgencyArgs,
+}
+
+impl InnerAgentArgs {
+    /// What the agent needs, if there is to be one.
+    fn agency(&self, args: &ServeArgs, clusters: &[Watched]) -> Result<Option<Agency>> {
+        let (Some(name), Some(file)) = (&self.agent, &args.nodes.nodes) else {
+            return Ok(None);
+        };
+        let wrong = |words: String| Failure::Usage(format!("--agent: {words}"));
+        let watched = cluster_of(name, clusters).map_err(wrong)?;
+        if watched.members.is_some() {
+            let words = "Patroni names the members of its cluster, which may change: run lockstep pool agent";
+            return Err(wrong(words.to_owned()).into());
+        }
+        let cluster = watched.cluster.clone();
+        let listed = MembersArgs {
+            nodes: file.clone(),
+            cluster: cluster.clone(),
+        }
+        .listed()?;
+        let is_it = |node: &Node| is_called(node, cluster.as_deref(), name);
+        let Some((node, entry)) = listed.iter().find(|(node, _)| is_it(node)) else {
+            return Err(wrong(format!("{name} is no primary and no standby")).into());
+        };
+        let each = listed
+            .iter()
+            .map(|(node, _)| member::each_host(&node.conninfo));
+        let candidates: Vec<Vec<_>> = each.collect::<Result<_, _>>().map_err(wrong)?;
+        Ok(Some(Agency {
+            listen: self.agent_listen.clone(),
+            listen_option: "--agent-listen",
+            agent_check: self.agency.agent_check.clone(),
+            allowed_hosts: args.allow_host.clone(),
+            rules: self.agency.rules(door_of(entry), None)?,
+            servers: Servers {
+                candidates: candidates.into_iter().flatten().collect(),
+                node: node.conninfo.clone(),
+            },
+            max_session_age: self.agency.max_session_age,
+        }))
+    }
+}
+
+/// Whether a node of a cluster is meant by its name, or by CLUSTER/NODE.
+fn is_called(node: &Node, cluster: Option<&str>, name: &str) -> bool {
+    let in_cluster = |cluster| name == format!("{cluster}/{}", node.name);
+    node.name == name || cluster.is_some_and(in_cluster)
+}
+
+/// The cluster with the only node of this name.
+fn cluster_of<'c>(name: &str, clusters: &'c [Watched]) -> Result<&'c Watched, String> {
+    let has = |it: &&Watched| {
+        let cluster = it.cluster.as_deref();
+        it.nodes.iter().any(|node| is_called(node, cluster, name))
+    };
+    let mut found = clusters.iter().filter(has);
+    match (found.next(), found.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(format!("no node of the nodes file is called {name}")),
+        (Some(_), Some(_)) => Err(format!(
+            "several nodes are called {name}: write CLUSTER/NODE"
+        )),
     }
 }
 
@@ -217,6 +321,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     }
     let clusters = args.nodes.clusters()?;
     check_sizes(&args.wal_disk, &clusters)?;
+    let agency = args.agent.agency(args, &clusters)?;
     let doors = args.doors.open()?;
     let served = |watched: Watched| {
         let cluster = watched.cluster.as_deref();
@@ -241,6 +346,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         allowed_hosts: args.allow_host.clone(),
         doors,
         clusters,
+        agency,
         settings,
     })?;
     Ok(())

@@ -95,7 +95,7 @@ pub struct Agent {
     /// Age from which idle sessions of readers are ended.
     max_session_age: Option<Duration>,
     known: Mutex<Known>,
-    /// Wakes those that ask a server which is not the primary, once another ruling may concern it.
+    /// Wakes those that ask servers, once another ruling or interval may concern them.
     ruled: Condvar,
     stops: AtomicBool,
 }
@@ -159,12 +159,13 @@ impl Agent {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was learnt. It may change who is the primary.
+    /// Takes what was learnt. It may change who is the primary, and how soon that is asked again.
     fn learns<T>(&self, take: impl FnOnce(&mut Known) -> T) -> T {
         let mut known = self.known();
-        let before = known.judge.ruling();
+        let turns = |known: &Known| (known.judge.ruling(), known.judge.interval());
+        let before = turns(&known);
         let taken = take(&mut known);
-        if known.judge.ruling() != before {
+        if turns(&known) != before {
             self.ruled.notify_all();
         }
         taken
@@ -233,7 +234,7 @@ impl Agent {
             let time = match (known.judge.is_awaited(facts.instance), is_standby) {
                 (false, _) => look_every(self.candidates, known.judge.is_standby()),
                 (true, true) => AGAIN,
-                (true, false) => self.rules.interval,
+                (true, false) => known.judge.interval(),
             };
             let left = time.saturating_sub(began.elapsed());
             if left.is_zero() {

@@ -52,9 +52,8 @@ async fn answer(mut stream: impl AsyncRead + tokio::io::AsyncWrite + Unpin, agen
         Some(door) => door.agent_words(&agent.verdict_at(door.readers())),
         None => "down # no such door".to_owned(),
     };
-    // Whoever has gone needs no answer.
+    // Whoever has gone needs no answer. The end comes after it, since the question was read.
     let _ = stream.write_all(format!("{line}\n").as_bytes()).await;
-    let _ = stream.shutdown().await;
 }
 
 /// What was sent up to a full stop or the line's end; empty if nothing came.

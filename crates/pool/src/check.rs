@@ -324,6 +324,7 @@ mod tests {
             door: Door::Fresh,
             bound: ms(1000),
             interval: ms(100),
+            rest: ms(100),
             settle: ms(2000),
             rise: ms(1000),
         }

@@ -35,6 +35,8 @@ pub enum Fault {
     FirstIsPrimary,
     /// Timelines are compared by their number alone.
     HistoriesIgnored,
+    /// The primary is asked seldom although the node does not keep up.
+    RestsWhileBehind,
     /// A node that may still follow the primary is out after a while.
     SwitchPointIgnored,
 }

@@ -78,9 +78,17 @@ pub struct ServerLine {
 /// Weight of each server, of which agents give a share.
 const WEIGHT: u32 = 200;
 
-/// How many times as long as elsewhere it takes until a node is checked again among late nodes. They are
-/// needed only if no node is in, and their share moves slowly.
+/// How many times as long as elsewhere it takes until a node is checked again among late nodes, which are
+/// needed only if no node is in.
 const LATE_LESS_OFTEN: u32 = 2;
+
+/// How many times as long as between two checks over HTTP it takes until a node is asked for its share again,
+/// which moves slowly. Whether it takes sessions is what the former say.
+const SHARE_LESS_OFTEN: u32 = 2;
+
+/// How many times as long it takes until a server that takes no writes is asked again whether it takes some.
+/// A failover takes longer.
+const STANDBY_LESS_OFTEN: u32 = 2;
 
 /// The configuration; an error if the members cannot be written down.
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
@@ -176,21 +184,21 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
     };
     let (agent, check) = (&member.agent, &member.agent_check);
     // The runtime socket takes no line end into agent-send, so that a full stop ends the door's name.
-    let share = (door != PoolDoor::Writes).then(|| {
-        format!(
+    let more = match door {
+        PoolDoor::Writes => format!(" downinter {}ms", (every * STANDBY_LESS_OFTEN).as_millis()),
+        PoolDoor::Readers(_) | PoolDoor::Late(_) => format!(
             " agent-check agent-inter {}ms agent-addr {} agent-port {} agent-send {}.",
-            every.as_millis(),
+            (every * SHARE_LESS_OFTEN).as_millis(),
             check.host,
             check.port,
             door.name()
-        )
-    });
+        ),
+    };
     format!(
-        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 check addr {} port {}{tls}{}{closing}",
+        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 check addr {} port {}{tls}{more}{closing}",
         every.as_millis(),
         agent.host,
-        agent.port,
-        share.unwrap_or_default()
+        agent.port
     )
 }
 
@@ -334,8 +342,11 @@ mod tests {
         assert!(plain.contains("use_backend reports-late if { nbsrv(reports) eq 0 }"));
         assert!(
             plain
-                .contains("agent-inter 1000ms agent-addr a agent-port 9873 agent-send late-fresh.")
+                .contains("agent-inter 2000ms agent-addr a agent-port 9873 agent-send late-fresh.")
         );
+        // Only servers that take no writes are asked less often whether they do.
+        assert_eq!(plain.matches("inter 500ms fall 1").count(), 4);
+        assert_eq!(plain.matches("port 9872 downinter 1000ms on-").count(), 2);
         assert!(
             plain.contains(
                 "weight 200 inter 1000ms fall 1 rise 1 check addr a port 9872 agent-check"

@@ -35,11 +35,20 @@ pub struct Rules {
     pub bound: Duration,
     /// Time between two questions to the primary.
     pub interval: Duration,
+    /// Time between two questions to the primary while the node keeps up; no shorter than the interval.
+    pub rest: Duration,
     /// How long all must be well before a node is in; no shorter than the bound, so that a node that stops
     /// again and again shows it meanwhile.
     pub settle: Duration,
     /// Time in which a newcomer's share becomes whole.
     pub rise: Duration,
+}
+
+impl Rules {
+    /// The usual rest, if the interval is the usual one.
+    pub fn usual_rest(bound: Duration, interval: Duration) -> Duration {
+        pace::rest(bound, interval)
+    }
 }
 
 /// What a server has answered that takes writes.
@@ -151,6 +160,8 @@ pub struct Judge {
     primary: Option<Asked<PrimaryAnswer>>,
     /// When the primary's newest answer came.
     answered: Option<Moment>,
+    /// Whether the node has shown the primary's answers soon.
+    keeps_up: bool,
     node: Option<Asked<NodeAnswer>>,
     /// Whether an attempt to ask the node has failed.
     has_failed: bool,
@@ -181,6 +192,7 @@ impl Judge {
             received: Staleness::default(),
             primary: None,
             answered: None,
+            keeps_up: false,
             node: None,
             has_failed: false,
             node_lineage: None,
@@ -211,6 +223,7 @@ impl Judge {
             self.shown = Staleness::with_fault(self.fault);
             self.received = Staleness::with_fault(self.fault);
             (self.primary, self.answered) = (None, None);
+            self.keeps_up = false;
             (self.node, self.left_since) = (None, None);
             self.has_failed = false;
             self.standings = standings(self.fault);
@@ -259,7 +272,26 @@ impl Judge {
             .staleness(now)
             .is_some_and(|staleness| staleness <= self.rules.bound);
         let is_awaited = is_near && self.shown.awaits();
-        pace::next(self.rules.interval, now, self.answered, is_awaited)
+        let interval = self.rules.interval;
+        pace::next(interval, self.interval(), now, self.answered, is_awaited)
+    }
+
+    /// Time from one question to the primary to the next.
+    pub fn interval(&self) -> Duration {
+        let is_in = |it: &Standing| it.door == Door::Fresh && it.state == NodeState::In;
+        let keeps_up = self.keeps_up || self.fault == Some(Fault::RestsWhileBehind);
+        match keeps_up && self.standings.iter().any(is_in) {
+            true => self.rules.rest,
+            false => self.rules.interval,
+        }
+    }
+
+    /// Notes whether the node keeps up, as far as its newest answer says so.
+    fn note_pace(&mut self, now: Moment) {
+        let age = self.primary.as_ref().map(|it| now.saturating_sub(it.at));
+        let said =
+            age.and_then(|age| pace::keeps_up(self.rules.interval, age, self.shown.awaits()));
+        self.keeps_up = said.unwrap_or(self.keeps_up);
     }
 
     /// A server that is asked for the primary does not answer.
@@ -284,6 +316,7 @@ impl Judge {
         self.shown.node_answered(shown, timeline);
         self.received.node_answered(received, timeline);
         self.node = Some(Asked { at: asked, answer });
+        self.note_pace(now);
         self.follow(now);
     }
 
@@ -321,6 +354,7 @@ impl Judge {
     pub fn node_lost(&mut self, now: Moment) {
         self.clock(now);
         self.has_failed = true;
+        self.keeps_up = false;
         self.contest.node_says(None);
         if self.fault != Some(Fault::LossIgnored) {
             self.shown.node_lost();

@@ -24,7 +24,7 @@
 //! | `metrics` | Prometheus' text format |
 //! | `routes` | which address gives which answer |
 //! | `agent_check` | HAProxy's agent-check |
-//! | [`run`](mod@run) | an agent from its start to the signal that ends it |
+//! | [`run`](mod@run) | an agent that answers, by itself or inside another program |
 //! | [`member`] | a node as it is written down |
 //! | [`haproxy`] | HAProxy's configuration |
 //! | [`runtime`] | HAProxy's runtime socket |

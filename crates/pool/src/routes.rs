@@ -132,6 +132,14 @@ async fn metrics_page(
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
 }
 
+/// The status of a check by its path with the query; None if it is none.
+pub fn status_of(agent: &Agent, asked: &str) -> Option<u16> {
+    let (path, query) = asked.split_once('?').unwrap_or((asked, ""));
+    let check = Check::parse(path, query).ok()??;
+    let verdict = agent.verdict_at(check.door());
+    Some(check.answer(&verdict, agent.rules()).status)
+}
+
 /// A check. OPTIONS is answered as GET is, without a body.
 async fn check(State(agent): State<Arc<Agent>>, request: Request) -> Response {
     let uri = request.uri();

@@ -1,16 +1,18 @@
-//! An agent from its start to the signal that ends it.
+//! An agent that answers, by itself until a signal ends it, or inside another program.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_service::address::HostPort;
+use lockstep_service::http::checks::Checks;
 use lockstep_service::http::door::Doors;
 use lockstep_service::http::hosts::Hosts;
 use lockstep_service::http::server::{self, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::agent::{Agent, Servers};
@@ -25,24 +27,92 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 /// What an agent needs.
 pub struct Agency {
     pub listen: HostPort,
+    /// The option that names this address.
+    pub listen_option: &'static str,
     /// Where HAProxy's agent-check is answered.
     pub agent_check: HostPort,
     /// Other names that requests may ask for while the agent listens on the loopback.
     pub allowed_hosts: Vec<String>,
-    pub doors: Doors,
     pub rules: Rules,
     pub servers: Servers,
     /// Age from which idle sessions of readers are ended.
     pub max_session_age: Option<Duration>,
 }
 
+/// An agent that answers.
+pub struct Answering {
+    agent: Arc<Agent>,
+    /// Where it answers, in words.
+    pub places: String,
+    served: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Answering {
+    /// Begins to ask and to answer.
+    pub async fn start(agency: Agency, doors: &Arc<Doors>) -> Result<Self, PoolError> {
+        let (listener, address) = bind(&agency.listen, agency.listen_option).await?;
+        let (checks, checked_at) = bind(&agency.agent_check, "--agent-check").await?;
+        warn_about(address, checked_at, doors);
+        let agent = Agent::start(agency.rules, agency.servers, agency.max_session_age);
+        let (stop, stopping) = watch::channel(false);
+        let http = Server {
+            hosts: Hosts::of(address, &agency.listen.host, &agency.allowed_hosts),
+            is_open: |path| path != routes::STATUS,
+            checks: Some(checks_of(&agent)),
+            doors: Arc::clone(doors),
+            stopping: stopping.clone(),
+        };
+        tokio::spawn(agent_check::serve(checks, Arc::clone(&agent), stopping));
+        let router = routes::router(&agent);
+        let served = tokio::spawn(server::serve(listener, Arc::new(http), router));
+        let scheme = match doors.tls() {
+            Some(_) => "https",
+            None => "http",
+        };
+        Ok(Self {
+            agent,
+            places: format!("{scheme}://{address}/, agent-check on {checked_at}"),
+            served,
+            stop,
+        })
+    }
+
+    /// An operator wants that the node takes no new session, or wants it no longer.
+    pub fn drain(&self, is_drained: bool) {
+        self.agent.drain(is_drained);
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) -> Result<(), PoolError> {
+        failed((&mut self.served).await)
+    }
+
+    /// Ends it.
+    pub async fn stop(self) -> Result<(), PoolError> {
+        self.agent.stop();
+        self.stop.send_replace(true);
+        failed(self.served.await)
+    }
+}
+
+fn failed(ended: Result<(), JoinError>) -> Result<(), PoolError> {
+    ended.map_err(PoolError::Serving)
+}
+
+/// What checks of proxies get.
+fn checks_of(agent: &Arc<Agent>) -> Checks {
+    let agent = Arc::clone(agent);
+    Box::new(move |path| routes::status_of(&agent, path))
+}
+
 /// Answers until a signal ends it.
-pub fn run(agency: Agency) -> Result<(), PoolError> {
+pub fn run(agency: Agency, doors: Doors) -> Result<(), PoolError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(PoolError::Threads)?;
-    let result = runtime.block_on(until_signal(agency));
+    let result = runtime.block_on(until_signal(agency, Arc::new(doors)));
     runtime.shutdown_timeout(LAST_WORK);
     result
 }
@@ -63,54 +133,30 @@ async fn bind(
 
 /// SIGTERM and SIGINT end the agent; SIGHUP reloads passwords, certificate and key; SIGUSR1 drains the
 /// node, SIGUSR2 lets it join again.
-async fn until_signal(agency: Agency) -> Result<(), PoolError> {
+async fn until_signal(agency: Agency, doors: Arc<Doors>) -> Result<(), PoolError> {
     let on = |kind| signal(kind).map_err(PoolError::Signals);
     let mut terminate = on(SignalKind::terminate())?;
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut hangup = on(SignalKind::hangup())?;
     let mut drain = on(SignalKind::user_defined1())?;
     let mut join = on(SignalKind::user_defined2())?;
-    let (listener, address) = bind(&agency.listen, "--listen").await?;
-    let (checks, checked_at) = bind(&agency.agent_check, "--agent-check").await?;
-    let doors = Arc::new(agency.doors);
-    warn_about(address, checked_at, &doors);
-    let agent = Agent::start(agency.rules, agency.servers, agency.max_session_age);
-    let (stop, stopping) = watch::channel(false);
-    let http = Server {
-        hosts: Hosts::of(address, &agency.listen.host, &agency.allowed_hosts),
-        is_open: |path| path != routes::STATUS,
-        doors: Arc::clone(&doors),
-        stopping: stopping.clone(),
-    };
-    let scheme = if doors.tls().is_some() {
-        "https"
-    } else {
-        "http"
-    };
-    info!("serving on {scheme}://{address}/, agent-check on {checked_at}");
-    tokio::spawn(agent_check::serve(checks, Arc::clone(&agent), stopping));
-    let mut served = tokio::spawn(server::serve(
-        listener,
-        Arc::new(http),
-        routes::router(&agent),
-    ));
+    let mut answering = Answering::start(agency, &doors).await?;
+    info!("serving on {}", answering.places);
     loop {
         tokio::select! {
-            ended = &mut served => return ended.map_err(PoolError::Serving),
+            ended = answering.ended() => return ended,
             _ = hangup.recv() => match doors.open_again() {
                 Ok(()) => info!("passwords, certificate and key are read again"),
                 Err(failed) => error!(error = %failed, "the old ones stay in force"),
             },
-            _ = drain.recv() => agent.drain(true),
-            _ = join.recv() => agent.drain(false),
+            _ = drain.recv() => answering.drain(true),
+            _ = join.recv() => answering.drain(false),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
     info!("ending");
-    agent.stop();
-    stop.send_replace(true);
-    served.await.map_err(PoolError::Serving)
+    answering.stop().await
 }
 
 /// Warns about an agent that others reach.

@@ -5,6 +5,10 @@ use std::time::Duration;
 /// The share with which a newcomer or a node that returns begins.
 pub const FIRST_SHARE: f64 = 0.1;
 
+/// Part of the bound up to which a node's share is whole: one that keeps up is not said to be older, however
+/// seldom the primary is asked.
+const FRESH: f64 = 2.0 / 3.0;
+
 /// The share of a node at the bound, beside one that is fresh.
 const AT_THE_BOUND: f64 = 0.5;
 
@@ -54,7 +58,7 @@ pub fn of_node_in(
     rise: Duration,
 ) -> u8 {
     let fresh = held_to.map_or(1.0, |bound| {
-        falling(ratio(staleness, bound), 0.5, 1.0, AT_THE_BOUND)
+        falling(ratio(staleness, bound), FRESH, 1.0, AT_THE_BOUND)
     });
     let free = load.map_or(1.0, |load| {
         let used = f64::from(load.sessions) / f64::from(load.most.max(1));
@@ -93,7 +97,8 @@ mod tests {
         for (staleness, load, since, expected) in [
             (0.1, None, risen, 100),
             (0.5, load(50), risen, 100),
-            (0.75, None, risen, 75),
+            (0.66, None, risen, 100),
+            (0.75, None, risen, 88),
             (1.0, None, risen, 50),
             (9.0, None, risen, 50),
             (0.1, load(75), risen, 55),

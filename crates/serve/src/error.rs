@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use lockstep_pool::error::PoolError;
 use lockstep_service::address::HostPort;
 use tokio::task::JoinError;
 
@@ -27,4 +28,6 @@ pub enum ServeError {
     Address(#[source] io::Error),
     #[error("serving has failed")]
     Serving(#[source] JoinError),
+    #[error(transparent)]
+    Agent(#[from] PoolError),
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::nodes::Watched;
+use lockstep_pool::error::PoolError;
+use lockstep_pool::run::{Agency, Answering};
 use lockstep_service::address::HostPort;
 use lockstep_service::http::door::Doors;
 use lockstep_service::http::hosts::Hosts;
@@ -33,6 +35,8 @@ pub struct Serving {
     pub doors: Doors,
     /// At least one.
     pub clusters: Vec<ServedCluster>,
+    /// The agent of a node, if it runs in here.
+    pub agency: Option<Agency>,
     pub settings: Settings,
 }
 
@@ -84,12 +88,15 @@ pub fn run(serving: Serving) -> Result<(), ServeError> {
     result
 }
 
-/// SIGTERM and SIGINT end the server; SIGHUP reloads passwords, certificate and key.
+/// SIGTERM and SIGINT end the server; SIGHUP reloads passwords, certificate and key. With an agent, SIGUSR1
+/// drains its node, and SIGUSR2 lets it join again.
 async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let on = |kind| signal(kind).map_err(ServeError::Signals);
     let mut terminate = on(SignalKind::terminate())?;
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut hangup = on(SignalKind::hangup())?;
+    let mut drain = on(SignalKind::user_defined1())?;
+    let mut join = on(SignalKind::user_defined2())?;
     let listen = &serving.listen;
     let listener = TcpListener::bind((listen.host.as_str(), listen.port))
         .await
@@ -97,6 +104,10 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let address = listener.local_addr().map_err(ServeError::Address)?;
     let doors = Arc::new(serving.doors);
     warn_about(address, &doors);
+    let mut agent = match serving.agency {
+        Some(agency) => Some(Answering::start(agency, &doors).await?),
+        None => None,
+    };
     let settings = serving.settings;
     let clusters = start(serving.clusters, &settings);
     let keepers: Vec<_> = clusters.iter().filter_map(|it| it.keeper.clone()).collect();
@@ -104,6 +115,7 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     let server = Server {
         doors: Arc::clone(&doors),
         is_open: |_| false,
+        checks: None,
         hosts: Hosts::of(address, &listen.host, &serving.allowed_hosts),
         stopping: stopping.clone(),
     };
@@ -119,6 +131,9 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
         "http"
     };
     info!("serving on {scheme}://{address}/");
+    if let Some(agent) = &agent {
+        info!("the agent answers on {}", agent.places);
+    }
     let mut served = tokio::spawn(server::serve(
         listener,
         Arc::new(server),
@@ -131,6 +146,9 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
                 Ok(()) => info!("passwords, certificate and key are read again"),
                 Err(failed) => error!(error = %failed, "the old ones stay in force"),
             },
+            ended = agent_ended(&mut agent) => return Ok(ended?),
+            _ = drain.recv() => agent.iter().for_each(|agent| agent.drain(true)),
+            _ = join.recv() => agent.iter().for_each(|agent| agent.drain(false)),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -138,12 +156,23 @@ async fn until_signal(serving: Serving) -> Result<(), ServeError> {
     info!("ending");
     stop.send_replace(true);
     let ended = served.await.map_err(ServeError::Serving);
+    if let Some(agent) = agent {
+        agent.stop().await?;
+    }
     keepers.iter().for_each(|keeper| keeper.stop());
     let until = Instant::now() + LAST_WORK;
     for keeper in keepers {
         keeper.finish(until.saturating_duration_since(Instant::now()));
     }
     ended
+}
+
+/// Waits until the agent has ended by itself; for ever if there is none.
+async fn agent_ended(agent: &mut Option<Answering>) -> Result<(), PoolError> {
+    match agent {
+        Some(agent) => agent.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Warns about a server that is open to others without a login or without TLS.

@@ -1,6 +1,7 @@
 //! `lockstep pool`.
 
 mod add;
+mod agency;
 mod agent;
 mod conninfo;
 mod door;
@@ -16,11 +17,12 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use add::AddArgs;
+pub use agency::AgencyArgs;
 use agent::AgentArgs;
 use conninfo::ConninfoArgs;
 use door::DoorCommandArgs;
 use haproxy::HaproxyArgs;
-pub use members::MembersArgs;
+pub use members::{MembersArgs, door_of};
 use runtime::{DrainArgs, RemoveArgs, ResumeArgs};
 use status::StatusArgs;
 

@@ -36,6 +36,7 @@ mod pool_haproxy;
 mod pool_patroni;
 mod pool_runtime;
 mod pool_support;
+mod pool_tokens;
 mod relay;
 mod relay_back;
 mod relay_cancel;

@@ -150,6 +150,14 @@ fn a_node_is_made_however_often_the_command_is_killed() {
     assert_eq!(pool.slots().as_deref(), Some("peer"));
     assert!(!pool.kept().exists(), "a refusal leaves nothing");
 
+    // The disk is full before the clone is whole: what to do is said, and the next call makes it anew.
+    let script =
+        "echo 'pg_basebackup: error: could not write to file: No space left on device' >&2; exit 1";
+    let full = pool.programs("full-disk", "pg_basebackup", script);
+    let new = pool.new.conninfo(SUPERUSER);
+    let words = "free some room and run this again";
+    pool.refused((&new, pool.new.data()), &["--bin-dir", &full], 3, words);
+
     // Killed while the clone is made: it is made anew.
     let script = "mkdir -p \"$2\"/base; touch \"$2\"/half-made; kill -9 $PPID";
     let half = pool.programs("half", "pg_basebackup", script);
@@ -262,6 +270,7 @@ fn refusals(pool: &Pool) {
     pool.lab.write_file("nodes.toml", &nowhere).unwrap();
     pool.refused(new, &[], 3, "primary cannot be used");
     pool.lab.write_file("nodes.toml", &listed).unwrap();
+    unfit_peers(pool, new, &listed);
     if pool.lab.account().is_other() {
         let words = pool.words(&conninfo, pool.new.data(), &[]);
         let words: Vec<_> = words.iter().map(String::as_str).collect();
@@ -270,6 +279,30 @@ fn refusals(pool: &Pool) {
         assert_eq!(output.status.code(), Some(2));
         assert!(said.contains("does not run as root"), "{said}");
     }
+}
+
+/// A peer of another cluster, and one whose library is too old to warm a node from.
+fn unfit_peers(pool: &Pool, new: (&str, &Path), listed: &str) {
+    let other = pool.lab.primary("other", None, &settings_of([])).unwrap();
+    let peer = pool.peer.conninfo(SUPERUSER);
+    let stranger = listed.replacen(&peer, &other.conninfo(SUPERUSER), 1);
+    assert_ne!(stranger, listed);
+    pool.lab.write_file("nodes.toml", &stranger).unwrap();
+    pool.refused(new, &[], 2, "peer belongs to another cluster than primary");
+    pool.lab.write_file("nodes.toml", listed).unwrap();
+
+    let there = "SELECT (to_regproc('lockstep_hot_blocks') IS NOT NULL)::text";
+    let await_function = |is_there: &str| {
+        until("the peer has replayed that", || {
+            let found = pool.peer.query_text(there).unwrap();
+            (found.as_deref() == Some(is_there)).then_some(())
+        });
+    };
+    pool.primary.run("DROP EXTENSION lockstep");
+    await_function("false");
+    pool.refused(new, &[], 3, "peer has no lockstep_hot_blocks()");
+    pool.primary.run("CREATE EXTENSION lockstep");
+    await_function("true");
 }
 
 /// The node follows the primary with its own slot and its peer's libraries, and is in the file.

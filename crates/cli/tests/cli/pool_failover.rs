@@ -1,6 +1,7 @@
 //! Several servers that take writes, and standbys that nobody points to the new primary: what agents say.
 
 use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::Role;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 
@@ -136,4 +137,22 @@ fn a_node_that_refuses_the_agent_is_silent() {
     agent.await_state("out", Some("node_silent"));
     let logged = agent.serve.logged("cannot ask the node: ").unwrap();
     assert!(logged.contains("nobody_at_all"), "{logged}");
+}
+
+/// The node streams, but its agent cannot ask the primary: it knows no staleness, and the pool is not empty.
+#[test]
+fn an_agent_that_cannot_reach_the_primary_says_so() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let nowhere = lab.server(Role::Primary, "nowhere", None).unwrap();
+    let agent = agent_of(&standby, &[&nowhere]);
+    let said = agent.await_state("late", Some("primary_silent"));
+    assert_eq!(said["staleness_known"], false, "{said}");
+    assert!(said["staleness_ms"].is_null(), "{said}");
+    assert_eq!(agent.serve.get("/pool/fresh").status, 404);
+    assert_eq!(agent.haproxy_hears("late-fresh"), "up 1%");
+    let logged = until("it is logged", || agent.serve.logged("cannot ask "));
+    assert!(logged.contains(&nowhere.port().to_string()), "{logged}");
 }

@@ -475,3 +475,38 @@ fn status_says(nodes: &str, code: i32, expected: &[(&str, &str)]) {
         "{table}"
     );
 }
+
+/// Files that are no pool: nobody is named, or one twice.
+#[test]
+fn files_that_are_no_pool_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let node = |name: &str, role: &str, host: &str| {
+        format!("[[node]]\nname = \"{name}\"\nrole = \"{role}\"\nconninfo = \"host={host}\"\n")
+    };
+    let primary = node("db1", "primary", "db1");
+    for (more, words) in [
+        (String::new(), "there is no node in it"),
+        (node("db2", "standby", "db2"), "no primary is named"),
+        (
+            primary.clone() + &node("db2", "primary", "db2"),
+            "2 primaries are named",
+        ),
+        (
+            primary.clone() + &node("db1", "standby", "db2"),
+            "two nodes are called db1",
+        ),
+        (
+            primary.clone() + &node("db2", "standby", "db1"),
+            "db1 and db2 have one server",
+        ),
+    ] {
+        let file = folder.path().join("nodes.toml");
+        std::fs::write(&file, &more).unwrap();
+        for command in ["haproxy", "status", "conninfo"] {
+            let output = lockstep(&["pool", command, "--nodes", file.to_str().unwrap()]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+            assert!(said.contains(words), "{command}: {words}: {said}");
+        }
+    }
+}

@@ -45,7 +45,10 @@ impl Agent {
             ["--settle", "2s"],
             ["--agent-check", "127.0.0.1:0"],
         ] {
-            if !more.contains(&usual[0]) {
+            // With a bound of its own it has the usual interval, too.
+            let is_given =
+                more.contains(&usual[0]) || (usual[0] == "--interval" && more.contains(&"--bound"));
+            if !is_given {
                 args.extend(usual);
             }
         }

@@ -1,13 +1,15 @@
-//! The pool in `lockstep serve`: as JSON, and on the page in a real browser.
+//! The pool in `lockstep serve`: as JSON, and on the page in a real browser; and an agent inside it.
 
 use std::path::Path;
 
+use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::{TestLab, free_port};
-use lockstep_lab::server::{Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::pool_haproxy::nodes_file;
+use crate::pool_haproxy::{lockstep, nodes_file};
 use crate::pool_support::Agent;
 use crate::serve_support::{Serve, until};
 
@@ -126,4 +128,107 @@ fn is_drawn(browser: &Browser, standby: &Server) {
 fn set_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// An agent inside `serve` answers as one does that is a process of its own.
+#[test]
+fn an_agent_runs_inside_serve() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let of_primary = Agent::start(&primary, &primary, &[]);
+    let [http, agent_check] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port().unwrap()));
+    let node = |server: &Server, role: &str, [agent, check]: [&str; 2]| {
+        let conninfo = server.conninfo(SUPERUSER);
+        format!(
+            "[[node]]\nname = \"{role}1\"\nrole = \"{role}\"\nconninfo = \"{conninfo}\"\n\
+             agent = \"{agent}\"\nagent_check = \"{check}\"\n"
+        )
+    };
+    let of_primary_at = [of_primary.serve.address.as_str(), &of_primary.agent_check];
+    let text = node(&primary, "primary", of_primary_at)
+        + &node(&standby, "standby", [&http, &agent_check]);
+    let file = lab.write_file("nodes.toml", &text).unwrap();
+    let login = lab.folder().join("login");
+    std::fs::write(&login, "ann:word\n").unwrap();
+    set_private(&login);
+    let nodes = ["serve", "--nodes", file.to_str().unwrap()];
+    refused(&nodes, &of_primary.serve.address);
+
+    let mut serve = Serve::start(
+        &[
+            &nodes[1..],
+            &["--pool", "--auth-file", login.to_str().unwrap()],
+            &["--agent", "standby1", "--agent-listen", &http],
+            &["--agent-check", &agent_check, "--rise", "1s"],
+            &["--bound", "2s", "--settle", "2s"],
+        ]
+        .concat(),
+    );
+    assert_has!(serve.logged("the agent answers on").unwrap(), &http);
+    let login = "Authorization: Basic YW5uOndvcmQ=";
+    let own = serve.address.clone();
+    assert_eq!(serve.get("/api/pool").status, 401);
+    let shows = |serve: &Serve, state: &str| {
+        until(&format!("the page's pool is {state}"), || {
+            let told = serve.ask("GET /api/pool", &[login]).json();
+            (told["nodes"][1]["answer"]["state"] == state).then_some(())
+        });
+    };
+    shows(&serve, "in");
+    // From here on the agent is asked, in the same process.
+    serve.address = http;
+    let mut agent = Agent { serve, agent_check };
+    let said = agent.await_state("in", None);
+    assert_eq!(
+        (&said["role"], &said["door"]),
+        (&"replica".into(), &"fresh".into())
+    );
+    assert_eq!(agent.serve.get("/pool/fresh").status, 200);
+    assert_has!(agent.haproxy_hears("fresh"), "up ");
+    assert_eq!(agent.serve.get("/status").status, 401);
+    let all = agent.serve.ask("GET /status", &[login]).json();
+    assert!(all["node"]["shown"].is_string(), "{all}");
+
+    agent.serve.signal(Signal::SIGUSR1);
+    agent.await_state("draining", Some("drained"));
+    agent.serve.address = own;
+    shows(&agent.serve, "draining");
+    agent.serve.signal(Signal::SIGUSR2);
+    shows(&agent.serve, "in");
+    agent.serve.signal(Signal::SIGTERM);
+    assert!(agent.serve.ended().success());
+}
+
+/// What `serve --agent` refuses: it ends with this code and these words.
+fn refused(nodes: &[&str], taken: &str) {
+    let listen = ["--listen", "127.0.0.1:0", "--agent-check", "127.0.0.1:0"];
+    for (more, code, words) in [
+        (
+            &["--agent", "nobody"][..],
+            2,
+            "no node of the nodes file is called nobody",
+        ),
+        (&["--bound", "1s"], 2, "--agent"),
+        (
+            &["--agent", "standby1", "--bound", "1ms"],
+            2,
+            "give --bound of",
+        ),
+        (
+            &["--agent", "standby1", "--agent-listen", taken],
+            1,
+            "with --agent-listen",
+        ),
+    ] {
+        let mut args = [nodes, more].concat();
+        if more.contains(&"--agent") {
+            args.extend(listen);
+        }
+        let output = lockstep(&args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+        assert!(said.contains(words), "{more:?}: {said}");
+    }
 }

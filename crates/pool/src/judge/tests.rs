@@ -11,6 +11,7 @@ fn rules(door: Door) -> Rules {
         door,
         bound: ms(600),
         interval: ms(100),
+        rest: ms(100),
         settle: ms(500),
         rise: ms(1000),
     }
@@ -322,4 +323,36 @@ fn a_clock_that_goes_back_leaves_nothing_known() {
     judge.server_answered(0, ms(900), ms(20), Some(primary(1, 100)));
     judge.node_answered(ms(900), ms(20), standby());
     assert_eq!(judge.verdict(ms(30)).staleness, None);
+}
+
+#[test]
+fn the_primary_is_asked_less_often_while_the_node_keeps_up() {
+    let with_rest = Rules {
+        rest: ms(150),
+        ..rules(Door::Fresh)
+    };
+    let mut judge = Judge::new(with_rest, 1);
+    ask(&mut judge, 0, 300, primary(1, 100), standby());
+    // The node is not in yet.
+    assert_eq!(judge.interval(), ms(100));
+    let verdict = ask(&mut judge, 400, 1000, primary(1, 100), standby());
+    assert_eq!((verdict.state, judge.interval()), (NodeState::In, ms(150)));
+    // It may still show this answer in time.
+    judge.server_answered(0, ms(1100), ms(1100), Some(primary(1, 200)));
+    judge.node_answered(ms(1140), ms(1140), standby());
+    assert_eq!(judge.interval(), ms(150));
+    judge.node_answered(ms(1160), ms(1160), standby());
+    assert_eq!(judge.interval(), ms(100));
+    // An answer that is shown late does not change that, the next one does.
+    let current = NodeAnswer {
+        shown: 200.into(),
+        ..standby()
+    };
+    judge.node_answered(ms(1180), ms(1180), current.clone());
+    assert_eq!(judge.interval(), ms(100));
+    judge.server_answered(0, ms(1200), ms(1200), Some(primary(1, 200)));
+    judge.node_answered(ms(1210), ms(1210), current);
+    assert_eq!(judge.interval(), ms(150));
+    judge.node_lost(ms(1220));
+    assert_eq!(judge.interval(), ms(100));
 }

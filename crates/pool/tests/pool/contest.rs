@@ -34,6 +34,7 @@ const RULES: Rules = Rules {
     door: Door::Fresh,
     bound: Duration::from_secs(1),
     interval: Duration::from_millis(100),
+    rest: Duration::from_millis(100),
     settle: Duration::from_secs(1),
     rise: Duration::from_secs(1),
 };

@@ -62,13 +62,15 @@ impl Limited {
         let (stays, told) = oneshot::channel();
         let number = open.next;
         open.next += 1;
+        let moved = Instant::now();
         let known = Known {
-            moved: Instant::now(),
+            moved,
             _stays: stays,
         };
         open.connections.insert(number, known);
         Guarded {
             stream,
+            moved,
             silence: Box::pin(tokio::time::sleep(PATIENCE)),
             told: Some(told),
             number,
@@ -111,6 +113,9 @@ impl Listener for Limited {
 #[derive(Debug)]
 pub struct Guarded {
     stream: TcpStream,
+    /// When it last sent or received.
+    moved: Instant,
+    /// Looks at that. It is set only while somebody waits: most connections end before.
     silence: Pin<Box<Sleep>>,
     /// Resolves when the connection has to end; None once it has been.
     told: Option<oneshot::Receiver<()>>,
@@ -129,6 +134,18 @@ impl Guarded {
         true
     }
 
+    /// Whether nothing has moved for too long.
+    fn is_silent(&mut self, context: &mut Context<'_>) -> bool {
+        let until = self.moved + PATIENCE;
+        while self.silence.as_mut().poll(context).is_ready() {
+            if Instant::now() >= until {
+                return true;
+            }
+            self.silence.as_mut().reset(until);
+        }
+        false
+    }
+
     /// Passes on a result that is ready and starts the time limit anew. Otherwise fails if the
     /// limit has passed, or if the connection has to end.
     fn watch<T>(
@@ -138,21 +155,19 @@ impl Guarded {
     ) -> Poll<io::Result<T>> {
         match poll {
             Poll::Ready(result) => {
-                let now = Instant::now();
-                self.silence.as_mut().reset(now + PATIENCE);
+                self.moved = Instant::now();
                 if let Some(known) = lock(&self.open).connections.get_mut(&self.number) {
-                    known.moved = now;
+                    known.moved = self.moved;
                 }
                 Poll::Ready(result)
             }
             Poll::Pending if self.has_to_end(context) => {
                 Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
             }
-            Poll::Pending => self
-                .silence
-                .as_mut()
-                .poll(context)
-                .map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending if self.is_silent(context) => {
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Pending => Poll::Pending,
         }
     }
 }
@@ -197,6 +212,7 @@ impl AsyncWrite for Guarded {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
 
     async fn connected(limited: &mut Limited) -> (TcpStream, Guarded) {
         let client = TcpStream::connect(limited.local_addr().unwrap());
@@ -238,13 +254,16 @@ mod tests {
     async fn a_silent_connection_ends() {
         let mut limited = limited(1).await;
         let (mut client, mut guarded) = connected(&mut limited).await;
+        guarded.moved = Instant::now() - PATIENCE;
         guarded.silence.as_mut().reset(Instant::now());
         let error = guarded.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         // What moves begins the silence anew.
-        client.write_all(b"ab").await.unwrap();
+        client.write_all(b"a").await.unwrap();
         guarded.stream.readable().await.unwrap();
         assert_eq!(guarded.read_u8().await.unwrap(), b'a');
+        let silent = timeout(Duration::from_millis(10), guarded.read_u8());
+        assert!(silent.await.is_err(), "it waits on");
         assert!(guarded.silence.deadline() > Instant::now());
     }
 }

@@ -27,6 +27,7 @@ use tracing::{debug, warn};
 
 use super::auth::Login;
 use super::bounded::{Guarded, Limited};
+use super::checks::{self, Checks};
 use super::door::Doors;
 use super::hosts::Hosts;
 
@@ -78,6 +79,8 @@ pub struct Server {
     pub hosts: Hosts,
     /// Whether a path is answered without a login, too.
     pub is_open: fn(&str) -> bool,
+    /// Checks of proxies, of paths that are open; without TLS they get their status from here.
+    pub checks: Option<Checks>,
     /// True once the server ends.
     pub stopping: watch::Receiver<bool>,
 }
@@ -125,12 +128,27 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, router: Router) {
 
 async fn connection(stream: Guarded, peer: SocketAddr, router: Router, server: Arc<Server>) {
     let Some(tls) = server.doors.tls() else {
-        return requests(stream, peer, router, server).await;
+        return plain_requests(stream, peer, router, server).await;
     };
     match timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
         Ok(Ok(stream)) => requests(stream, peer, router, server).await,
         Ok(Err(error)) => debug!(%peer, %error, "no TLS"),
         Err(_) => debug!(%peer, "no TLS within {HANDSHAKE_PATIENCE:?}"),
+    }
+}
+
+/// Without TLS, checks are answered first.
+async fn plain_requests(stream: Guarded, peer: SocketAddr, router: Router, server: Arc<Server>) {
+    let Some(checks) = &server.checks else {
+        return requests(stream, peer, router, server).await;
+    };
+    let mut stopping = server.stopping.clone();
+    let left = tokio::select! {
+        left = checks::answer(stream, checks, HEAD_PATIENCE) => left,
+        () = ended(&mut stopping) => None,
+    };
+    if let Some(stream) = left {
+        requests(stream, peer, router, Arc::clone(&server)).await;
     }
 }
 

@@ -12,7 +12,7 @@ use lockstep_pool::judge::{
     FOLLOWS_WITHIN, Judge, NodeAnswer, PrimaryAnswer, Rules, SILENCE, Supply,
 };
 use lockstep_pool::staleness::{Moment, Position};
-use lockstep_pool::state::{Door, NodeState};
+use lockstep_pool::state::{Door, NodeState, Reason};
 use lockstep_wire::Timeline;
 
 use super::primary::Cluster;
@@ -108,6 +108,8 @@ struct Asked<T> {
 #[derive(Debug)]
 struct Link<T> {
     asked: Option<Asked<T>>,
+    /// When the newest question was asked.
+    asked_ms: u64,
     next_ms: u64,
     is_cut: bool,
     /// Since when it has been fine without an interruption.
@@ -120,6 +122,7 @@ impl<T> Link<T> {
     fn new() -> Self {
         Self {
             asked: None,
+            asked_ms: 0,
             next_ms: 0,
             is_cut: false,
             fine_since_ms: 0,
@@ -192,10 +195,15 @@ impl World {
             3 => Door::Reports,
             _ => Door::Fresh,
         };
+        let interval = bound / 3;
         let rules = Rules {
             door,
             bound,
-            interval: bound / 3,
+            interval,
+            rest: match random.bool() {
+                true => Rules::usual_rest(bound, interval),
+                false => interval,
+            },
             settle: bound + Duration::from_millis(random.u64(100..1000)),
             rise: Duration::from_millis(random.u64(2000..5000)),
         };
@@ -241,9 +249,10 @@ impl World {
         self.delayed()?;
         match self.rules.door {
             Door::Reports => self.reports(),
-            Door::Fresh => match self.random.u8(0..6) {
+            Door::Fresh => match self.random.u8(0..7) {
                 0 | 1 => self.catch_up(),
                 2 => self.left_behind(),
+                3 => self.falls_behind_a_little(),
                 _ => self.disturbances(),
             },
         }
@@ -396,10 +405,10 @@ impl World {
         self.steps(until_up + 2500)?;
         let until_in = self.now_ms + self.rules.settle.as_millis() as u64 + 200;
         let rise_ms = self.rules.rise.as_millis() as u64;
-        let latest = self.latest_ms();
         while self.now_ms < until_in + rise_ms {
             self.step()?;
             let verdict = self.judge.verdict(self.agent_now());
+            let latest = self.latest_ms(verdict.state);
             let said = verdict.staleness.map(|said| said.as_millis() as u64);
             if said.is_none_or(|said| said > latest) {
                 return Err(format!(
@@ -417,10 +426,14 @@ impl World {
         }
     }
 
-    /// What is said at most of a current node: an interval, the ways of two questions and half of a third,
-    /// and the time until the node is asked.
-    fn latest_ms(&self) -> u64 {
-        self.interval_ms() * 9 / 8 + 3 * self.latency_ms + 4 * STEP_MS
+    /// What is said at most of a current node: an interval, or a rest of one that is in, the ways of two
+    /// questions and half of a third, and the time until the node is asked.
+    fn latest_ms(&self, state: NodeState) -> u64 {
+        let round_ms = match state {
+            NodeState::In => self.rules.rest.as_millis() as u64,
+            _ => self.interval_ms(),
+        };
+        round_ms + self.interval_ms() / 8 + 3 * self.latency_ms + 4 * STEP_MS
     }
 
     /// Replay that is late by a time: what is said is later by no more than that and a round.
@@ -428,7 +441,8 @@ impl World {
         let delay_ms = self.random.u64(1..3 * self.interval_ms());
         self.node.replay = Replay::Delayed(delay_ms);
         self.writes_one_in = 3;
-        let latest = self.latest_ms() + delay_ms + self.interval_ms() * 9 / 8 + self.latency_ms;
+        let late = Reason::Stale.state();
+        let latest = self.latest_ms(late) + delay_ms + self.interval_ms() * 9 / 8 + self.latency_ms;
         self.steps(delay_ms + 3 * self.interval_ms())?;
         for _ in 0..200 {
             self.step()?;
@@ -442,6 +456,22 @@ impl World {
         }
         self.node.replay = Replay::Current;
         self.steps(self.interval_ms() * 4 + self.rules.settle.as_millis() as u64)
+    }
+
+    /// Replay falls behind by more than a quarter and at most a third of the bound. The node stays in, since
+    /// the primary is asked more often as soon as the node does not keep up.
+    fn falls_behind_a_little(&mut self) -> Result<(), String> {
+        self.calm()?;
+        let bound_ms = self.rules.bound.as_millis() as u64;
+        self.writes_one_in = 1;
+        self.node.replay = Replay::Delayed(self.random.u64(bound_ms / 4..bound_ms / 3));
+        for _ in 0..500 {
+            self.step()?;
+            if self.state != NodeState::In {
+                return Err(format!("a node that is a little late is {:?}", self.state));
+            }
+        }
+        self.calm()
     }
 
     /// The node is made anew from the primary.
@@ -583,8 +613,10 @@ impl World {
     }
 
     fn ask_primary(&mut self) {
-        if self.to_primary.asked.is_none() && self.now_ms >= self.to_primary.next_ms {
-            self.to_primary.next_ms = self.now_ms + self.interval_ms();
+        let interval_ms = self.judge.interval().as_millis() as u64;
+        let is_due = self.now_ms >= self.to_primary.asked_ms + interval_ms;
+        if self.to_primary.asked.is_none() && is_due {
+            self.to_primary.asked_ms = self.now_ms;
             self.to_primary.asked = Some(self.question());
         }
         let Some(mut asked) = self.to_primary.asked.take() else {
