@@ -47,7 +47,8 @@ impl Bouncer {
         let text = format!(
             "[databases]\nwrites = {}\nreads = {}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
-             ignore_startup_parameters = extra_float_digits\n",
+             ignore_startup_parameters = extra_float_digits\n\
+             server_login_retry = 1\nquery_wait_timeout = 10\nquery_timeout = 30\n",
             of(writes),
             of(reads)
         );
