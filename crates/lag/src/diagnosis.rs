@@ -477,7 +477,7 @@ fn rank_looks(findings: &mut [Finding]) {
 }
 
 /// Causes, and what each always brings with it at the same place.
-const IMPLIED: [(Cause, Cause); 59] = [
+const IMPLIED: [(Cause, Cause); 60] = [
     (Cause::TableMissing, Cause::ApplyStopped),
     (Cause::ValueMissing, Cause::ApplyStopped),
     (Cause::NoFreeWorker, Cause::SubscriptionRefused),
@@ -497,6 +497,7 @@ const IMPLIED: [(Cause, Cause); 59] = [
     (Cause::NoFreeWalsender, Cause::NotStreaming),
     (Cause::RestoreSlow, Cause::NotStreaming),
     (Cause::RestoreSlow, Cause::ReplayAtCoreLimit),
+    (Cause::RestoreFails, Cause::ReplayAtCoreLimit),
     (Cause::SubscriptionSlotMissing, Cause::SubscriptionRefused),
     (Cause::SubscriptionSlotMissing, Cause::ApplyStopped),
     (Cause::SlotLost, Cause::SubscriptionRefused),

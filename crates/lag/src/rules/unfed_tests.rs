@@ -467,6 +467,18 @@ fn an_archive_command_that_stores_nothing_is_named() {
     }
 }
 
+/// Between two calls of a `restore_command` the startup process may be seen while it waits for nothing.
+#[test]
+fn a_moment_between_two_questions_is_no_slow_core() {
+    let mut scene = restoring_scene("Timeout", "RecoveryRetrieveRetryInterval");
+    for sample in &mut scene.primary.samples {
+        sample.archiver.archived_end = lsn(START + 9 * SEGMENT);
+    }
+    let startup = &mut scene.standby.samples[25].processes[0];
+    (startup.wait_type, startup.wait) = (None, None);
+    assert_eq!(causes(&scene.diagnose()), [Cause::RestoreFails]);
+}
+
 /// One segment more is archived than the standby has, for this long: it may come with the next question.
 #[test]
 fn a_segment_that_stays_away_is_missed() {
