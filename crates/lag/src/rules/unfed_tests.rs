@@ -467,7 +467,7 @@ fn an_archive_command_that_stores_nothing_is_named() {
     }
 }
 
-/// Between two calls of a `restore_command` the startup process may be seen while it waits for nothing.
+/// The startup process may be seen while it waits for nothing between two calls of a `restore_command`.
 #[test]
 fn a_moment_between_two_questions_is_no_slow_core() {
     let mut scene = restoring_scene("Timeout", "RecoveryRetrieveRetryInterval");
