@@ -106,7 +106,9 @@ fn what_is_wrong_with_a_node_is_said() {
     standby.stop(Stop::Immediate).unwrap();
     agent.await_state("out", Some("node_silent"));
     assert_eq!(agent.serve.get("/health").status, 503);
-    assert!(agent.serve.logged("cannot ask the node: ").is_some());
+    until("it is logged", || {
+        agent.serve.logged("cannot ask the node: ")
+    });
 }
 
 fn all_is_well(agent: &Agent) {

@@ -135,7 +135,9 @@ fn a_node_that_refuses_the_agent_is_silent() {
     let node = primary.conninfo("nobody_at_all");
     let agent = Agent::start_among(&[&primary], &node, &[]);
     agent.await_state("out", Some("node_silent"));
-    let logged = agent.serve.logged("cannot ask the node: ").unwrap();
+    let logged = until("it is logged", || {
+        agent.serve.logged("cannot ask the node: ")
+    });
     assert!(logged.contains("nobody_at_all"), "{logged}");
 }
 

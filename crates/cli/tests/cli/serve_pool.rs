@@ -166,7 +166,8 @@ fn an_agent_runs_inside_serve() {
         ]
         .concat(),
     );
-    assert_has!(serve.logged("the agent answers on").unwrap(), &http);
+    let places = until("it says so", || serve.logged("the agent answers on"));
+    assert_has!(places, &http);
     let login = "Authorization: Basic YW5uOndvcmQ=";
     let own = serve.address.clone();
     assert_eq!(serve.get("/api/pool").status, 401);
