@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::relay_support::{
-    Relay, logical, publisher, slots, subscribe, table_on_both, until, until_answer, until_same,
+    Relay, disable, logical, publisher, slots, subscribe, table_on_both, until, until_answer,
+    until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -47,7 +48,7 @@ fn a_subscription_lives_through_the_relay() {
     set_publications(&primary, &subscriber);
 
     // Disable and enable: nothing is lost meanwhile.
-    subscriber.run("ALTER SUBSCRIPTION s DISABLE");
+    disable(&lab, &subscriber, "s", &relay);
     primary.run("UPDATE a SET v = 'while disabled' WHERE id < 100");
     until("what is left to send to it is told", || {
         let shown = relay.console(&lab, "SHOW SLOTS");
