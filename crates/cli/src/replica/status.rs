@@ -584,7 +584,11 @@ fn subset_words(subset: &Subset) -> String {
     let filter = subset.filter.as_ref();
     let filter = filter.map(|filter| format!("rows WHERE {filter}"));
     let words: Vec<_> = filter.into_iter().chain(columns).collect();
-    words.join("; ")
+    match words.is_empty() {
+        // A partition that was attached to a table of which only a part is replicated.
+        true => "all rows and columns".to_owned(),
+        false => words.join("; "),
+    }
 }
 
 fn subset_json(subset: &Subset) -> Value {

@@ -212,3 +212,154 @@ fn tables_that_were_renamed_or_made_later_stay_as_they_are() {
     assert_has!(said(&refused), "is not as the replica made it");
     assert!(!refused.status.success());
 }
+
+/// What the publication has: OIDs, the columns' numbers, and filters by the names that columns have now.
+const PUBLISHED: &str = "SELECT string_agg(concat_ws(' ', prrelid, prattrs, \
+    pg_get_expr(prqual, prrelid)), '; ' ORDER BY prrelid) FROM pg_publication_rel";
+
+/// Names, partitions and the session's settings may be others than when a filter or a list was given.
+#[test]
+fn what_stays_keeps_its_filter_and_its_columns() {
+    let (lab, source, target) = pair(
+        "CREATE TABLE cust (id int, region int, PRIMARY KEY (id, region));
+         INSERT INTO cust SELECT n, n % 3 FROM generate_series(1, 9) n;
+         CREATE TABLE a (id int, region int, PRIMARY KEY (id, region)); CREATE TABLE c (LIKE a INCLUDING ALL);
+         INSERT INTO a SELECT n, n % 3 FROM generate_series(1, 9) n; INSERT INTO c SELECT * FROM a;
+         CREATE TABLE staff (id int PRIMARY KEY, name text, salary text); INSERT INTO staff VALUES (1, 'n', 's');
+         CREATE TABLE o (id int, region int, PRIMARY KEY (id, region)) PARTITION BY RANGE (id);
+         CREATE TABLE o1 PARTITION OF o FOR VALUES FROM (0) TO (10);
+         CREATE TABLE o2 PARTITION OF o FOR VALUES FROM (10) TO (20);
+         INSERT INTO o SELECT n, n % 3 FROM generate_series(0, 19) n;
+         CREATE TABLE o3 (id int, region int, PRIMARY KEY (id, region)); INSERT INTO o3 VALUES (20, 1), (21, 2);
+         CREATE TABLE at (id int, at timestamptz, PRIMARY KEY (id, at));
+         INSERT INTO at SELECT n, '2026-01-02 00:00+00'::timestamptz + n * interval '1 h'
+             FROM generate_series(0, 23) n;
+         CREATE TABLE leaves (id int PRIMARY KEY)",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    on(&source, "ALTER DATABASE app SET TimeZone = 'UTC'");
+    let mut args = create_args(&from, &to);
+    for filter in [
+        "public.cust=region=1",
+        "public.a=region=1",
+        "public.o=region=1",
+        "public.at=at >= '2026-01-02 12:00'",
+    ] {
+        args.extend(["--where", filter]);
+    }
+    args.extend(["--columns", "public.staff=id,name"]);
+    let created = output(&args);
+    assert!(created.status.success(), "{}", said(&created));
+    let renamed = "ALTER TABLE cust RENAME region TO area; ALTER TABLE cust RENAME TO customers;
+        ALTER TABLE a RENAME TO b; ALTER TABLE c RENAME TO a; ALTER TABLE b RENAME TO c;
+        ALTER TABLE staff RENAME name TO tmp; ALTER TABLE staff RENAME salary TO name;
+        ALTER TABLE staff RENAME tmp TO salary;
+        ALTER TABLE o DETACH PARTITION o1; ALTER TABLE o ATTACH PARTITION o3 FOR VALUES FROM (20) TO (30);
+        ALTER TABLE o RENAME TO orders; CREATE TABLE o (id int PRIMARY KEY)";
+    on(&source, renamed);
+    on(&target, renamed);
+    on(
+        &source,
+        "ALTER DATABASE app SET TimeZone = 'Asia/Tokyo'; ALTER DATABASE app SET DateStyle = 'SQL, DMY'",
+    );
+    let alter = |more: &[&str]| output(&[&["alter", "r", "--target", &to][..], more].concat());
+    let left = value(&source, "SELECT 'leaves'::regclass::oid");
+    let kept = |published: &str| {
+        let entries = published.split("; ").filter(|it| **it != left);
+        entries.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = kept(&value(&source, PUBLISHED));
+    let done = alter(&["--exclude-table", "public.leaves"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let after = value(&source, PUBLISHED);
+    assert_eq!(kept(&after), before);
+    assert_eq!(before.len(), after.split("; ").count(), "{after}");
+    let shown = output(&["status", "r", "--target", &to]);
+    assert_has!(
+        said(&shown),
+        "public.customers: rows WHERE (area = 1)",
+        "public.c: rows WHERE (region = 1)",
+        "public.staff: columns id, salary",
+        "public.orders: rows WHERE (region = 1)",
+        "public.o1: rows WHERE (region = 1)",
+        "public.o3: all rows and columns",
+        "2026-01-02 12:00:00+00",
+    );
+    assert!(!said(&shown).contains("public.a: rows"), "{}", said(&shown));
+    for same in ["public.customers=area=1", "public.c=region = 1"] {
+        let done = alter(&["--where", same]);
+        assert_has!(said(&done), "no table is copied or left");
+    }
+
+    // A table that joins has nothing of the one that had its name.
+    let again = "CREATE TABLE cust (id int PRIMARY KEY, region int)";
+    on(&target, again);
+    on(
+        &source,
+        &format!("{again}; INSERT INTO cust VALUES (1, 1), (2, 2)"),
+    );
+    let refused = alter(&["--include-table", "public.cust"]);
+    assert_has!(said(&refused), "cannot join under this name");
+    let renamed = "ALTER TABLE cust RENAME TO others";
+    on(&target, renamed);
+    on(&source, renamed);
+    let done = alter(&[
+        "--include-table",
+        "public.others",
+        "--include-table",
+        "public.o",
+    ]);
+    assert_has!(said(&done), "2 rows of 2 tables copied");
+    let entries = kept(&value(&source, PUBLISHED));
+    assert!(before.iter().all(|it| entries.contains(it)), "{entries:?}");
+    let running = follows(&lab, "r", &to, &target);
+    on(
+        &source,
+        "INSERT INTO customers VALUES (30, 1), (31, 2); INSERT INTO c VALUES (30, 1), (31, 2);
+         INSERT INTO a VALUES (30, 1), (31, 2); INSERT INTO others VALUES (3, 3);
+         INSERT INTO at VALUES (30, '2026-01-02 06:00+00'), (31, '2026-01-02 18:00+00')",
+    );
+    let equal = output(&["verify", "r", "--target", &to]);
+    assert!(equal.status.success(), "{}", said(&equal));
+    drop(running);
+    for (table, rows) in [
+        ("customers", "4 42"),
+        ("c", "4 42"),
+        ("a", "11 106"),
+        ("others", "3 6"),
+        ("at", "13 241"),
+    ] {
+        assert_eq!(value(&target, &format!("{ROWS}{table}")), rows, "{table}");
+    }
+}
+
+/// What an earlier call has begun ends with that call's filter, whatever the settings are by then.
+#[test]
+fn an_alteration_goes_on_with_the_filter_that_it_began_with() {
+    let (_lab, source, target) = pair(
+        "CREATE TABLE at (id int, at timestamptz, PRIMARY KEY (id, at));
+         INSERT INTO at SELECT n, '2026-01-02 00:00+00'::timestamptz + n * interval '1 h'
+             FROM generate_series(0, 23) n",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    on(&source, "ALTER DATABASE app SET TimeZone = 'UTC'");
+    assert!(output(&create_args(&from, &to)).status.success());
+    on(
+        &target,
+        "ALTER TABLE at ADD CONSTRAINT small CHECK (id < 20) NOT VALID",
+    );
+    let alter = |more: &[&str]| output(&[&["alter", "r", "--target", &to][..], more].concat());
+    let wish = ["--where", "public.at=at >= '2026-01-02 13:00'"];
+    let begun = alter(&wish);
+    assert_has!(said(&begun), "--go-on");
+    on(
+        &source,
+        "ALTER DATABASE app SET TimeZone = 'Asia/Tokyo'; ALTER DATABASE app SET DateStyle = 'SQL, DMY'",
+    );
+    on(&target, "ALTER TABLE at DROP CONSTRAINT small");
+    let other = alter(&wish);
+    assert_has!(said(&other), "is being altered in another way");
+    let done = alter(&["--go-on"]);
+    assert_has!(said(&done), "11 rows of 1 table copied");
+    assert_eq!(value(&target, &format!("{ROWS}at")), "11 198");
+}

@@ -23,15 +23,17 @@ use crate::copy::progress::Moment;
 use crate::copy::tables;
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, Findings, ReplicaError, Result};
-use crate::lifecycle::alteration::{Changes, Wishes, is_it, is_sent, may_be_emptied, to_drop};
-use crate::lifecycle::create::{CreateOptions, preflight, published_tables};
+use crate::lifecycle::alteration::{Changes, Wishes, may_be_emptied, to_drop};
+use crate::lifecycle::create::{CreateOptions, preflight};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
+use crate::lifecycle::kept::{Known, Plan};
 use crate::lifecycle::{Watcher, session};
 use crate::names::{Excluded, TableName, named};
 use crate::preflight::collect;
 use crate::preflight::facts::{Facts, Table};
+use crate::preflight::subsets::{self, ONE_WAY};
 use crate::publication::subset::Subset;
-use crate::publication::{self, Published};
+use crate::publication::{self, Entry, Published};
 use crate::state::failpoint;
 use crate::state::{Replica, ReplicaState, TableCopy, TableState, unreadable};
 use crate::status::source::{END, source_of};
@@ -78,12 +80,18 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
     let source = source_of(options.source.as_ref(), &replica.source)?;
     let mut run = Run {
         options,
+        wishes: options.wishes.clone(),
         source,
         replica,
         state,
     };
     run.check()?;
-    let wanted = options.wishes.applied(&run.replica)?;
+    if !run.replica.altering {
+        run.replica.check_ready()?;
+        run.know()?;
+    }
+    run.understand()?;
+    let wanted = run.wanted()?;
     let is_same = wanted == (run.replica.excluded(), run.replica.subsets.clone());
     if run.replica.altering {
         if !options.wishes.is_empty() && !is_same {
@@ -101,6 +109,8 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
         }
         // What was begun may have been other tables.
         run.replica = run.state.replica(name)?.ok_or_else(unknown)?;
+        run.know()?;
+        let wanted = run.wanted()?;
         let changes = run.begin(wanted, true, watcher)?;
         if changes.is_empty() {
             return Ok(Altered {
@@ -114,7 +124,6 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
             copied,
         });
     }
-    run.replica.check_ready()?;
     let changes = run.begin(wanted, is_same, watcher)?;
     let copied = match is_same && changes.is_empty() {
         true => Moment::default(),
@@ -128,6 +137,8 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
 
 struct Run<'a> {
     options: &'a AlterOptions,
+    /// Those of the options, with row filters as the source writes them.
+    wishes: Wishes,
     source: Conninfo,
     replica: Replica,
     /// The state, whose session holds the replica's lock.
@@ -153,7 +164,7 @@ impl Run<'_> {
     }
 
     fn facts(&self, excluded: Excluded, subsets: Vec<Subset>) -> Result<Facts> {
-        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        let mut source = self.on_source()?;
         let seen = || -> Result<Facts, ClientError> {
             Ok(Facts {
                 tables: collect::tables(&mut source)?,
@@ -166,18 +177,72 @@ impl Run<'_> {
         seen().map_err(ReplicaError::Source)
     }
 
-    /// The OIDs of the tables that the publication has.
-    fn sent(&self) -> Result<HashSet<u32>> {
+    /// A session in which what was written in another one means the same.
+    fn on_source(&self) -> Result<Connection> {
+        let session = session(&self.source).and_then(|mut source| {
+            source.execute(ONE_WAY)?;
+            Ok(source)
+        });
+        session.map_err(ReplicaError::Source)
+    }
+
+    /// The publication as it is.
+    fn found(&self, source: &mut Connection) -> Result<Published> {
+        Published::parse(&self.published(source)?).map_err(unreadable)
+    }
+
+    /// Takes row filters and column lists as the publication has them, by the names of now.
+    fn know(&mut self) -> Result<()> {
+        self.check_publication()?;
+        let facts = self.facts(Excluded::default(), Vec::new())?;
+        let found = self.found(&mut self.on_source()?)?;
+        let name = self.replica.name.clone();
+        let (oids, listed) = (self.state.subset_oids(&name)?, self.state.tables(&name)?);
+        let made = self.state.expected(&self.replica)?.made;
+        let known = Known {
+            subsets: &self.replica.subsets,
+            oids: &oids,
+            made: made.as_ref(),
+            listed: &listed,
+            found: &found,
+        };
+        let subsets = known.subsets(&facts, &self.wishes.parts())?;
+        self.replica.subsets = subsets;
+        Ok(())
+    }
+
+    /// Reads the row filters that are wished as this call's session does, once and for all. One that the
+    /// source refuses stays as it is: the preflight says why.
+    fn understand(&mut self) -> Result<()> {
+        let facts = self.facts(Excluded::default(), Vec::new())?;
         let mut source = session(&self.source).map_err(ReplicaError::Source)?;
-        let text = self.published(&mut source)?;
-        let published = Published::parse(&text).map_err(unreadable)?;
-        Ok(published.tables.iter().map(|entry| entry.oid).collect())
+        source.execute(SILENT).map_err(ReplicaError::Source)?;
+        for wish in &mut self.wishes.subsets {
+            let is_of =
+                |table: &&Table| table.name == wish.table || table.ancestors.contains(&wish.table);
+            let (Some(filter), Some(table)) = (&wish.filter, facts.copied().find(is_of)) else {
+                continue;
+            };
+            let written = subsets::written(&mut source, table, filter);
+            if let Some(written) = written.map_err(ReplicaError::Source)? {
+                wish.filter = Some(written);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the replica leaves out, and its row filters and column lists, once it is as it is wished.
+    fn wanted(&self) -> Result<(Excluded, Vec<Subset>)> {
+        let (excluded, mut subsets) = self.wishes.applied(&self.replica)?;
+        let facts = self.facts(Excluded::default(), Vec::new())?;
+        self.wishes.hold_below(&facts.tables, &mut subsets);
+        Ok((excluded, subsets))
     }
 
     /// What is missing on the target since somebody has altered the publication would not be seen any more.
     fn check_publication(&mut self) -> Result<()> {
         let expected = self.state.expected(&self.replica)?;
-        let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+        let mut source = self.on_source()?;
         let differences = expected.differences(&mut source);
         match expected.words(&differences.map_err(ReplicaError::Source)?) {
             None => Ok(()),
@@ -192,8 +257,7 @@ impl Run<'_> {
         is_same: bool,
         watcher: &mut dyn Watcher,
     ) -> Result<Changes> {
-        self.check_publication()?;
-        let (replica, wishes) = (&self.replica, &self.options.wishes);
+        let (replica, wishes) = (&self.replica, &self.wishes);
         let old = self.facts(replica.excluded(), replica.subsets.clone())?;
         let new = Facts {
             excluded: excluded.clone(),
@@ -202,7 +266,8 @@ impl Run<'_> {
         };
         wishes.check_names(replica, &new)?;
         let listed = self.state.tables(&replica.name)?;
-        let sent = self.sent()?;
+        let found = self.found(&mut self.on_source()?)?;
+        let sent = found.tables.iter().map(|entry| entry.oid).collect();
         let changes = wishes.changes(&old, &new, &listed, &sent)?;
         if is_same && changes.is_empty() {
             return Ok(changes);
@@ -214,25 +279,17 @@ impl Run<'_> {
         self.preflight(&old, &new, &changes, watcher)?;
         self.check_target(&new, &changes, &listed)?;
         // What the source refuses changes nothing.
-        let stays = |table: &Table| {
-            let joins = changes.joins.iter().any(|(name, _)| *name == table.name);
-            joins || Self::is_ours(&new, table, &listed, &sent)
-        };
-        self.publish(&new, stays, "ROLLBACK", watcher)?;
+        let plan = Plan::new(&new, &changes.listed(&listed), &found);
+        self.publish(&plan, &found, "ROLLBACK", watcher)?;
         let name = &self.options.name;
         let parts = (&changes.joins[..], &changes.leaves[..], &changes.anew[..]);
-        (self.state).begin_alteration(name, (&excluded, &subsets), parts, &drops)?;
+        let wanted = (&excluded, &subsets[..], &new.subset_oids());
+        (self.state).begin_alteration(name, wanted, parts, &drops)?;
         failpoint::ALTER_BEGUN.reach();
         self.replica.exclude_schemas = excluded.schemas;
         self.replica.exclude_tables = excluded.tables;
         self.replica.subsets = subsets;
         Ok(changes)
-    }
-
-    /// Whether a table is one of the replica's, whatever it is called now: it was copied, or is a partition
-    /// that was made later, or a partitioned table for those.
-    fn is_ours(facts: &Facts, table: &Table, listed: &[TableCopy], sent: &HashSet<u32>) -> bool {
-        listed.iter().any(|copy| is_it(copy, table)) || is_sent(facts, table, sent)
     }
 
     /// What would be wrong with a new replica that is wrong with what is wanted, and not with what was.
@@ -353,41 +410,43 @@ impl Run<'_> {
         }
     }
 
-    /// Lets the source send what is wanted of the tables that stay, or tries it.
+    /// Lets the source send what is wanted, or tries it. What it sends of other tables is not touched.
     fn publish(
         &self,
-        facts: &Facts,
-        stays: impl Fn(&Table) -> bool,
+        plan: &Plan,
+        found: &Published,
         end: &str,
         watcher: &mut dyn Watcher,
     ) -> Result<()> {
-        let listed = published_tables(facts, |table| {
-            // Partitioned tables are there for partitions that are made later.
-            let below = |one: &Table| one.ancestors.contains(&table.name) && stays(one);
-            stays(table) || facts.tables.iter().any(below)
-        });
-        if listed.is_empty() {
+        let leaves = |entry: &Entry| plan.drops.iter().any(|(oid, _)| *oid == entry.oid);
+        if plan.adds.is_empty() && found.tables.iter().all(leaves) {
             let words = "nothing would be left to replicate: drop the replica";
             return Err(ReplicaError::State(words.to_owned()));
         }
         loop {
-            let mut source = session(&self.source).map_err(ReplicaError::Source)?;
+            let mut source = self.on_source()?;
             bound_wait(&mut source)?;
             source.execute(SILENT).map_err(ReplicaError::Source)?;
             let name = identifier("publication", &self.replica.publication);
             let published = name.and_then(|name| {
-                let what = listed.join(", ONLY ");
                 source.execute("BEGIN")?;
-                // A statement with parameters is one statement, whatever the filters are.
-                source.query_with(
-                    &format!("ALTER PUBLICATION {name} SET TABLE ONLY {what}"),
-                    &[],
-                )?;
-                source.execute(end)
+                for statement in plan.statements(&name) {
+                    // A statement with parameters is one statement, whatever the filters are.
+                    source.query_with(&statement, &[])?;
+                }
+                Ok(())
             });
-            if unless_locked(published, watcher)?.is_some() {
-                return Ok(());
+            if unless_locked(published, watcher)?.is_none() {
+                continue;
             }
+            if !plan.is_all(found, &self.found(&mut source)?) {
+                return Err(ReplicaError::State(
+                    "tables of the source, or the publication, were altered meanwhile: run the same command \
+                     again"
+                        .to_owned(),
+                ));
+            }
+            return source.execute(end).map_err(ReplicaError::Source);
         }
     }
 
@@ -407,11 +466,20 @@ impl Run<'_> {
 
     fn ended(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
         let name = self.replica.name.clone();
-        let facts = self.facts(self.replica.excluded(), self.replica.subsets.clone())?;
+        let mut facts = self.facts(self.replica.excluded(), Vec::new())?;
         let listed = self.state.tables(&name)?;
-        let sent = self.sent()?;
-        let stays = |table: &Table| Self::is_ours(&facts, table, &listed, &sent);
-        self.publish(&facts, stays, "COMMIT", watcher)?;
+        let found = self.found(&mut self.on_source()?)?;
+        let oids = self.state.subset_oids(&name)?;
+        let known = Known {
+            subsets: &self.replica.subsets,
+            oids: &oids,
+            made: None,
+            listed: &listed,
+            found: &found,
+        };
+        facts.subsets = known.named(&facts)?;
+        let plan = Plan::new(&facts, &listed, &found);
+        self.publish(&plan, &found, "COMMIT", watcher)?;
         failpoint::ALTER_PUBLISHED.reach();
         let waiting = listed.iter().filter(|it| it.state != TableState::Copied);
         let waiting: HashSet<_> = waiting.map(|copy| copy.name.clone()).collect();

@@ -1,12 +1,12 @@
 //! What an alteration of a replica's tables changes. No I/O.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::{Excluded, TableName};
 use crate::preflight::facts::{Facts, Table};
 use crate::publication::subset::Subset;
-use crate::state::{Replica, TableCopy};
+use crate::state::{Replica, TableCopy, TableState};
 
 /// What the user wants to be otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +40,27 @@ impl Changes {
     /// Tables whose rows are copied.
     pub fn copied(&self) -> impl Iterator<Item = &(TableName, u32)> {
         self.joins.iter().chain(&self.anew)
+    }
+
+    /// The replica's tables once the state has the changes.
+    pub(super) fn listed(&self, before: &[TableCopy]) -> Vec<TableCopy> {
+        let is_copied = |it: &&TableCopy| !self.copied().any(|(name, _)| *name == it.name);
+        let stays = before.iter().filter(|it| !self.leaves.contains(&it.name));
+        let copied = self.copied().map(|(name, oid)| TableCopy {
+            name: name.clone(),
+            state: TableState::Waiting,
+            start: None,
+            rows: 0,
+            bytes: 0,
+            missing: 0,
+            source_oid: Some(*oid),
+            target_oid: None,
+            there: None,
+            replaced: false,
+            unlogged: false,
+            doubt: None,
+        });
+        stays.filter(is_copied).cloned().chain(copied).collect()
     }
 }
 
@@ -89,6 +110,23 @@ impl Wishes {
         Ok((excluded, subsets.into_values().collect()))
     }
 
+    /// Tables that get another row filter or column list, or none.
+    pub(super) fn parts(&self) -> Vec<&TableName> {
+        let named = self.subsets.iter().map(|one| &one.table);
+        named.chain(&self.whole).collect()
+    }
+
+    /// Takes out subsets of partitions of tables that get another one: that holds for each of them.
+    pub(super) fn hold_below(&self, tables: &[Table], subsets: &mut Vec<Subset>) {
+        let parts = self.parts();
+        subsets.retain(|subset| {
+            let table = tables.iter().find(|table| table.name == subset.table);
+            let is_below =
+                table.is_some_and(|it| it.ancestors.iter().any(|up| parts.contains(&up)));
+            parts.contains(&&subset.table) || !is_below
+        });
+    }
+
     /// Names that would change nothing although the user wants something of them.
     pub fn check_names(&self, replica: &Replica, new: &Facts) -> Result<()> {
         let has = |name: &TableName| new.tables.iter().any(|table| table.name == *name);
@@ -100,14 +138,15 @@ impl Wishes {
         };
         if let Some(schema) = schemas.find(unknown) {
             return Err(ReplicaError::Usage(format!(
-                "the source has no schema \"{schema}\" (--include-schema)"
+                "the source has no schema \"{schema}\" (--include-schema takes a name as it is, without quotes)"
             )));
         }
         let mut tables = self.include.tables.iter();
         let unknown = |text: &&String| !replica.exclude_tables.contains(text) && !named(text);
         if let Some(table) = tables.find(unknown) {
             return Err(ReplicaError::Usage(format!(
-                "the source has no table \"{table}\" (--include-table)"
+                "the source has no table \"{table}\" (--include-table takes schema.table as the names are, without \
+                 quotes)"
             )));
         }
         let of_schema = |table: &&Table| {
@@ -121,7 +160,10 @@ impl Wishes {
                 table.name
             )));
         }
-        let had = |name: &TableName| replica.subsets.iter().any(|one| one.table == *name);
+        let had = |name: &TableName| {
+            let mut own = replica.subsets.iter().filter(|one| one.table == *name);
+            own.any(|one| part(Some(one)) != part(None))
+        };
         for table in new.tables.iter().filter(|it| self.whole.contains(&it.name)) {
             let above = table.ancestors.iter().find(|above| had(above));
             if let Some(above) = above.filter(|_| !had(&table.name)) {
@@ -134,7 +176,7 @@ impl Wishes {
         }
         match self.whole.iter().find(|name| !has(name) && !had(name)) {
             Some(table) => Err(ReplicaError::Usage(format!(
-                "the source has no table {table} (--whole)"
+                "the source has no table {table} (--whole takes schema.table as the names are, without quotes)"
             ))),
             None => Ok(()),
         }
@@ -159,6 +201,7 @@ impl Wishes {
             let copy = listed.iter().find(|copy| is_it(copy, table));
             let was_left_out = table.is_left_out(&old.excluded);
             if copy.is_none() && (was_left_out || self.includes(table)) {
+                check_free(table, new, listed)?;
                 changes.joins.push((table.name.clone(), table.oid));
                 continue;
             }
@@ -175,14 +218,29 @@ impl Wishes {
             }
             changes.anew.push((table.name.clone(), table.oid));
         }
+        // One that has got the name of a table that was left out before stays.
         let leaves = |copy: &&TableCopy| {
             let mut tables = new.tables.iter();
             let table = tables.find(|table| is_it(copy, table));
-            table.is_some_and(|table| table.is_left_out(&new.excluded))
+            table.is_some_and(|table| table.is_left_out(&self.exclude))
         };
         let left = listed.iter().filter(leaves);
         changes.leaves = left.map(|copy| copy.name.clone()).collect();
         Ok(changes)
+    }
+}
+
+/// An error if another table was copied under the name of one that joins, and still is the replica's.
+fn check_free(table: &Table, facts: &Facts, listed: &[TableCopy]) -> Result<()> {
+    let copy = listed.iter().find(|copy| copy.name == table.name);
+    let mut tables = facts.tables.iter();
+    match copy.and_then(|copy| tables.find(|table| is_it(copy, table))) {
+        None => Ok(()),
+        Some(other) => Err(ReplicaError::State(format!(
+            "table {} cannot join under this name: table {}, which is replicated, had it when it was copied. \
+             Give the table that is to join another name on both sides",
+            table.name, other.name
+        ))),
     }
 }
 
@@ -195,7 +253,7 @@ pub(super) fn is_it(copy: &TableCopy, table: &Table) -> bool {
 }
 
 /// Whether a publication that has `sent` sends a table: by itself, or as a partition that was made later.
-pub(super) fn is_sent(facts: &Facts, table: &Table, sent: &HashSet<u32>) -> bool {
+fn is_sent(facts: &Facts, table: &Table, sent: &HashSet<u32>) -> bool {
     let mut above = facts
         .tables
         .iter()
@@ -249,9 +307,12 @@ pub(super) fn may_be_emptied(name: &TableName, joins: bool, listed: &[TableCopy]
     }
 }
 
-/// What of a table is replicated.
-fn part(subset: Option<&Subset>) -> (Option<&String>, Option<&Vec<String>>) {
-    subset.map_or((None, None), |it| (it.filter.as_ref(), it.columns.as_ref()))
+/// What of a table is replicated. The order of columns does not matter.
+pub(super) fn part(subset: Option<&Subset>) -> (Option<&String>, Option<BTreeSet<&String>>) {
+    subset.map_or((None, None), |it| {
+        let columns = it.columns.as_ref().map(|all| all.iter().collect());
+        (it.filter.as_ref(), columns)
+    })
 }
 
 fn changed(had: &[String], add: &[String], remove: &[String]) -> Vec<String> {
@@ -273,7 +334,6 @@ mod tests {
     use super::*;
     use crate::lifecycle::promotion::tests_replica;
     use crate::preflight::facts::TableKind;
-    use crate::state::TableState;
 
     fn name(table: &str) -> TableName {
         TableName {
@@ -427,8 +487,14 @@ mod tests {
             excluded(&[], &["s.p"]),
             vec![subset("c", None, Some(&["id"]))],
         );
+        // A table with the name of one that was left out before stays.
+        assert!(changes(&Wishes::default(), &new).leaves.is_empty());
+        let wishes = Wishes {
+            exclude: excluded(&[], &["s.p"]),
+            ..Wishes::default()
+        };
         assert_eq!(
-            changes(&Wishes::default(), &new),
+            changes(&wishes, &new),
             Changes {
                 joins: vec![(name("a"), 1)],
                 leaves: vec![name("p1")],

@@ -33,7 +33,7 @@ use crate::lifecycle::{Watcher, session};
 use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
-use crate::preflight::facts::{self, Facts};
+use crate::preflight::facts::Facts;
 use crate::preflight::rules::findings;
 use crate::publication;
 use crate::publication::subset::Subset;
@@ -202,13 +202,9 @@ pub(crate) fn unique() -> u32 {
     u32::try_from(clock::unix_ms() & i64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// What a publication has, as far as it is wanted: each table with its columns and its filter.
-pub(super) fn published_tables(
-    facts: &Facts,
-    is_wanted: impl Fn(&facts::Table) -> bool,
-) -> Vec<String> {
-    let tables = facts.published().filter(|table| is_wanted(table));
-    let listed = tables.map(|table| {
+/// What a publication has: each table with its columns and its filter.
+fn published_tables(facts: &Facts) -> Vec<String> {
+    let listed = facts.published().map(|table| {
         let subset = facts.subset_of(table).map(Subset::published);
         format!("{}{}", table.name.sql(), subset.unwrap_or_default())
     });
@@ -395,10 +391,10 @@ impl Run<'_> {
     }
 
     /// False if a table was locked by others.
-    fn publish(&self, watcher: &mut dyn Watcher) -> Result<bool> {
+    fn publish(&mut self, watcher: &mut dyn Watcher) -> Result<bool> {
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let facts = self.facts()?;
-        let listed = published_tables(&facts, |_| true);
+        let listed = published_tables(&facts);
         let what = match listed.is_empty() {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
@@ -410,7 +406,9 @@ impl Run<'_> {
             // A statement with parameters is one statement, whatever the filters are.
             source.query_with(&format!("CREATE PUBLICATION {name}{what}"), &[])
         });
-        Ok(unless_locked(published, watcher)?.is_some())
+        let is_published = unless_locked(published, watcher)?.is_some();
+        (self.state).set_subset_oids(&self.replica.name, &facts.subset_oids())?;
+        Ok(is_published)
     }
 
     /// Names of the tables to copy.

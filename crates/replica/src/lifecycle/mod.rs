@@ -11,6 +11,7 @@
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
 //! | [`alteration`] | what an alteration of its tables changes; no I/O |
+//! | `kept` | what a publication has of the replica's tables, and what of that an alteration changes; no I/O |
 //! | [`alter`] | other tables, or another part of some |
 //! | `sequences` | the target's sequences follow the source's while the replica applies |
 //! | [`follow`] | a replica that applies, as its state wants it |
@@ -28,6 +29,7 @@ pub(crate) mod exporter;
 pub mod fence;
 pub mod finish;
 pub mod follow;
+mod kept;
 mod made;
 pub mod promote;
 pub mod promotion;

@@ -1,6 +1,6 @@
 //! What the preflight knows about source and target.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::names::{Excluded, TableName};
 use crate::publication::subset::Subset;
@@ -302,6 +302,15 @@ impl Facts {
     pub fn subset_of(&self, table: &Table) -> Option<&Subset> {
         let mut names = std::iter::once(&table.name).chain(&table.ancestors);
         names.find_map(|name| self.subsets.iter().find(|subset| subset.table == *name))
+    }
+
+    /// The OIDs of the tables that have a subset of their own.
+    pub fn subset_oids(&self) -> HashMap<TableName, u32> {
+        let has_one = |table: &&Table| self.subsets.iter().any(|it| it.table == table.name);
+        let tables = self.tables.iter().filter(has_one);
+        tables
+            .map(|table| (table.name.clone(), table.oid))
+            .collect()
     }
 
     /// What the source says of a table that has a subset.

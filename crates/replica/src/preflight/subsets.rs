@@ -74,13 +74,18 @@ WHERE a.attnum = ANY (t.partattrs) OR EXISTS (SELECT FROM pg_depend d
         AND d.deptype = 'i')
 ORDER BY 1";
 
-/// Columns that the filter in a publication names. No row if the filter is not there as it was given:
+/// The server writes and reads values in one way alone then, whoever asks.
+pub const ONE_WAY: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; \
+    SET extra_float_digits = 3; SET bytea_output = 'hex'; SET lc_monetary = 'C'";
+
+/// Columns that the filter in a publication names, and the filter as the server writes it. No row if the filter is not there as it was given:
 /// its text must not bring other tables or options along.
 const FILTER_COLUMNS: &str = "
 SELECT (SELECT coalesce(json_agg(a.attname ORDER BY a.attname), '[]') FROM pg_attribute a
     WHERE a.attrelid = r.prrelid AND a.attnum IN (SELECT d.refobjsubid FROM pg_depend d
         WHERE d.classid = 'pg_publication_rel'::regclass AND d.objid = r.oid
-            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.prrelid))
+            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.prrelid)),
+    pg_get_expr(r.prqual, r.prrelid)
 FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
 WHERE p.pubname = $1 AND r.prrelid = $2::oid AND p.pubinsert AND p.pubupdate AND p.pubdelete
     AND p.pubtruncate AND NOT p.pubviaroot
@@ -180,7 +185,7 @@ fn publish(
     let published = try_publish(source, table, subset);
     source.execute("ROLLBACK")?;
     match published {
-        Ok(Some(columns)) => found.filter_columns = columns,
+        Ok(Some((columns, _))) => found.filter_columns = columns,
         Ok(None) => {
             found.refused = Some("the filter is not one expression".to_owned());
         }
@@ -197,12 +202,34 @@ fn publish(
     Ok(())
 }
 
-/// The columns that the filter names. None if the filter says more than a condition.
+/// A row filter of a table as the server writes it, which means the same whatever the settings of a session
+/// are. None if the server refuses it.
+pub fn written(
+    source: &mut Connection,
+    table: &Table,
+    filter: &str,
+) -> Result<Option<String>, ClientError> {
+    let subset = Subset {
+        table: table.name.clone(),
+        filter: Some(filter.to_owned()),
+        columns: None,
+    };
+    source.execute("BEGIN READ WRITE")?;
+    let published = try_publish(source, table, &subset);
+    source.execute("ROLLBACK")?;
+    match published {
+        Ok(found) => Ok(found.map(|(_, written)| written)),
+        Err(error) if error.refusal().is_some() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The columns that the filter names, and the filter as the server writes it. None if the filter says more than a condition.
 fn try_publish(
     source: &mut Connection,
     table: &Table,
     subset: &Subset,
-) -> Result<Option<Vec<String>>, ClientError> {
+) -> Result<Option<(Vec<String>, String)>, ClientError> {
     let name = format!("lockstep_preflight_{}", source.backend_pid());
     let table_sql = table.name.sql();
     let mut create = |name: &str, subset: &Subset| {
@@ -213,7 +240,7 @@ fn try_publish(
     };
     create(&name, subset)?;
     let Some(filter) = &subset.filter else {
-        return Ok(Some(Vec::new()));
+        return Ok(Some((Vec::new(), String::new())));
     };
     // A publication depends on the columns of its list, too.
     let name = format!("{name}_filter");
@@ -226,6 +253,9 @@ fn try_publish(
     let condition = parenthesised(filter);
     let select = format!("SELECT ({condition}) IS NULL FROM ONLY {table_sql} LIMIT 0");
     source.query_with(&select, &[])?;
+    // Until the end of the transaction, which is rolled back.
+    source.execute(ONE_WAY)?;
     let rows = source.query_with(FILTER_COLUMNS, &[&name, &table.oid])?;
-    rows.first().map(|row| names(row, 0)).transpose()
+    let read = |row: &Vec<Option<String>>| Ok((names(row, 0)?, field(row, 1)?));
+    rows.first().map(read).transpose()
 }

@@ -4,6 +4,8 @@
 //! wanted, and until the source sends that and the target has the rows; phase is [`Phase::Copying`]
 //! meanwhile, so that nothing applies.
 
+use std::collections::HashMap;
+
 use lockstep_client::ClientError;
 use lockstep_wire::Lsn;
 
@@ -27,13 +29,14 @@ fn names(tables: &[TableName]) -> String {
 }
 
 impl ReplicaState {
-    /// Keeps what a replica leaves out and what of its tables it has, and that it is being altered: tables
+    /// Keeps what a replica leaves out and what of its tables it has, with the OIDs of
+    /// those, and that it is being altered: tables
     /// `leaves` are its own no longer, `anew` and `joins` are to be copied, and `drops` are dropped. All of
     /// it or nothing.
     pub fn begin_alteration(
         &mut self,
         name: &str,
-        (excluded, wanted): (&Excluded, &[Subset]),
+        (excluded, wanted, oids): (&Excluded, &[Subset], &HashMap<TableName, u32>),
         (joins, leaves, anew): (&[OfSource], &[TableName], &[OfSource]),
         drops: &[TableName],
     ) -> Result<()> {
@@ -63,6 +66,7 @@ impl ReplicaState {
             }
         };
         change().map_err(ReplicaError::Target)?;
+        self.set_subset_oids(name, oids)?;
         self.add_tables(name, joins)?;
         self.add_tables(name, anew)?;
         // Another call knows the tables that this one has looked at.

@@ -1,10 +1,14 @@
 //! The subsets of tables that a replica has. They are added with the replica, and change with `replica
-//! alter`.
+//! alter`. Each has the OID of its table on the source, whose name may be another one later; none if the
+//! replica was made by an older version.
 
+use std::collections::HashMap;
+
+use lockstep_client::{ClientError, field};
 use serde_json::json;
 
-use super::unreadable;
-use crate::error::Result;
+use super::{ReplicaState, unreadable};
+use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
 use crate::publication::subset::Subset;
 
@@ -44,4 +48,34 @@ pub fn from_json(text: &str) -> Result<Vec<Subset>> {
     let mut subsets: Vec<_> = rows.into_iter().map(subset).collect();
     subsets.sort_by(|one, other| one.table.cmp(&other.table));
     Ok(subsets)
+}
+
+impl ReplicaState {
+    /// Keeps the OIDs of tables that have a subset.
+    pub fn set_subset_oids(&mut self, name: &str, oids: &HashMap<TableName, u32>) -> Result<()> {
+        let sql = "UPDATE lockstep.subset SET source_oid = (l ->> 2)::oid FROM json_array_elements($2::json) l \
+                   WHERE replica = $1 AND schema_name = l ->> 0 AND table_name = l ->> 1";
+        let oids = oids
+            .iter()
+            .map(|(table, oid)| json!([table.schema, table.table, oid]));
+        let oids = serde_json::Value::from_iter(oids).to_string();
+        let kept = self.connection.query_with(sql, &[&name, &oids]);
+        kept.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// The OIDs of tables that have a subset, as far as they are known.
+    pub fn subset_oids(&mut self, name: &str) -> Result<HashMap<TableName, u32>> {
+        let sql = "SELECT schema_name, table_name, source_oid FROM lockstep.subset \
+                   WHERE replica = $1 AND source_oid IS NOT NULL";
+        let read = |row: &Vec<Option<String>>| -> Result<_, ClientError> {
+            let table = TableName {
+                schema: field(row, 0)?,
+                table: field(row, 1)?,
+            };
+            Ok((table, field(row, 2)?))
+        };
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.and_then(|rows| rows.iter().map(read).collect());
+        rows.map_err(ReplicaError::Target)
+    }
 }
