@@ -26,7 +26,7 @@ use crate::error::{Finding, Findings, ReplicaError, Result};
 use crate::lifecycle::alteration::{Changes, Wishes, may_be_emptied, to_drop};
 use crate::lifecycle::create::{CreateOptions, preflight};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
-use crate::lifecycle::kept::{Known, Plan};
+use crate::lifecycle::kept::{KnownReplica, Plan};
 use crate::lifecycle::{Watcher, session};
 use crate::names::{Excluded, TableName, named};
 use crate::preflight::collect;
@@ -137,7 +137,7 @@ pub fn alter(options: &AlterOptions, watcher: &mut dyn Watcher) -> Result<Altere
 
 struct Run<'a> {
     options: &'a AlterOptions,
-    /// Those of the options, with row filters as the source writes them.
+    /// The options' wishes, with row filters as the source writes them.
     wishes: Wishes,
     source: Conninfo,
     replica: Replica,
@@ -199,7 +199,7 @@ impl Run<'_> {
         let name = self.replica.name.clone();
         let (oids, listed) = (self.state.subset_oids(&name)?, self.state.tables(&name)?);
         let made = self.state.expected(&self.replica)?.made;
-        let known = Known {
+        let known = KnownReplica {
             subsets: &self.replica.subsets,
             oids: &oids,
             made: made.as_ref(),
@@ -470,7 +470,7 @@ impl Run<'_> {
         let listed = self.state.tables(&name)?;
         let found = self.found(&mut self.on_source()?)?;
         let oids = self.state.subset_oids(&name)?;
-        let known = Known {
+        let known = KnownReplica {
             subsets: &self.replica.subsets,
             oids: &oids,
             made: None,

@@ -13,10 +13,10 @@ use crate::publication::{Entry, Published};
 use crate::state::{TableCopy, TableState};
 
 /// What is known of a replica.
-pub struct Known<'a> {
-    /// As the state has them.
+pub struct KnownReplica<'a> {
+    /// The row filters and column lists that the state has.
     pub subsets: &'a [Subset],
-    /// Of tables that have a subset, by the names that the state has.
+    /// The OIDs of tables that have a subset, by the names that the state has.
     pub oids: &'a HashMap<TableName, u32>,
     /// The publication as the replica has made it.
     pub made: Option<&'a Published>,
@@ -25,7 +25,7 @@ pub struct Known<'a> {
     pub found: &'a Published,
 }
 
-impl Known<'_> {
+impl KnownReplica<'_> {
     /// The OID of a table that has a subset. A state of an older version has that of tables that the
     /// publication names, or that were copied.
     fn oid(&self, name: &TableName) -> Option<u32> {
@@ -339,7 +339,7 @@ mod tests {
     fn subsets_follow_their_tables() {
         let known = |subsets: &[Subset], oids: &[(&str, u32)], found: &Published, facts: &Facts| {
             let oids = oids.iter().map(|(table, oid)| (name(table), *oid));
-            let known = Known {
+            let known = KnownReplica {
                 subsets,
                 oids: &oids.collect(),
                 made: None,

@@ -78,8 +78,8 @@ ORDER BY 1";
 pub const ONE_WAY: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'; SET lc_monetary = 'C'";
 
-/// Columns that the filter in a publication names, and the filter as the server writes it. No row if the filter is not there as it was given:
-/// its text must not bring other tables or options along.
+/// Columns that the filter in a publication names, and the filter as the server writes it. No row if the
+/// filter is not there as it was given: its text must not bring other tables or options along.
 const FILTER_COLUMNS: &str = "
 SELECT (SELECT coalesce(json_agg(a.attname ORDER BY a.attname), '[]') FROM pg_attribute a
     WHERE a.attrelid = r.prrelid AND a.attnum IN (SELECT d.refobjsubid FROM pg_depend d
@@ -224,7 +224,8 @@ pub fn written(
     }
 }
 
-/// The columns that the filter names, and the filter as the server writes it. None if the filter says more than a condition.
+/// The columns that the filter names, and the filter as the server writes it. None if the filter says more
+/// than a condition.
 fn try_publish(
     source: &mut Connection,
     table: &Table,
