@@ -10,7 +10,7 @@ use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::node::Trouble;
 use crate::process_cpu::Cpu;
 use crate::tables::{Followed, Tables};
-use crate::views::{Archiver, Extension, Prepared, Sender, Session, Slot};
+use crate::views::{ArchiveQueue, Archiver, Extension, Prepared, Sender, Session, Slot};
 
 /// What is known of a process that a signal has stopped.
 const STOPPED: Cpu = Cpu {
@@ -440,12 +440,14 @@ fn a_risk_alone_is_no_lag() {
 
 #[test]
 fn an_archiver_that_fails_is_a_risk() {
-    for (archived_age_ms, failed_age_ms, mode, expected) in [
-        (Some(900_000.0), Some(30_000.0), "on", true),
-        (None, Some(30_000.0), "on", true),
-        (Some(5.0), Some(30_000.0), "on", false),
-        (Some(5.0), None, "on", false),
-        (None, Some(30_000.0), "off", false),
+    for (archived_age_ms, failed_age_ms, mode, ready, expected) in [
+        (Some(900_000.0), Some(30_000.0), "on", Some(1), true),
+        (Some(900_000.0), Some(30_000.0), "on", None, true),
+        (Some(900_000.0), Some(30_000.0), "on", Some(0), false),
+        (None, Some(30_000.0), "on", Some(1), true),
+        (Some(5.0), Some(30_000.0), "on", Some(1), false),
+        (Some(5.0), None, "on", Some(1), false),
+        (None, Some(30_000.0), "off", Some(1), false),
     ] {
         let mut scene = Scene::healthy();
         let settings = &mut scene.primary.facts.settings;
@@ -459,7 +461,12 @@ fn an_archiver_that_fails_is_a_risk() {
         };
         // A standby that was copied has its own statistics; with "on" it archives nothing.
         for node in [&mut scene.primary, &mut scene.standby] {
-            node.samples.last_mut().unwrap().archiver = archiver.clone();
+            let last = node.samples.last_mut().unwrap();
+            last.archiver = archiver.clone();
+            last.archive = ready.map(|ready| ArchiveQueue {
+                ready,
+                oldest_ms: Some(5.0),
+            });
         }
         let diagnosis = scene.diagnose();
         let found: Vec<_> = diagnosis.findings.iter().map(|found| found.cause).collect();

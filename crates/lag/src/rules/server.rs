@@ -44,9 +44,12 @@ pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {
         let Some(failed) = archiver.failed_age_ms else {
             continue;
         };
-        // A segment that failed is tried again until it is archived.
+        // A segment that failed is tried again until it is archived, and waits until then.
         let archived = archiver.archived_age_ms;
-        if archived.is_some_and(|archived| archived <= failed) {
+        let queue = node.last().and_then(|sample| sample.archive);
+        if archived.is_some_and(|archived| archived <= failed)
+            || queue.is_some_and(|queue| queue.ready == 0)
+        {
             continue;
         }
         let since = match archived {
