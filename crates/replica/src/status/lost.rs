@@ -264,15 +264,22 @@ pub fn no_partitions(
 
 /// `$1` is the list of publications as JSON.
 const SENT: &str = "
+WITH named AS MATERIALIZED (
+    SELECT i.inhparent, json_agg(json_build_array(an.nspname, a.relname) ORDER BY o.place) AS names
+    FROM (SELECT DISTINCT inhparent FROM pg_inherits) i
+        JOIN pg_class parent ON parent.oid = i.inhparent AND parent.relkind = 'p'
+        CROSS JOIN pg_partition_ancestors(i.inhparent) WITH ORDINALITY o(relid, place)
+        JOIN pg_class a ON a.oid = o.relid
+        JOIN pg_namespace an ON an.oid = a.relnamespace
+    GROUP BY i.inhparent)
 SELECT p.schemaname, p.tablename, (SELECT json_agg(a.attname) FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
         AND a.attname = ANY (p.attnames))::text,
-    CASE WHEN c.relispartition THEN (SELECT json_agg(json_build_array(an.nspname, a.relname) ORDER BY o.place)
-        FROM pg_partition_ancestors(c.oid) WITH ORDINALITY o(relid, place)
-        JOIN pg_class a ON a.oid = o.relid AND a.oid <> c.oid
-        JOIN pg_namespace an ON an.oid = a.relnamespace)::text ELSE '[]' END
+    coalesce(named.names::text, '[]')
 FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'r'
+    LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.relispartition
+    LEFT JOIN named ON named.inhparent = i.inhparent
 WHERE p.pubname IN (SELECT json_array_elements_text($1::json))
 ORDER BY 1, 2";
 

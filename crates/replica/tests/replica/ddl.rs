@@ -50,7 +50,8 @@ UNION ALL SELECT extname FROM pg_extension
 ORDER BY 1";
 
 /// [`SHAPE`], as far as servers of different majors say the same of the same objects: not how they write a
-/// view, not the privilege that 17 has added (`m`), and not that 18 has constraints for NOT NULL.
+/// view, not the privilege that 17 has added (`m`), not that 18 has constraints for NOT NULL, and not the
+/// functions of an extension, which has another version.
 fn shape() -> String {
     if source_major().unwrap() == major().unwrap() {
         return SHAPE.to_owned();
@@ -58,6 +59,11 @@ fn shape() -> String {
     let alike = [
         ("' ' || pg_get_viewdef(oid)", "' is a view'"),
         ("relacl,", "translate(relacl::text, 'm', ''),"),
+        (
+            "prokind = 'f'",
+            "prokind = 'f' AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.objid = p.oid \
+             AND e.classid = 'pg_proc'::regclass AND e.deptype = 'e')",
+        ),
         (
             "c.oid = k.conrelid",
             "c.oid = k.conrelid AND contype <> 'n'",
