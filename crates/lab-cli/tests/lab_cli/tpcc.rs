@@ -141,6 +141,8 @@ fn load_run_and_check_from_the_command_line() {
 }
 
 fn ended_by_a_signal_nothing_goes_on(primary: &Server, args: &[&str], clients: usize) {
+    // Sessions of the command before end a moment after it, and would be taken for the new one's.
+    await_sessions(primary, 0);
     let child = tpcc(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
