@@ -8,10 +8,12 @@ use FindBin;
 use lib "$FindBin::Bin/../perl";
 use File::Basename;
 use File::Copy;
+use File::Path 'rmtree';
 use LockstepReplay;
 use LockstepSession;
 use LockstepTest;
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -35,6 +37,29 @@ sub standbys
 		$node->append_conf('postgresql.conf', ($_ eq 'ours' ? $HOT : "lockstep.replay_workers = 0\n") . $conf);
 		$node
 	} qw(stock ours);
+}
+
+# Starts a standby that finds all its WAL in pg_wal, and waits until $ready returns, which gets the log's size
+# before that. If all was replayed before a
+# helper was there, as on a busy machine, it is done again from the same files.
+sub start_helped
+{
+	my ($node, $ready) = @_;
+	my $cold = $node->basedir . '/cold';
+	PostgreSQL::Test::RecursiveCopy::copypath($node->data_dir, $cold);
+	for my $try (1 .. 10)
+	{
+		my $said = -e $node->logfile ? -s $node->logfile : 0;
+		$node->start;
+		$ready->($said);
+		last if executed($node) > 0 || $try == 10;
+		$node->stop('immediate');
+		rmtree($node->data_dir);
+		PostgreSQL::Test::RecursiveCopy::copypath($cold, $node->data_dir);
+		chmod 0700, $node->data_dir or die $!;
+	}
+	rmtree($cold);
+	return;
 }
 
 sub is_down { return !-e $_[0]->data_dir . '/postmaster.pid'; }
@@ -141,16 +166,16 @@ for my $node ($stock, $ours)
 	my $wal = $node->data_dir . '/pg_wal';
 	copy($_, $wal) or die "$_: $!" for glob $primary->data_dir . '/pg_wal/0*';
 	overwrite("$wal/$file", $offset + 30, "\xee");
-	$node->start;
 }
 my $at = 'SELECT pg_last_wal_replay_lsn()';
 my $wrong = qr/LOG:  (incorrect resource manager data checksum in record at \S+)/;
-$_->wait_for_log($wrong) for $stock, $ours;
+$stock->start;
+start_helped($ours, sub { $ours->wait_for_log($wrong, $_[0]) });
+$stock->wait_for_log($wrong);
 is((slurp_file($ours->logfile) =~ $wrong)[0], (slurp_file($stock->logfile) =~ $wrong)[0],
 	'a damaged record is named as by a stock standby');
 is($ours->safe_psql('postgres', $at), $stock->safe_psql('postgres', $at), 'replay stands before it');
-# On a busy machine all may be replayed before a helper is there.
-note('helpers have executed ' . executed($ours) . ' records');
+cmp_ok(executed($ours), '>', 0, 'helpers have executed what came before');
 is(sums($ours), sums($stock), 'and what was replayed can be read');
 is($ours->safe_psql('postgres', "SELECT min_recovery_end_lsn > ($at) FROM pg_control_recovery()"), 't',
 	'its minimum recovery point is beyond the record');
@@ -188,11 +213,12 @@ my ($cut) = grep { my ($info, $rest) = unpack 'x2 S x12 L', substr $bytes, $_, 2
   map { $_ * 8192 } reverse 1 .. 40;
 overwrite("$wal/$file", $cut + 28, "\0" x (length($bytes) - $cut - 28));
 append_to_file("$wal/archive_status/$file.done", '');
-$ours->start;
 # It waits there only once it has read all that there is.
-wait_until(undef, sub { $ours->safe_psql('postgres', q{SELECT wait_event FROM pg_stat_activity
-	WHERE backend_type = 'startup'}) eq 'RecoveryRetrieveRetryInterval' }, 'replay comes to the end of it');
-note('helpers have executed ' . executed($ours) . ' records of WAL that has been cut');
+start_helped($ours, sub {
+	wait_until(undef, sub { $ours->safe_psql('postgres', q{SELECT wait_event FROM pg_stat_activity
+		WHERE backend_type = 'startup'}) eq 'RecoveryRetrieveRetryInterval' }, 'replay comes to the end of it');
+});
+cmp_ok(executed($ours), '>', 0, 'helpers work on WAL that has been cut');
 is($ours->safe_psql('postgres', "SELECT min_recovery_end_lsn <= ($at) FROM pg_control_recovery()"), 't',
 	'the minimum recovery point is not beyond what there is of it');
 $ours->stop('immediate');
