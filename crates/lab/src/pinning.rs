@@ -53,8 +53,13 @@ impl Pinning {
 
     /// Pins the calling thread, and all that it starts from now on.
     pub fn pin_current_thread(&self, side: Side) {
+        self.pin(Pid::from_raw(0), side);
+    }
+
+    /// Pins a process that runs, and all that it starts from now on.
+    pub fn pin(&self, process: Pid, side: Side) {
         // Containers may forbid the call. A refusal only costs precision.
-        let _ = sched_setaffinity(Pid::from_raw(0), &self.cores(side));
+        let _ = sched_setaffinity(process, &self.cores(side));
     }
 
     /// Seconds since the machine started in which the cores of a side did nothing, summed over

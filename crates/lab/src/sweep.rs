@@ -2,11 +2,14 @@
 //!
 //! A sweep needs nothing but the folder's path, so that the reaper ([`crate::guard`]) can do
 //! it too. It unmounts file systems that are mounted inside the folder (the power-loss tests
-//! mount some) and frees their loop devices. A process belongs to the folder if its working
-//! directory is inside and its program is one of the distribution's PostgreSQL programs or
-//! the sweeping program itself (a relay is one). A user's shell in the folder is left alone.
+//! mount some) and frees their loop devices. A process belongs to the folder if the lab started it or
+//! one of its parents: then its HOME is the folder ([`crate::launch`]). A server writes its state over its
+//! environment, so one of the distribution's PostgreSQL programs belongs to it, too, if its working directory
+//! is inside. A user's shell in the folder is left alone.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -102,13 +105,21 @@ pub fn processes(folder: &Path) -> Vec<i32> {
 
 fn belongs(pid: i32, folder: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
-    // A zombie does not belong: its links cannot be read.
-    let ours = |exe: &Path| {
-        i64::from(pid) != i64::from(std::process::id())
-            && fs::read_link("/proc/self/exe").is_ok_and(|own| own == exe)
+    // A zombie does not belong: its links cannot be read, and its environment is empty.
+    let is_server = || {
+        link("cwd").is_ok_and(|cwd| cwd.starts_with(folder))
+            && link("exe").is_ok_and(|exe| exe.starts_with(PACKAGES))
     };
-    link("cwd").is_ok_and(|cwd| cwd.starts_with(folder))
-        && link("exe").is_ok_and(|exe| exe.starts_with(PACKAGES) || ours(&exe))
+    let is_own = i64::from(pid) == i64::from(std::process::id());
+    !is_own && (is_server() || home(pid).is_some_and(|home| home.starts_with(folder)))
+}
+
+/// HOME as a process was started with it.
+fn home(pid: i32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut settings = environment.split(|byte| *byte == 0);
+    let home = settings.find_map(|setting| setting.strip_prefix(b"HOME="))?;
+    Some(PathBuf::from(OsStr::from_bytes(home)))
 }
 
 /// The parent of a process, if it still exists.

@@ -19,7 +19,9 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::launch::failure_line;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::settings_of;
+use lockstep_lab::sweep;
 use lockstep_lab::workload::{ACCOUNTS_PER_SCALE, APP_ROLE};
+use nix::unistd::Pid;
 
 use super::clients::{Pace, joined};
 use super::nodes::{Nodes, Seat, small};
@@ -105,6 +107,12 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
     begun.ok_or_else(|| {
         BenchError::Unusable("pool add did not say that it catches up".to_owned())
     })??;
+    // `add` ran on the primary's core, as on another machine. The look-ups find both nodes on one core.
+    let folder = lab.folder().join(NEWCOMER);
+    for process in sweep::processes(&folder) {
+        let pinning = lab.launcher().pinning();
+        pinning.pin(Pid::from_raw(process), Side::Standby);
+    }
     let newcomer = ServerAddress {
         port,
         ..veteran.clone()
@@ -113,7 +121,6 @@ pub fn run(lab: &Lab, product: &Path, is_warmed: bool) -> Result<Joining> {
     let [newcomer_p99_ms, veteran_p99_ms] = first_lookups([&newcomer, &veteran])?;
     let delayed = slow.counts()?.delayed - before;
     stop(lab, NEWCOMER)?;
-    let folder = lab.folder().join(NEWCOMER);
     fs::remove_dir_all(&folder).map_err(BenchError::io("remove", &folder))?;
     nodes.remove()?;
     Ok(Joining {

@@ -139,10 +139,20 @@ fn what_is_left_running_ends_with_the_lab() {
     let pid = primary.pid().unwrap();
     // As when an error path forgets it.
     std::mem::forget(primary);
-    assert!(sweep::processes(&folder).contains(&pid));
+    // Any other program, which may go elsewhere.
+    let mut other = lab.launcher().command("/usr/bin/sleep");
+    other.arg("600").current_dir("/");
+    let mut other = lab.launcher().spawn(other, Side::Both).unwrap();
+    let pids = [pid, i32::try_from(other.id()).unwrap()];
+    let found = sweep::processes(&folder);
+    assert!(
+        pids.iter().all(|pid| found.contains(pid)),
+        "{pids:?} {found:?}"
+    );
     drop(lab);
     assert!(sweep::processes(&folder).is_empty());
     assert!(!folder.exists());
+    assert!(!other.wait().unwrap().success());
 }
 
 #[test]
