@@ -171,7 +171,21 @@ impl ColumnType {
             return false;
         }
         let is_number = |kind| matches!(kind, Kind::Integer(_) | Kind::Float(_) | Kind::Numeric);
+        let is_text = |kind| matches!(kind, Kind::Text | Kind::Varchar | Kind::Bpchar | Kind::Name);
         match (ours, theirs) {
+            // Text is rounded as a number, and read by settings as a time.
+            (Kind::Numeric, theirs) if is_text(theirs) => self.scale().is_some(),
+            (
+                Kind::Float(_)
+                | Kind::Money
+                | Kind::Date
+                | Kind::Time { .. }
+                | Kind::Timestamp { .. }
+                | Kind::Interval
+                | Kind::Timestamps { .. }
+                | Kind::Dates,
+                theirs,
+            ) if is_text(theirs) => true,
             (Kind::Float(8), Kind::Integer(8)) => true,
             (Kind::Float(4), Kind::Integer(width)) => width > 2,
             (Kind::Float(ours), Kind::Float(theirs)) => ours < theirs,
@@ -327,6 +341,13 @@ mod tests {
             (name, text, true),
             (text, name, false),
             (of(18, -1), name, true),
+            (numeric(10, 2), text, true),
+            (any, text, false),
+            (double, bpchar(20), true),
+            (of(790, -1), text, true),
+            (interval(0x7fff, 0xffff), text, true),
+            (int4, text, false),
+            (text, numeric(10, 2), false),
             // Refused if it does not fit.
             (int2, int8, false),
             (int4, double, false),
@@ -343,6 +364,10 @@ mod tests {
         let (dates, times, zoned) = (of(3912, -1), of(3908, -1), of(3910, -1));
         for (target, source, loses) in [
             (of(1184, -1), date, true),
+            (of(1184, -1), of(25, -1), true),
+            (date, of(1043, 14), true),
+            (of(1182, -1), of(1009, -1), true),
+            (dates, of(25, -1), true),
             (of(1114, -1), date, false),
             (oid, int4, true),
             (of(20, -1), oid, false),

@@ -23,7 +23,7 @@ use crate::copy::progress::Moment;
 use crate::copy::tables;
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, Findings, ReplicaError, Result};
-use crate::lifecycle::alteration::{Changes, Wishes, may_be_emptied, to_drop};
+use crate::lifecycle::alteration::{Changes, Wishes, gone, may_be_emptied, to_drop};
 use crate::lifecycle::create::{CreateOptions, preflight};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
 use crate::lifecycle::kept::{KnownReplica, Plan};
@@ -467,6 +467,7 @@ impl Run<'_> {
     fn ended(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
         let name = self.replica.name.clone();
         let mut facts = self.facts(self.replica.excluded(), Vec::new())?;
+        self.leave_gone(&facts, watcher)?;
         let listed = self.state.tables(&name)?;
         let found = self.found(&mut self.on_source()?)?;
         let oids = self.state.subset_oids(&name)?;
@@ -506,8 +507,7 @@ impl Run<'_> {
             |name: &&TableName| tables.iter().any(|it| it.name == **name && it.published);
         if let Some(gone) = waiting.iter().find(|name| !is_there(name)) {
             return Err(ReplicaError::State(format!(
-                "table {gone} is gone from the source, or from the publication, since it was to be copied: leave \
-                 it out, or drop the replica and create it again"
+                "table {gone} is gone from the source, or from the publication, since it was to be copied"
             )));
         }
         fit(&self.options.target, &mut tables)?;
@@ -527,6 +527,24 @@ impl Run<'_> {
         self.state
             .end_alteration(&name, &published, exporter.start)?;
         Ok(moment)
+    }
+
+    /// Leaves out tables that the source has dropped since they were to be copied.
+    fn leave_gone(&mut self, facts: &Facts, watcher: &mut dyn Watcher) -> Result<()> {
+        let name = &self.replica.name;
+        let gone = gone(facts, &self.state.tables(name)?)?;
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.state.forget_tables(name, &gone)?;
+        let mut found = Findings::default();
+        for table in gone {
+            let says =
+                "the source has dropped it since it was to be copied: it is replicated no longer";
+            found.warning(format!("table {table}"), says, "drop it on the target, too");
+        }
+        watcher.found(&found.0);
+        Ok(())
     }
 
     /// The publication as it is, for the state.

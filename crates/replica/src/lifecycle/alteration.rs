@@ -160,6 +160,13 @@ impl Wishes {
                 table.name
             )));
         }
+        let mut parts = self.parts().into_iter();
+        if let Some(table) = parts.find(|name| new.excluded.names(name)) {
+            return Err(ReplicaError::Usage(format!(
+                "{table} is the name of a table that is left out, or its schema is: let it join (--include-table, \
+                 --include-schema), or name it with none of --where, --columns and --whole"
+            )));
+        }
         let had = |name: &TableName| {
             let mut own = replica.subsets.iter().filter(|one| one.table == *name);
             own.any(|one| part(Some(one)) != part(None))
@@ -250,6 +257,27 @@ pub(super) fn is_it(copy: &TableCopy, table: &Table) -> bool {
         Some(oid) => oid == table.oid,
         None => copy.name == table.name,
     }
+}
+
+/// Tables that are still to be copied, and that the source has no longer. An error if one is called otherwise
+/// there by now.
+pub(super) fn gone(facts: &Facts, listed: &[TableCopy]) -> Result<Vec<TableName>> {
+    let mut gone = Vec::new();
+    for copy in listed.iter().filter(|it| it.state != TableState::Copied) {
+        let mut tables = facts.tables.iter();
+        match tables.find(|table| is_it(copy, table)) {
+            None => gone.push(copy.name.clone()),
+            Some(table) if table.name != copy.name => {
+                return Err(ReplicaError::State(format!(
+                    "table {}, which is to be copied, is called {} on the source by now: give it its name back \
+                     there",
+                    copy.name, table.name
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(gone)
 }
 
 /// Whether a publication that has `sent` sends a table: by itself, or as a partition that was made later.
@@ -590,6 +618,24 @@ mod tests {
     }
 
     #[test]
+    fn tables_that_are_dropped_before_their_copy_are_found() {
+        let facts = Facts {
+            tables: vec![table(1, "c", &[]), table(2, "e", &[])],
+            ..Facts::default()
+        };
+        let waiting = |oid, own| TableCopy {
+            state: TableState::Waiting,
+            ..copy(Some(oid), own)
+        };
+        // One has the name of a table that was to be copied.
+        let listed = [waiting(1, "c"), waiting(3, "e"), copy(Some(4), "d")];
+        assert_eq!(gone(&facts, &listed).unwrap(), [name("e")]);
+        let renamed = gone(&facts, &[waiting(2, "d")]).unwrap_err();
+        assert!(renamed.to_string().contains("is called"), "{renamed}");
+        assert_eq!(gone(&facts, &[copy(Some(2), "d")]).unwrap(), []);
+    }
+
+    #[test]
     fn names_that_mean_nothing_are_refused() {
         let facts = |wishes: &Wishes| Facts {
             tables: vec![
@@ -623,6 +669,14 @@ mod tests {
             (include(&[], &["s.q"]), "no table \"s.q\""),
             (whole("q"), "no table \"s.q\""),
             (whole("c1"), "of its own"),
+            (whole("a"), "is left out"),
+            (
+                Wishes {
+                    subsets: vec![subset("b", Some("id > 1"), None)],
+                    ..Wishes::default()
+                },
+                "is left out",
+            ),
             (
                 Wishes {
                     exclude: excluded(&["s"], &[]),

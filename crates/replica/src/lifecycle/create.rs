@@ -598,7 +598,13 @@ impl Run<'_> {
         let (programs, to) = (&self.programs, &self.options.target);
         let unmade = match programs.restore(to, &file, section, spaces)? {
             true => Vec::new(),
-            false => made::make(to, programs, &file, spaces)?,
+            false => {
+                let source = session(&self.options.source);
+                let mut source = source.map_err(ReplicaError::Source)?;
+                finish::without_event_triggers(&mut source, &mut target, |_, _| {
+                    made::make(to, programs, &file, spaces)
+                })?
+            }
         };
         (self.state).set_unmade(&self.replica.name, Phase::Indexing, &unmade)?;
         failpoint::CREATE_INDEXED.reach();

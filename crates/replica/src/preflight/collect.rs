@@ -203,6 +203,9 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
                   AND evtfoid NOT IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n \
                       ON n.oid = p.pronamespace WHERE n.nspname = 'lockstep')";
     facts.event_triggers = texts(source, acting)?.into_iter().collect();
+    let at_login =
+        "SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D'";
+    facts.login_triggers = texts(source, at_login)?.into_iter().collect();
     let schemas = json_array(&facts.excluded.schemas);
     let to_make = source.query_with(&with_namespaces(TO_MAKE), &[&schemas])?;
     facts.relations_to_make = field(to_make.first().map_or(&[][..], Vec::as_slice), 0)?;

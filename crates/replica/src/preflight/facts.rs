@@ -35,6 +35,8 @@ pub struct Facts {
     pub target_relations: u64,
     /// Event triggers that are `ENABLE ALWAYS` or `REPLICA`.
     pub event_triggers: Vec<String>,
+    /// Event triggers of the source that fire at each login.
+    pub login_triggers: Vec<String>,
     /// Relations that are made on the target in one transaction, which locks each of them.
     pub relations_to_make: u64,
     /// What the user excluded.

@@ -33,6 +33,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     kinds_of_tables(facts, &mut found);
     columns_and_constraints(facts, &mut found);
     acting(facts, &mut found);
+    event_triggers(facts, &mut found);
     row_security(facts, &mut found);
     large_objects(facts, &mut found);
     let mut findings = found.0;
@@ -643,16 +644,6 @@ fn acting(facts: &Facts, found: &mut Findings) {
         let grants: Vec<_> = grants.take(MOST_NAMES).collect();
         found.warning("target", says, grants.join("; "));
     }
-    // From 17 on event_triggers keeps them silent for who may set it.
-    if !facts.event_triggers.is_empty() && facts.target.version < 170_000 {
-        let says = format!(
-            "event triggers that are ENABLE ALWAYS or ENABLE REPLICA would fire on the target for statements \
-             of the replica: {}",
-            listed(&facts.event_triggers)
-        );
-        let todo = "ALTER EVENT TRIGGER ... ENABLE on the source, or disable them on the target after the copy";
-        found.warning("source", says, todo);
-    }
     if facts.target.superuser {
         let calling = facts.copied().filter(|table| table.calls_functions);
         let says = format!(
@@ -663,6 +654,30 @@ fn acting(facts: &Facts, found: &mut Findings) {
         let todo = "connect to the target as a role that is no superuser and owns its tables, unless all \
                     who may change the function are trusted";
         found.tables(Severity::Warning, calling, &says, todo);
+    }
+}
+
+/// Event triggers of users on the target.
+fn event_triggers(facts: &Facts, found: &mut Findings) {
+    if !facts.login_triggers.is_empty() {
+        let says = format!(
+            "event triggers that fire at login fire on the target for each session, also for those of the \
+             replica: {}; a row that one writes there is not the source's",
+            listed(&facts.login_triggers)
+        );
+        let todo = "if they write, ALTER EVENT TRIGGER ... DISABLE on the source until the copy is made, and on \
+                    the target as long as it is a replica";
+        found.warning("source", says, todo);
+    }
+    // From 17 on event_triggers keeps them silent for who may set it.
+    if !facts.event_triggers.is_empty() && facts.target.version < 170_000 {
+        let says = format!(
+            "event triggers that are ENABLE ALWAYS or ENABLE REPLICA would fire on the target for statements \
+             of the replica: {}",
+            listed(&facts.event_triggers)
+        );
+        let todo = "ALTER EVENT TRIGGER ... ENABLE on the source, or disable them on the target after the copy";
+        found.warning("source", says, todo);
     }
 }
 

@@ -663,13 +663,12 @@ fn what_acts_or_is_left_out_is_looked_at() {
             "--skip-large-objects",
             |f| f.large_objects = 7,
         ),
-        (
-            Warning,
-            "source",
-            "event triggers that are ENABLE ALWAYS or ENABLE REPLICA would fire",
-            "ALTER EVENT TRIGGER",
-            |f| f.event_triggers = vec!["et".to_owned()],
-        ),
+        (Warning, "source", "REPLICA would fire", "TRIGGER", |f| {
+            f.event_triggers = vec!["et".to_owned()]
+        }),
+        (Warning, "source", "at login fire", "DISABLE", |f| {
+            f.login_triggers = vec!["et".to_owned()]
+        }),
         (Error, "source", "is no superuser", "leave --ddl out", |f| {
             (f.ddl, f.source.superuser, f.target.superuser) = (true, false, true);
         }),

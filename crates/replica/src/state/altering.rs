@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use lockstep_apply::sessions::SILENT;
 use lockstep_client::ClientError;
 use lockstep_wire::Lsn;
 
@@ -29,10 +30,9 @@ fn names(tables: &[TableName]) -> String {
 }
 
 impl ReplicaState {
-    /// Keeps what a replica leaves out and what of its tables it has, with the OIDs of
-    /// those, and that it is being altered: tables
-    /// `leaves` are its own no longer, `anew` and `joins` are to be copied, and `drops` are dropped. All of
-    /// it or nothing.
+    /// Keeps what a replica leaves out and what of its tables it has, with the OIDs of those, and that it is
+    /// being altered: tables `leaves` are its own no longer, `anew` and `joins` are to be copied, and `drops`
+    /// are dropped. All of it or nothing.
     pub fn begin_alteration(
         &mut self,
         name: &str,
@@ -60,10 +60,11 @@ impl ReplicaState {
             let leave = format!("DELETE FROM lockstep.table_copy WHERE {NAMED}");
             connection.query_with(&leave, &[&name, &names(&gone)])?;
             let drops: Vec<_> = drops.iter().map(TableName::sql).collect();
-            match drops.is_empty() {
-                true => Ok(()),
-                false => connection.execute(&format!("DROP TABLE IF EXISTS {}", drops.join(", "))),
+            if drops.is_empty() {
+                return Ok(());
             }
+            connection.execute(&SILENT.replace(", false)", ", true)"))?;
+            connection.execute(&format!("DROP TABLE IF EXISTS {}", drops.join(", ")))
         };
         change().map_err(ReplicaError::Target)?;
         self.set_subset_oids(name, oids)?;
@@ -79,6 +80,13 @@ impl ReplicaState {
             .query_with(&again, &[&name, &names(&anew)])
             .and_then(|_| self.connection.execute("COMMIT"));
         committed.map_err(ReplicaError::Target)
+    }
+
+    /// Forgets tables that were to be copied.
+    pub fn forget_tables(&mut self, name: &str, tables: &[TableName]) -> Result<()> {
+        let sql = format!("DELETE FROM lockstep.table_copy WHERE {NAMED}");
+        let forgotten = (self.connection).query_with(&sql, &[&name, &names(tables)]);
+        forgotten.map(drop).map_err(ReplicaError::Target)
     }
 
     /// Keeps that a replica is ready again, with a publication that was right at `right`.

@@ -7,7 +7,7 @@ use lockstep_replica::lifecycle::alter::{AlterOptions, alter};
 use lockstep_replica::lifecycle::alteration::Wishes;
 use lockstep_replica::publication::subset::gather;
 
-use crate::{Told, conninfo, copied, on, sql, to_alter, values};
+use crate::{Told, conninfo, copied, create_options, on, pair, sql, to_alter, values};
 
 fn altering(target: &Server, wishes: Wishes) -> AlterOptions {
     AlterOptions {
@@ -48,7 +48,7 @@ fn assert_unchanged(target: &Server) {
 
 /// Types of the source and the target, and a value: what apply would round, cut off or read by a setting is
 /// refused.
-const LOSSY: [(&str, &str, &str); 15] = [
+const LOSSY: [(&str, &str, &str); 17] = [
     ("numeric", "numeric(10,1)", "1.26"),
     ("timestamp", "timestamp(0)", "2020-01-01 00:00:12.7"),
     ("timestamptz", "timestamp", "2020-01-01 00:00:00+00"),
@@ -64,6 +64,8 @@ const LOSSY: [(&str, &str, &str); 15] = [
     ("tstzrange[]", "tsrange[]", "{}"),
     ("datemultirange", "tstzmultirange", "{}"),
     ("tsmultirange[]", "datemultirange[]", "{}"),
+    ("text", "numeric(10,2)", "1.2345"),
+    ("text[]", "date[]", "{2020-01-01 10:00}"),
 ];
 
 #[test]
@@ -279,4 +281,58 @@ fn nothing_is_altered_while_a_session_applies_without_the_lock() {
     assert_unchanged(&target);
     drop(stray);
     alter(&options, &mut Told::default()).unwrap();
+}
+
+/// What was begun, and cannot be done any more since the source has dropped or renamed a table.
+#[test]
+fn an_alteration_ends_whatever_became_of_a_table_that_joins() {
+    let (_lab, source, target) = copied("CREATE TABLE k (id int PRIMARY KEY)");
+    let tables = "CREATE TABLE one (id int PRIMARY KEY); CREATE TABLE two (id int PRIMARY KEY)";
+    on(
+        &source,
+        &format!("{tables}; INSERT INTO one VALUES (1); INSERT INTO two VALUES (2)"),
+    );
+    on(
+        &target,
+        &format!("{tables}; ALTER TABLE two ADD CHECK (id <> 2)"),
+    );
+    let words = refused(&including(&target, &["one", "two"]));
+    assert_has!(words, "two_id_check");
+    let go_on = altering(&target, Wishes::default());
+    on(&source, "ALTER TABLE two RENAME TO three");
+    let words = refused(&go_on);
+    assert_has!(words, "is called \"public.three\" on the source by now");
+    on(
+        &source,
+        "DROP TABLE three; CREATE TABLE two (id int PRIMARY KEY)",
+    );
+    let mut told = Told::default();
+    alter(&go_on, &mut told).unwrap();
+    assert_unchanged(&target);
+    let found: Vec<_> = told.findings.iter().map(|it| &*it.subject).collect();
+    assert_eq!(found, ["table \"public.two\""]);
+    assert_eq!(values(&target, "SELECT id FROM one"), ["1"]);
+    let listed = "SELECT table_name FROM lockstep.table_copy ORDER BY 1";
+    assert_eq!(values(&target, listed), ["k", "one"]);
+}
+
+/// A table that is left out can have no row filter: nothing would come of it.
+#[test]
+fn a_wish_for_a_table_that_is_left_out_is_refused() {
+    let (_lab, source, target) = pair(
+        "CREATE TABLE log (id int PRIMARY KEY); CREATE TABLE k (id int PRIMARY KEY); \
+         INSERT INTO k VALUES (1), (2)",
+    );
+    let mut options = create_options(conninfo(&source), conninfo(&target));
+    options.excluded.tables = vec!["public.log".to_owned()];
+    lockstep_replica::lifecycle::create::create(&options, &mut Told::default()).unwrap();
+    let filter = filtered(&target, "public.log=id = 1");
+    assert_has!(refused(&filter), "is left out");
+    // A table of the replica that has got the name, too.
+    let renamed = "ALTER TABLE log RENAME TO old; ALTER TABLE k RENAME TO log";
+    on(&source, renamed);
+    on(&target, "ALTER TABLE k RENAME TO log");
+    assert_has!(refused(&filter), "is left out");
+    assert_unchanged(&target);
+    assert_eq!(values(&target, "SELECT count(*) FROM log"), ["2"]);
 }

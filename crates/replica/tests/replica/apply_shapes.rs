@@ -53,7 +53,7 @@ fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {
 
 /// Types that are altered on the source alone, and what the replica then says. The same on the target
 /// mends it.
-const ALTERED: [(&str, &str, &str); 5] = [
+const ALTERED: [(&str, &str, &str); 7] = [
     (
         "ALTER TABLE t ALTER d TYPE double",
         "INSERT INTO t (id, d) VALUES (1, 0.1234567890123)",
@@ -79,6 +79,16 @@ const ALTERED: [(&str, &str, &str); 5] = [
         "INSERT INTO t (id, g) VALUES (5, 100)",
         "values of its own for column \"g\", which is generated here",
     ),
+    (
+        "ALTER TABLE t ALTER x TYPE text",
+        "INSERT INTO t (id, x) VALUES (6, '1.2345')",
+        "column \"x\" is numeric(10,2), and text on the source",
+    ),
+    (
+        "ALTER TABLE t ALTER y TYPE text",
+        "INSERT INTO t (id, y) VALUES (7, '2026-01-01 10:00')",
+        "column \"y\" is date, and text on the source",
+    ),
 ];
 
 #[test]
@@ -88,10 +98,11 @@ fn a_type_that_is_altered_on_the_source_alone_stops_before_the_first_change() {
          CREATE DOMAIN doubles float8[]; CREATE DOMAIN local timestamp; CREATE DOMAIN zoned timestamptz; \
          CREATE DOMAIN price numeric(8, 2); CREATE TYPE mood AS ENUM ('old'); \
          CREATE TABLE t (id int PRIMARY KEY, d single, a singles, z local, n price, m mood, \
-           g int GENERATED ALWAYS AS (id * 2) STORED)",
+           g int GENERATED ALWAYS AS (id * 2) STORED, x numeric(10, 2), y date)",
     );
     let control = pair.start();
-    let first = "INSERT INTO t VALUES (0, 0.5, '{0.5}', '2026-01-01', 1.25, 'old')";
+    let first = "INSERT INTO t VALUES (0, 0.5, '{0.5}', '2026-01-01', 1.25, 'old', DEFAULT, 1.25, \
+                 '2026-01-01')";
     run(&pair, &[first]);
     pair.assert_same("SELECT * FROM t ORDER BY id");
     for (alter, insert, says) in ALTERED {

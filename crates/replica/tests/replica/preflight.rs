@@ -1,6 +1,7 @@
 //! The facts of real servers: the rules themselves have tests beside them.
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::source_major;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::error::{Finding, Severity};
 use lockstep_replica::lifecycle::create::{create, preflight};
@@ -237,4 +238,22 @@ fn an_excluded_table_that_a_view_needs_is_found() {
     let expected = "view public.below it needs table public.side, which is excluded";
     assert!(error.contains(expected), "{error}");
     assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
+}
+
+/// Each session on the target fires those that are copied.
+#[test]
+fn event_triggers_that_fire_at_login_are_named() {
+    if source_major().unwrap().get() < 17 {
+        println!("ELSEWHERE: event triggers fire at login from PostgreSQL 17 on");
+        return;
+    }
+    let (_lab, source, target) = pair(
+        "CREATE FUNCTION nothing() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN END$$; \
+         CREATE EVENT TRIGGER \"Each login\" ON login EXECUTE FUNCTION nothing(); \
+         CREATE EVENT TRIGGER off ON login EXECUTE FUNCTION nothing(); ALTER EVENT TRIGGER off DISABLE",
+    );
+    let (facts, findings) = preflight(&options(&source, &target)).unwrap();
+    assert_eq!(facts.login_triggers, ["Each login"]);
+    let named = findings.iter().filter(|it| it.says.contains("at login"));
+    assert_eq!(named.count(), 1, "{findings:#?}");
 }
