@@ -586,9 +586,13 @@ impl Run<'_> {
     }
 
     fn create_indexes(&mut self, again: bool) -> Result<()> {
-        let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        let on_source = || session(&self.options.source).map_err(ReplicaError::Source);
+        let on_target = || session(&self.options.target).map_err(ReplicaError::Target);
+        let mut target = on_target()?;
         if again {
+            let mut source = on_source()?;
             end_restores(&mut target)?;
+            finish::drop_event_triggers(&mut source, &mut target)?;
             let undone = (target.execute(SILENT)).and_then(|()| target.execute(UNDO_POST_DATA));
             undone.map_err(ReplicaError::Target)?;
         }
@@ -598,10 +602,9 @@ impl Run<'_> {
         let (programs, to) = (&self.programs, &self.options.target);
         let unmade = match programs.restore(to, &file, section, spaces)? {
             true => Vec::new(),
+            // Sessions of their own: those from before may have been idle for hours.
             false => {
-                let source = session(&self.options.source);
-                let mut source = source.map_err(ReplicaError::Source)?;
-                finish::without_event_triggers(&mut source, &mut target, |_, _| {
+                finish::without_event_triggers(&mut on_source()?, &mut on_target()?, |_, _| {
                     made::make(to, programs, &file, spaces)
                 })?
             }

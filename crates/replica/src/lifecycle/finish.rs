@@ -52,6 +52,25 @@ const ALWAYS: &str = "SELECT evtname, CASE evtenabled WHEN 'A' THEN 'ALWAYS' ELS
 const THERE: &str = "SELECT evtname FROM pg_event_trigger \
                      WHERE evtname IN (SELECT json_array_elements_text($1::json))";
 
+/// Drops the target's event triggers that the source has. None fires for its own end, and some would for that
+/// of other objects.
+pub fn drop_event_triggers(source: &mut Connection, target: &mut Connection) -> Result<()> {
+    let named = |rows: Vec<Vec<Option<String>>>| -> Result<Vec<String>, ClientError> {
+        rows.iter().map(|row| field(row, 0)).collect()
+    };
+    let theirs = source.query("SELECT evtname FROM pg_event_trigger");
+    let theirs = theirs.and_then(named).map_err(ReplicaError::Source)?;
+    let mut drop = || -> Result<(), ClientError> {
+        let there = target.query_with(THERE, &[&serde_json::json!(theirs).to_string()])?;
+        for name in named(there)? {
+            let name = identifier("event trigger", &name)?;
+            target.execute(&format!("DROP EVENT TRIGGER {name}"))?;
+        }
+        Ok(())
+    };
+    drop().map_err(ReplicaError::Target)
+}
+
 /// From this version on `event_triggers` keeps them silent.
 const SETS_EVENT_TRIGGERS: u32 = 170_000;
 

@@ -53,8 +53,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const MOST_WORDS: usize = 2_000;
 
 /// Drops what the section after the data makes. There is nothing else of these kinds in the target:
-/// it was empty before, and the section before the data makes none of them. Event triggers come first: none
-/// fires for its own end, and some would for the rest.
+/// it was empty before, and the section before the data makes none of them. Event triggers, of which it may
+/// have had some, are dropped by name before.
 pub const UNDO_POST_DATA: &str = "
 DO $undo$
 DECLARE command text;
@@ -67,11 +67,7 @@ BEGIN
                 AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass
                     AND d.objid = c.oid AND d.deptype = 'e')
         )
-        SELECT format('DROP EVENT TRIGGER %I', e.evtname) AS command, 0 AS place
-            FROM pg_event_trigger e
-            WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = e.oid AND d.deptype = 'e')
-        UNION ALL
-        SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', m.name, k.conname), 1
+        SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', m.name, k.conname) AS command, 1 AS place
             FROM pg_constraint k JOIN mine m ON m.oid = k.conrelid
             WHERE k.contype = 'f' AND k.conparentid = 0
         UNION ALL

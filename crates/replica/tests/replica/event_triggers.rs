@@ -80,6 +80,11 @@ const ALWAYS: &str = "CREATE TABLE parent (id int PRIMARY KEY); \
 #[test]
 fn event_triggers_that_always_fire_stay_silent_while_objects_are_made_again() {
     let (_lab, source, target) = pair(ALWAYS);
+    on(
+        &target,
+        "CREATE FUNCTION own() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN END$$; \
+         CREATE EVENT TRIGGER own ON sql_drop EXECUTE FUNCTION own()",
+    );
     let options = options(&source, &target);
     // The second call begins the indexes again, as after a kill.
     for _ in 0..2 {
@@ -89,7 +94,10 @@ fn event_triggers_that_always_fire_stay_silent_while_objects_are_made_again() {
         let log = "SELECT concat(id, tag) FROM log ORDER BY id";
         assert_eq!(values(&target, log), values(&source, log));
         let triggers = "SELECT concat(evtname, evtenabled) FROM pg_event_trigger ORDER BY 1";
-        assert_eq!(values(&target, triggers), ["dropsA", "forbidsR", "logsA"]);
+        assert_eq!(
+            values(&target, triggers),
+            ["dropsA", "forbidsR", "logsA", "ownO"]
+        );
         on(&target, "UPDATE lockstep.replica SET phase = 'indexing'");
     }
 }

@@ -257,6 +257,8 @@ fn an_end_that_is_not_whole_is_cut_and_a_confirmed_one_is_missed() {
         this.write(101, 200);
     });
     again.unwrap();
+    let kept = std::fs::read(format!("{}.damaged", newest.display())).unwrap();
+    assert_eq!(kept, whole[whole.len() - 700..], "what was cut is kept");
     // Now one that the source was told is here.
     let length = std::fs::metadata(&newest).unwrap().len();
     let file = OpenOptions::new().write(true).open(&newest).unwrap();
