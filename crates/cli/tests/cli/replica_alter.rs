@@ -298,18 +298,23 @@ fn what_stays_keeps_its_filter_and_its_columns() {
         &source,
         &format!("{again}; INSERT INTO cust VALUES (1, 1), (2, 2)"),
     );
-    let refused = alter(&["--include-table", "public.cust"]);
-    assert_has!(said(&refused), "cannot join under this name");
-    let renamed = "ALTER TABLE cust RENAME TO others";
-    on(&target, renamed);
-    on(&source, renamed);
-    let done = alter(&[
-        "--include-table",
-        "public.others",
-        "--include-table",
-        "public.o",
-    ]);
+    let joins = ["--include-table", "public.cust"];
+    let done = alter(&[&joins[..], &["--include-table", "public.o"]].concat());
     assert_has!(said(&done), "2 rows of 2 tables copied");
+    // Its name is free once both sides have renamed it, and then another part of it can be had.
+    let renamed = format!("ALTER TABLE cust RENAME TO others; {again}");
+    on(&source, &renamed);
+    assert_has!(said(&alter(&joins)), "cannot join under this name");
+    let part = ["--where", "public.others=id < 9"];
+    assert_has!(said(&alter(&part)), "and not so on the target");
+    on(&target, &renamed);
+    let done = alter(&[joins, part].concat());
+    assert_has!(
+        said(&done),
+        "table \"public.cust\" joins",
+        "table \"public.others\" is copied anew",
+        "2 rows of 2 tables copied",
+    );
     let entries = kept(&value(&source, PUBLISHED));
     assert!(before.iter().all(|it| entries.contains(it)), "{entries:?}");
     let running = follows(&lab, "r", &to, &target);

@@ -23,7 +23,7 @@ use crate::copy::progress::Moment;
 use crate::copy::tables;
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, Findings, ReplicaError, Result};
-use crate::lifecycle::alteration::{Changes, Wishes, gone, may_be_emptied, to_drop};
+use crate::lifecycle::alteration::{Changes, Wishes, gone, may_be_emptied, renamed, to_drop};
 use crate::lifecycle::create::{CreateOptions, preflight};
 use crate::lifecycle::exporter::{Exporter, bound_wait, export, unless_locked};
 use crate::lifecycle::kept::{KnownReplica, Plan};
@@ -265,7 +265,8 @@ impl Run<'_> {
             ..old.clone()
         };
         wishes.check_names(replica, &new)?;
-        let listed = self.state.tables(&replica.name)?;
+        let before = self.state.tables(&replica.name)?;
+        let listed = renamed(&old.tables, &before);
         let found = self.found(&mut self.on_source()?)?;
         let sent = found.tables.iter().map(|entry| entry.oid).collect();
         let changes = wishes.changes(&old, &new, &listed, &sent)?;
@@ -284,7 +285,10 @@ impl Run<'_> {
         let name = &self.options.name;
         let parts = (&changes.joins[..], &changes.leaves[..], &changes.anew[..]);
         let wanted = (&excluded, &subsets[..], &new.subset_oids());
-        (self.state).begin_alteration(name, wanted, parts, &drops)?;
+        let names = before.into_iter().zip(listed);
+        let names = names.map(|(had, has)| (had.name, has.name));
+        let names: Vec<_> = names.filter(|(had, has)| had != has).collect();
+        (self.state).begin_alteration(name, wanted, parts, (&names, &drops))?;
         failpoint::ALTER_BEGUN.reach();
         self.replica.exclude_schemas = excluded.schemas;
         self.replica.exclude_tables = excluded.tables;

@@ -218,8 +218,8 @@ impl Wishes {
             }
             if let Some(copy) = copy.filter(|copy| copy.name != table.name) {
                 return Err(ReplicaError::State(format!(
-                    "table {} is called {} since it was copied, so it cannot be copied again: give it its \
-                     name back first",
+                    "table {} is called {} on the source since it was copied, and not so on the target, so it cannot \
+                     be copied again: give it that name there, too",
                     copy.name, table.name
                 )));
             }
@@ -245,7 +245,7 @@ fn check_free(table: &Table, facts: &Facts, listed: &[TableCopy]) -> Result<()> 
         None => Ok(()),
         Some(other) => Err(ReplicaError::State(format!(
             "table {} cannot join under this name: table {}, which is replicated, had it when it was copied. \
-             Give the table that is to join another name on both sides",
+             Give that one the same name on both sides, or the table that is to join another",
             table.name, other.name
         ))),
     }
@@ -278,6 +278,39 @@ pub(super) fn gone(facts: &Facts, listed: &[TableCopy]) -> Result<Vec<TableName>
         }
     }
     Ok(gone)
+}
+
+/// The copies under the names that both sides have for them now. A name that another copy keeps is not taken.
+pub(super) fn renamed(tables: &[Table], listed: &[TableCopy]) -> Vec<TableCopy> {
+    let now = |copy: &TableCopy| {
+        let oid = copy.source_oid?;
+        let table = tables.iter().find(|table| table.oid == oid)?;
+        let is_renamed = table.name != copy.name && copy.there.as_ref() == Some(&table.name);
+        is_renamed.then(|| table.name.clone())
+    };
+    let mut names: Vec<_> = listed.iter().map(now).collect();
+    loop {
+        let both = listed.iter().zip(&names);
+        let keep = both.filter(|(_, name)| name.is_none());
+        let kept: HashSet<_> = keep.map(|(copy, _)| &copy.name).collect();
+        let taken = names.iter().flatten().find(|name| kept.contains(name));
+        let Some(taken) = taken.cloned() else {
+            break;
+        };
+        for name in &mut names {
+            name.take_if(|name| *name == taken);
+        }
+    }
+    let both = listed.iter().zip(names);
+    both.map(|(copy, name)| match name {
+        None => copy.clone(),
+        Some(name) => TableCopy {
+            name,
+            replaced: false,
+            ..copy.clone()
+        },
+    })
+    .collect()
 }
 
 /// Whether a publication that has `sent` sends a table: by itself, or as a partition that was made later.
@@ -534,6 +567,46 @@ mod tests {
         let error = Wishes::default().changes(&old, &new, &renamed, &sent);
         let error = error.unwrap_err();
         assert!(error.to_string().contains("called \"s.c\""), "{error}");
+        // Unless both sides have renamed it.
+        let renamed = super::renamed(&old.tables, &[at(2, "before", "c"), copy(Some(3), "d")]);
+        let names: Vec<_> = renamed.iter().map(|copy| copy.name.clone()).collect();
+        assert_eq!(names, [name("c"), name("d")]);
+        let anew = Wishes::default().changes(&old, &new, &renamed, &sent);
+        assert_eq!(anew.unwrap().anew, [(name("c"), 2), (name("d"), 3)]);
+    }
+
+    /// A copy, and what it is called on the target.
+    fn at(oid: u32, own: &str, there: &str) -> TableCopy {
+        TableCopy {
+            there: Some(name(there)),
+            ..copy(Some(oid), own)
+        }
+    }
+
+    #[test]
+    fn a_name_that_another_copy_keeps_is_not_taken() {
+        let tables = [
+            table(1, "c", &[]),
+            table(2, "a", &[]),
+            table(3, "d", &[]),
+            table(4, "e", &[]),
+        ];
+        let names = |listed: &[TableCopy]| -> Vec<String> {
+            let renamed = renamed(&tables, listed);
+            renamed.into_iter().map(|copy| copy.name.table).collect()
+        };
+        // Two have exchanged their names.
+        assert_eq!(names(&[at(1, "a", "c"), at(2, "c", "a")]), ["c", "a"]);
+        // One has not yet on the target, so that its name is not free for the other, nor that one's.
+        let listed = [
+            at(1, "a", "c"),
+            at(2, "c", "c2"),
+            at(3, "f", "d"),
+            at(4, "d", "e"),
+        ];
+        assert_eq!(names(&listed), ["a", "c", "d", "e"]);
+        let gone = [at(4, "d", "e"), at(3, "x", "d"), copy(Some(9), "e")];
+        assert_eq!(names(&gone), ["d", "x", "e"]);
     }
 
     #[test]

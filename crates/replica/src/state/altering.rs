@@ -18,6 +18,18 @@ use crate::publication::subset::Subset;
 /// A table with its OID on the source.
 type OfSource = (TableName, u32);
 
+/// A table's name in the state, and the one that it is to have there.
+pub type Renamed = (TableName, TableName);
+
+/// Give tables in the state other names, which may be those of others before. `$2` has both names of each.
+const RENAME: [&str; 2] = [
+    "UPDATE lockstep.table_copy SET schema_name = chr(1) || (l ->> 2), table_name = l ->> 3 \
+     FROM json_array_elements($2::json) l \
+     WHERE replica = $1 AND schema_name = l ->> 0 AND table_name = l ->> 1",
+    "UPDATE lockstep.table_copy SET schema_name = l ->> 2 FROM json_array_elements($2::json) l \
+     WHERE replica = $1 AND schema_name = chr(1) || (l ->> 2) AND table_name = l ->> 3",
+];
+
 /// Rows of `lockstep.table_copy` whose tables a parameter names.
 const NAMED: &str = "replica = $1 AND (schema_name, table_name) IN \
     (SELECT l ->> 0, l ->> 1 FROM json_array_elements($2::json) l)";
@@ -31,14 +43,14 @@ fn names(tables: &[TableName]) -> String {
 
 impl ReplicaState {
     /// Keeps what a replica leaves out and what of its tables it has, with the OIDs of those, and that it is
-    /// being altered: tables `leaves` are its own no longer, `anew` and `joins` are to be copied, and `drops`
-    /// are dropped. All of it or nothing.
+    /// being altered: tables `renamed` have other names, `leaves` are its own no longer, `anew` and `joins` are
+    /// to be copied, and `drops` are dropped. All of it or nothing.
     pub fn begin_alteration(
         &mut self,
         name: &str,
         (excluded, wanted, oids): (&Excluded, &[Subset], &HashMap<TableName, u32>),
         (joins, leaves, anew): (&[OfSource], &[TableName], &[OfSource]),
-        drops: &[TableName],
+        (renamed, drops): (&[Renamed], &[TableName]),
     ) -> Result<()> {
         let connection = &mut self.connection;
         let mut change = || -> Result<(), ClientError> {
@@ -54,6 +66,13 @@ impl ReplicaState {
             let added = "WITH added AS (SELECT $1::text AS name)";
             let add = format!("{added} {}", subsets::add("added", "$2"));
             connection.query_with(&add, &[&name, &subsets::to_json(wanted)])?;
+            let renamed = renamed
+                .iter()
+                .map(|(had, has)| (&had.schema, &had.table, &has.schema, &has.table));
+            let renamed = serde_json::json!(renamed.collect::<Vec<_>>()).to_string();
+            for rename in RENAME {
+                connection.query_with(rename, &[&name, &renamed])?;
+            }
             // One that joins may have the name of a table that the source has no longer.
             let added = joins.iter().chain(anew).map(|(table, _)| table);
             let gone: Vec<_> = leaves.iter().chain(added).cloned().collect();
