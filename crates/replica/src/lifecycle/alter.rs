@@ -288,7 +288,7 @@ impl Run<'_> {
         let names = before.into_iter().zip(listed);
         let names = names.map(|(had, has)| (had.name, has.name));
         let names: Vec<_> = names.filter(|(had, has)| had != has).collect();
-        (self.state).begin_alteration(name, wanted, parts, (&names, &drops))?;
+        (self.state).begin_alteration(name, wanted, parts, (&names[..], &drops[..]))?;
         failpoint::ALTER_BEGUN.reach();
         self.replica.exclude_schemas = excluded.schemas;
         self.replica.exclude_tables = excluded.tables;

@@ -586,8 +586,9 @@ impl Run<'_> {
     }
 
     fn create_indexes(&mut self, again: bool) -> Result<()> {
-        let on_source = || session(&self.options.source).map_err(ReplicaError::Source);
-        let on_target = || session(&self.options.target).map_err(ReplicaError::Target);
+        let options = self.options;
+        let on_source = || session(&options.source).map_err(ReplicaError::Source);
+        let on_target = || session(&options.target).map_err(ReplicaError::Target);
         let mut target = on_target()?;
         if again {
             let mut source = on_source()?;
