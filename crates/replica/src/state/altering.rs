@@ -43,8 +43,8 @@ fn names(tables: &[TableName]) -> String {
 
 impl ReplicaState {
     /// Keeps what a replica leaves out and what of its tables it has, with the OIDs of those, and that it is
-    /// being altered: tables `renamed` have other names, `leaves` are its own no longer, `anew` and `joins` are
-    /// to be copied, and `drops` are dropped. All of it or nothing.
+    /// being altered: tables `renamed` have other names, `leaves` are its own no longer, `anew` and `joins`
+    /// are to be copied, and `drops` are dropped. All of it or nothing.
     pub fn begin_alteration(
         &mut self,
         name: &str,
