@@ -22,6 +22,8 @@ enum Kind {
     Text,
     /// How many of them are true (or 1).
     Count,
+    /// How many of those of this major version are.
+    CountOn(u64),
 }
 
 pub struct Column {
@@ -43,7 +45,7 @@ impl Column {
     pub fn rule(&self) -> &'static str {
         match self.kind {
             Kind::Median(_) => "---:",
-            Kind::Text | Kind::Count => "---",
+            Kind::Text | Kind::Count | Kind::CountOn(_) => "---",
         }
     }
 
@@ -57,17 +59,26 @@ impl Column {
                 .first()
                 .map_or("", |row| text(row, self.key))
                 .to_owned(),
-            Kind::Count => {
-                let yes = |row: &&&JsonRow| match row.get(self.key) {
-                    Some(Value::Bool(yes)) => *yes,
-                    other => other.and_then(Value::as_f64) == Some(1.0),
-                };
-                match (rows.iter().filter(yes).count(), rows.len()) {
-                    (1, 1) => "yes".to_owned(),
-                    (0, 1) => "no".to_owned(),
-                    (count, all) => format!("{count} of {all}"),
-                }
+            Kind::Count => self.count(rows.iter().copied()),
+            Kind::CountOn(major) => {
+                let is_of = |row: &&JsonRow| row.get("pg").and_then(Value::as_u64) == Some(major);
+                self.count(rows.iter().copied().filter(is_of))
             }
+        }
+    }
+
+    /// How many of these rows are true.
+    fn count<'r>(&self, rows: impl Iterator<Item = &'r JsonRow>) -> String {
+        let yes = rows.map(|row| match row.get(self.key) {
+            Some(Value::Bool(yes)) => *yes,
+            other => other.and_then(Value::as_f64) == Some(1.0),
+        });
+        let yes: Vec<bool> = yes.collect();
+        match (yes.iter().filter(|yes| **yes).count(), yes.len()) {
+            (_, 0) => String::new(),
+            (1, 1) => "yes".to_owned(),
+            (0, 1) => "no".to_owned(),
+            (count, all) => format!("{count} of {all}"),
         }
     }
 
@@ -112,6 +123,11 @@ fn words(title: &'static str, key: &'static str) -> Column {
 
 fn count(title: &'static str, key: &'static str) -> Column {
     let kind = Kind::Count;
+    Column { title, key, kind }
+}
+
+fn count_on(title: &'static str, key: &'static str, major: u64) -> Column {
+    let kind = Kind::CountOn(major);
     Column { title, key, kind }
 }
 
@@ -250,7 +266,8 @@ fn of_clusters(benchmark: &str) -> Option<Vec<Column>> {
         "doctor-matrix" => vec![
             words("cause injected", "expected"),
             words("cause found", "found"),
-            count("right", "right"),
+            count_on("right on 15", "right", 15),
+            count_on("on 17", "right", 17),
             words("figure", "figure"),
             about("quoted", "quoted"),
             about("measured", "measured"),

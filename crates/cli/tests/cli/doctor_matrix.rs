@@ -68,6 +68,7 @@ impl Matrix<'_> {
             Some(wrong) => println!("WRONG {name}: {wrong}"),
         }
         (row["commit"], row["date"]) = (json!(commit()), json!(machine::date()));
+        row["pg"] = json!(self.lab.package().major().get());
         self.rows.push(row);
         self.save();
     }
@@ -97,12 +98,12 @@ impl Matrix<'_> {
         );
         let file = json!({
             "name": "doctor-matrix",
-            "command": format!("make test-doctor-matrix PG={}", self.lab.package().major()),
+            "command": commands(&rows),
             "commit": commit(),
             "machine": machine::describe(self.lab.folder(), self.lab.pinning()),
             "date": machine::date(),
             "headline": {
-                "metric": "causes that doctor named first at both strengths",
+                "metric": "causes that doctor named first at both strengths, on each major version",
                 "ours": right_causes(&rows),
             },
             "rows": rows,
@@ -129,23 +130,36 @@ fn commit() -> String {
     )
 }
 
-/// Causes that were named first at both strengths.
+/// Major versions that rows are of.
+fn majors(rows: &[Value]) -> BTreeSet<u64> {
+    rows.iter().filter_map(|row| row["pg"].as_u64()).collect()
+}
+
+/// What makes such rows.
+fn commands(rows: &[Value]) -> String {
+    let majors = majors(rows).into_iter();
+    let commands = majors.map(|major| format!("make test-doctor-matrix PG={major}"));
+    commands.collect::<Vec<_>>().join("; ")
+}
+
+/// Causes that were named first at both strengths, on each major version that rows are of.
 fn right_causes(rows: &[Value]) -> usize {
-    let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut right: BTreeMap<&str, BTreeSet<(Option<u64>, &str)>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row["right"] == 1) {
         let strength = row["variant"].as_str().unwrap_or_default();
         if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
-            right.entry(cause).or_default().insert(strength);
+            let trial = (row["pg"].as_u64(), strength);
+            right.entry(cause).or_default().insert(trial);
         }
     }
-    let both = Strength::ALL.len();
-    right.values().filter(|seen| seen.len() == both).count()
+    let all = Strength::ALL.len() * majors(rows).len();
+    right.values().filter(|seen| seen.len() == all).count()
 }
 
 /// Recorded rows and those that ran, which replace recorded ones of the same trial, in the order of the
 /// faults; rows of other trials come last.
 fn merged(recorded: &[Value], ran: Vec<Value>) -> Vec<Value> {
-    let key = |row: &Value| ["case", "variant", "round"].map(|name| row[name].clone());
+    let key = |row: &Value| ["case", "variant", "round", "pg"].map(|name| row[name].clone());
     let mut rows = recorded.to_vec();
     for row in ran {
         match rows.iter().position(|old| key(old) == key(&row)) {
@@ -160,29 +174,43 @@ fn merged(recorded: &[Value], ran: Vec<Value>) -> Vec<Value> {
 
 #[test]
 fn a_run_of_some_faults_keeps_the_rows_of_the_others() {
-    let row = |case: &str, variant: &str, right: u32| json!({"case": case, "variant": variant, "round": 1, "right": right, "expected": case});
+    let row = |case: &str, variant: &str, right: u32, pg: u32| json!({"case": case, "variant": variant, "round": 1, "right": right, "expected": case, "pg": pg});
     let [first, second] = [FAULTS[0].name, FAULTS[1].name];
     let recorded = [
-        row(second, "mild", 1),
-        row(second, "strong", 0),
-        row("healthy", "idle", 1),
+        row(second, "mild", 1, 15),
+        row(second, "strong", 0, 15),
+        row("healthy", "idle", 1, 15),
     ];
-    let ran = vec![row(second, "strong", 1), row(first, "mild", 1)];
+    let ran = vec![row(second, "strong", 1, 15), row(first, "mild", 1, 15)];
     let rows = merged(&recorded, ran);
     let expected = [
-        row(first, "mild", 1),
-        row(second, "mild", 1),
-        row(second, "strong", 1),
-        row("healthy", "idle", 1),
+        row(first, "mild", 1, 15),
+        row(second, "mild", 1, 15),
+        row(second, "strong", 1, 15),
+        row("healthy", "idle", 1, 15),
     ];
     assert_eq!(rows, expected);
     assert_eq!(right_causes(&rows), 1);
+    // Those of another major version stand beside them, and count once both strengths are there.
+    let other = |strength: &str| vec![row(second, strength, 1, 17)];
+    let rows = merged(&rows, other("mild"));
+    assert_eq!((rows.len(), right_causes(&rows)), (5, 0));
+    assert_eq!(rows[3], row(second, "mild", 1, 17));
+    let rows = merged(&rows, other("strong"));
+    assert_eq!((rows.len(), right_causes(&rows)), (6, 1));
+    let both = "make test-doctor-matrix PG=15; make test-doctor-matrix PG=17";
+    assert_eq!(commands(&rows), both);
 }
 
-/// Faults chosen with `LOCKSTEP_FAULTS` (parts of their names, separated by commas), or all.
+/// Faults chosen with `LOCKSTEP_FAULTS` (parts of their names, or `=` and a whole name, separated by commas),
+/// or all.
 fn is_chosen(name: &str) -> bool {
     let chosen = std::env::var("LOCKSTEP_FAULTS").unwrap_or_default();
-    chosen.is_empty() || chosen.split(',').any(|part| name.contains(part))
+    let is_it = |part: &str| match part.strip_prefix('=') {
+        Some(whole) => name == whole,
+        None => name.contains(part),
+    };
+    chosen.is_empty() || chosen.split(',').any(is_it)
 }
 
 #[test]
