@@ -192,6 +192,11 @@ impl Server {
         self.write_settings()
     }
 
+    /// The value that the lab has given a setting, if it has.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
     /// Removes a setting, so that it has the value that it would have without the lab.
     pub fn unset(&mut self, name: &str) -> Result<()> {
         self.settings.remove(name);

@@ -7,10 +7,13 @@ use std::time::Duration;
 use serde::Deserialize;
 
 mod denied;
+mod parted;
 mod question;
 mod refused;
 
 pub use denied::Denied;
+pub(crate) use parted::DEFAULT;
+pub use parted::Parted;
 pub use question::question;
 pub use refused::{Refused, Why};
 
@@ -39,9 +42,9 @@ pub struct Tables {
     /// Columns that a publication has of each of its tables, quoted where SQL needs it, with their types.
     /// Empty if there are more than are read.
     pub columns: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
-    /// Columns of each followed table that can be written, quoted where SQL needs it. Empty if there are
-    /// more than are read.
-    pub held: BTreeMap<String, BTreeSet<String>>,
+    /// Columns of each followed table that can be written, quoted where SQL needs it, with their types. Empty
+    /// if there are more than are read.
+    pub held: BTreeMap<String, BTreeMap<String, String>>,
     /// Columns of followed tables that the server generates, quoted where SQL needs it, each with its
     /// `attgenerated`.
     pub generated: BTreeMap<String, BTreeMap<String, String>>,
@@ -57,6 +60,9 @@ pub struct Tables {
     /// Partitions of a database with publications or subscriptions, each with the tables that it is a
     /// partition of.
     pub ancestors: BTreeMap<String, BTreeSet<String>>,
+    /// Partitioned tables of a database with publications or subscriptions. Empty if they have more
+    /// partitions than are read.
+    pub parted: BTreeMap<String, Parted>,
     /// Published tables with REPLICA IDENTITY FULL.
     pub full: BTreeSet<String>,
     /// Columns of the replica identity of published tables that have one which is not FULL, quoted where SQL

@@ -195,6 +195,39 @@ pub(super) fn other_type(_: &Lab, stage: &mut Stage, strength: Strength) -> Resu
     Ok(injected)
 }
 
+/// Number from which rows have larger ones than the table's own sequence gives.
+const LARGE: u32 = 1_000_000;
+
+/// A column of such a table is too narrow for what comes: mild: a text is too long; strong: a number is too
+/// large.
+pub(super) fn narrow(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let (mut injected, name) = own_table(stage)?;
+    let column = column_of(stage, &name)?;
+    let (of, kind, other) = strength.choose(
+        (column.as_str(), "text", "varchar(3)"),
+        ("id", "bigint", "smallint"),
+    );
+    // What an earlier fault of this kind has left.
+    stage.primary.execute(&format!(
+        "DELETE FROM {name} WHERE id >= {LARGE} OR length({column}) > 3"
+    ))?;
+    stage.calm()?;
+    let alter = |kind: &str| format!("ALTER TABLE {name} ALTER COLUMN {of} TYPE {kind}");
+    stage.second.execute(&alter(other))?;
+    injected.undo.insert(0, (Which::Second, alter(kind)));
+    let drop = format!("ALTER PUBLICATION p DROP TABLE {name}");
+    injected.undo.insert(1, (Which::Primary, drop));
+    let insert = strength.choose(
+        "INSERT INTO view_of_named SELECT nextval('large'), 'too long'",
+        "INSERT INTO view_of_named SELECT nextval('large'), 'x'",
+    );
+    stage.primary.execute(&format!(
+        "CREATE SEQUENCE IF NOT EXISTS large MINVALUE {LARGE}"
+    ))?;
+    write(stage, &mut injected, insert, strength.choose(300, 50))?;
+    Ok(injected)
+}
+
 /// A table that all follow is dropped on the publisher, and made anew under its other name.
 pub(super) fn table_anew(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let (mut injected, name) = own_table(stage)?;

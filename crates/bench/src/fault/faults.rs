@@ -147,6 +147,12 @@ pub const FROZEN_WORKER: &str = "frozen apply worker";
 /// The standby that restores from an archive, and whose replay waits for a query.
 pub const ARCHIVE_CONFLICT: &str = "recovery conflict behind an archive";
 
+/// The values that are too long, or out of range, for a column of the subscriber.
+pub const NARROW: &str = "column too narrow at the subscriber";
+
+/// The rows for which the subscriber's table has no partition.
+pub const UNPARTED: &str = "no partition for a row at the subscriber";
+
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
@@ -450,6 +456,8 @@ pub const FAULTS: &[Fault] = &[
         Cause::ApplyStopped,
         copies::other_type,
     ),
+    fault(NARROW, Cause::ApplyStopped, copies::narrow),
+    fault(UNPARTED, Cause::ApplyStopped, subscribed::unparted),
     fault(
         "subscription's role without replication",
         Cause::RoleRefused,
@@ -638,6 +646,11 @@ pub const FAULTS: &[Fault] = &[
         Cause::ReplicaRowsMissing,
         replicas::rows_missing,
     )),
+    risky(fault(
+        "replica that lacks a table",
+        Cause::ReplicaIncomplete,
+        replicas::table_missing,
+    )),
     only_looks(fault(
         "transactions spilled to disk",
         Cause::SpillToDisk,
@@ -725,7 +738,6 @@ mod tests {
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,
         Cause::ReplicaSpoolFull,
-        Cause::ReplicaIncomplete,
         Cause::ReplicaCopying,
         Cause::ChecksumFailures,
     ];

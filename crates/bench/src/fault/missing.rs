@@ -8,7 +8,7 @@ use super::consumer::Consumer;
 use super::faults::{PUBLISHED, Strength, UNPUBLISHED, write};
 use super::stage::{Injected, Stage, Which};
 use super::unseen::fill;
-use super::upstream::reconnect;
+use super::upstream::{past_the_link, reconnect};
 use crate::Result;
 
 /// A table of the publisher gets a column that no subscriber has. Strong: of a type that none has either.
@@ -279,6 +279,8 @@ pub(super) fn role(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
 pub(super) fn walsenders(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     const SETTING: &str = "max_wal_senders";
     let mut injected = Injected::default();
+    // It may be the standby that gets none.
+    past_the_link(stage, &mut injected, "")?;
     stage.primary.set([(SETTING, strength.choose("2", "1"))])?;
     stage.primary.restart()?;
     injected
@@ -332,7 +334,7 @@ pub(super) fn confirmation(_: &Lab, stage: &mut Stage, strength: Strength) -> Re
         .execute("SELECT pg_create_logical_replication_slot('etl', 'pgoutput')")?;
     injected.undo.push((
         Which::Primary,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'etl'; \
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_replication WHERE application_name = 'etl'; \
          SELECT pg_drop_replication_slot('etl')"
             .to_owned(),
     ));

@@ -95,8 +95,16 @@ pub(super) fn clone(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<
     };
     let (slot, conninfo) = (shown("primary_slot_name")?, shown("primary_conninfo")?);
     add(lab, stage, "clone", Which::Primary, true)?;
-    // The remedy changes it.
+    // The remedy changes it, and makes another slot, which the standby leaves after a moment.
     alter(stage, &mut injected, "primary_slot_name", str::to_owned)?;
+    let drop = format!(
+        "DO $$ BEGIN FOR tenth IN 1..600 LOOP \
+           PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+             WHERE slot_name = '{slot}_2' AND NOT active; \
+           EXIT WHEN NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}_2'); \
+           PERFORM pg_sleep(0.1); END LOOP; END $$"
+    );
+    injected.undo.push((Which::Primary, drop));
     let port = format!("port={}", stage.standby_link.port());
     reconnect(stage, &mut injected, &port, "port=1")?;
     let released =

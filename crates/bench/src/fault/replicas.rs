@@ -227,6 +227,19 @@ pub(super) fn rows_missing(lab: &Lab, stage: &mut Stage, strength: Strength) -> 
     Ok(Injected::default())
 }
 
+/// A table is made on the source after the copy. Strong: the one that was copied gets another name.
+pub(super) fn table_missing(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    open(lab, stage)?;
+    let change = strength.choose(
+        "CREATE TABLE fresh (id int PRIMARY KEY)",
+        "ALTER TABLE goods RENAME TO wares",
+    );
+    on_source(stage, change)?;
+    let told = "SELECT (unreplicated_tables = 1)::text FROM lockstep.replica";
+    await_target(stage, "tell of the table", told)?;
+    Ok(Injected::default())
+}
+
 /// Ends the replica, if there is one, and removes what was made for it.
 pub(super) fn close(stage: &mut Stage) -> Result<()> {
     if stage.copied.take().is_none() {

@@ -72,7 +72,8 @@ pub struct Injected {
     pub(super) files: Vec<PathBuf>,
     /// A remedy was tried, so that there may be nothing left to undo.
     pub mended: bool,
-    unset: Vec<(Which, &'static str)>,
+    /// Settings that were changed, with the values that the stage gives them otherwise.
+    unset: Vec<(Which, &'static str, Option<String>)>,
     /// Settings with which servers are started anew, one after the other: a value, or the one that the
     /// server has otherwise.
     pub(super) restarts: Vec<(Which, &'static str, Option<String>)>,
@@ -87,8 +88,9 @@ impl Injected {
         name: &'static str,
         value: &str,
     ) -> Result<()> {
+        let before = stage.server(which).setting(name).map(str::to_owned);
         stage.set(which, name, value)?;
-        self.unset.push((which, name));
+        self.unset.push((which, name, before));
         Ok(())
     }
 }
@@ -281,9 +283,12 @@ impl Stage {
         }
         self.standby_link.limit(None);
         self.first_link.limit(None);
-        for (which, name) in unset {
+        for (which, name, before) in unset.into_iter().rev() {
             let server = self.server_mut(which);
-            server.unset(name)?;
+            match before {
+                Some(before) => server.set([(name, before)])?,
+                None => server.unset(name)?,
+            }
             server.reload()?;
         }
         for (which, sql) in undo {

@@ -151,6 +151,38 @@ pub(super) fn keyless(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<
     Ok(injected)
 }
 
+/// A table is partitioned at the second subscriber, and has no partition for rows that come. Strong: it is at
+/// both ends, and the publisher has one more.
+pub(super) fn unparted(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const BY: &str = "PARTITION BY RANGE (id)";
+    let mut injected = Injected::default();
+    let by = strength.choose("", BY);
+    stage.primary.execute(&format!(
+        "CREATE TABLE ranged (id bigserial PRIMARY KEY, v text) {by}"
+    ))?;
+    stage.second.execute(&format!(
+        "CREATE TABLE ranged (id bigint PRIMARY KEY, v text) {BY}"
+    ))?;
+    let one = "CREATE TABLE ranged_one PARTITION OF ranged FOR VALUES FROM (1) TO (6)";
+    let two = "CREATE TABLE ranged_two PARTITION OF ranged FOR VALUES FROM (6) TO (100000)";
+    stage.second.execute(one)?;
+    if strength == Strength::Strong {
+        stage.primary.execute(&format!("{one}; {two}"))?;
+    }
+    stage.primary.execute(
+        "INSERT INTO ranged (v) SELECT 'copied' FROM generate_series(1, 5); \
+         CREATE PUBLICATION ranged FOR TABLE ranged WITH (publish_via_partition_root = true)",
+    )?;
+    let follow = subscribe(stage, "extra", "ranged");
+    stage.second.execute(&follow)?;
+    undo(&mut injected, &["extra"], "ranged", "ranged");
+    stage.await_copies(Which::Second)?;
+    let insert = "INSERT INTO ranged (v) VALUES ('x')";
+    write(stage, &mut injected, insert, strength.choose(300, 50))?;
+    await_failure(stage)?;
+    Ok(injected)
+}
+
 /// A publication sends only what is inserted. Strong: rows are changed.
 pub(super) fn inserts_only(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();

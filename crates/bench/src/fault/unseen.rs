@@ -33,7 +33,7 @@ pub(super) fn commits_held(_: &Lab, stage: &mut Stage, strength: Strength) -> Re
         .execute("SELECT pg_create_logical_replication_slot('etl', 'pgoutput')")?;
     injected.undo.push((
         Which::Primary,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'etl'; \
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_replication WHERE application_name = 'etl'; \
          SELECT pg_drop_replication_slot('etl')"
             .to_owned(),
     ));

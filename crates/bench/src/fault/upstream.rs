@@ -19,7 +19,7 @@ pub(super) fn elsewhere(_: &Lab, stage: &mut Stage, strength: Strength) -> Resul
 }
 
 /// Leads the standby past the slow link, to an address that is known, with some more words.
-fn past_the_link(stage: &mut Stage, injected: &mut Injected, words: &str) -> Result<()> {
+pub(super) fn past_the_link(stage: &mut Stage, injected: &mut Injected, words: &str) -> Result<()> {
     let ports = [stage.standby_link.port(), stage.primary.port()];
     let [old, new] = ports.map(|port| format!("port={port}"));
     reconnect(stage, injected, &old, &format!("{new}{words}"))

@@ -142,9 +142,10 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
     let state: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
     assert_eq!(seen(&state)["doing"], "running", "{state}");
 
-    let said = doctor(&[&nodes[..], &["--seconds", "1"]].concat());
-    assert!(said.text.contains("  replica  "), "{}", said.text);
     let line = "- subscriber: lockstep replica r, running, applied up to ";
+    let as_text = || doctor(&[&nodes[..], &["--seconds", "1"]].concat());
+    let said = once_right(as_text, |said| said.text.contains(line));
+    assert!(said.text.contains("  replica  "), "{}", said.text);
     assert!(said.text.contains(line), "{}", said.text);
 }
 

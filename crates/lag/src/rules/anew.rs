@@ -111,13 +111,31 @@ pub(super) fn recreated(evidence: Evidence, link: &Link<'_>, slot: Slot) -> Evid
         .name("recreate", again)
 }
 
-/// What comes before a subscription is dropped: where it connects to is shown, and its worker ends.
+/// The catalogs of which a row is that of a subscription of the database.
+fn row(subscription: &str) -> String {
+    let literal = subscription.replace('\'', "''");
+    format!(
+        "pg_subscription s JOIN pg_database d ON d.oid = subdbid WHERE subname = '{literal}' AND datname = \
+         current_database()"
+    )
+}
+
+/// The statement that ends the workers of a subscription that is disabled, and waits until they have ended.
+/// One in the middle of a transaction would go on to its end.
+pub(super) fn end_workers(subscription: &str) -> String {
+    format!(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_subscription WHERE subid IN (SELECT s.oid FROM {})",
+        row(subscription)
+    )
+}
+
+/// What comes before a subscription is dropped: where it connects to is shown, and its workers end.
 fn detach(subscription: &str, slot: Slot) -> String {
     let name = identifier(subscription);
-    let literal = subscription.replace('\'', "''");
     let mut detach = format!(
-        "SELECT subconninfo FROM pg_subscription JOIN pg_database d ON d.oid = subdbid WHERE subname = '{literal}' \
-         AND datname = current_database(); ALTER SUBSCRIPTION {name} DISABLE"
+        "SELECT subconninfo FROM {}; ALTER SUBSCRIPTION {name} DISABLE; {}",
+        row(subscription),
+        end_workers(subscription)
     );
     if slot == Slot::Gone {
         detach.push_str(&format!(
@@ -218,8 +236,11 @@ mod tests {
         remedies[1..].to_vec()
     }
 
-    const NOTE: &str = "on one: SELECT subconninfo FROM pg_subscription JOIN pg_database d ON d.oid = subdbid WHERE \
-                        subname = 'sub_one' AND datname = current_database(); ALTER SUBSCRIPTION sub_one DISABLE";
+    const NOTE: &str = "on one: SELECT subconninfo FROM pg_subscription s JOIN pg_database d ON d.oid = subdbid WHERE \
+                        subname = 'sub_one' AND datname = current_database(); ALTER SUBSCRIPTION sub_one DISABLE; \
+                        SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_subscription WHERE subid IN (SELECT \
+                        s.oid FROM pg_subscription s JOIN pg_database d ON d.oid = subdbid WHERE subname = 'sub_one' \
+                        AND datname = current_database())";
 
     #[test]
     fn what_can_fail_comes_before_what_cannot_be_undone() {

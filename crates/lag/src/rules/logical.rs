@@ -3,12 +3,12 @@
 use lockstep_service::words::figures::{bytes, counted, percent, seconds};
 
 use super::connection::ended_with_upstream;
-use super::consumer::of_triggers;
 use super::ended::{ended, moves};
 use super::lock::of_holder;
 use super::published::{followed, some};
+use super::suspects::{AS_TEXT, CATCH_ALL, PARTITION, RETYPE, WIDEN, of_worker};
 use super::synchronised::is_fresh;
-use super::{Evidence, Severity, View, all_slots, server};
+use super::{Cause, Evidence, Rule, Severity, View, all_slots, server};
 use crate::figures::{median, ratio};
 use crate::link::Link;
 use crate::point::{LinkKind, Stage};
@@ -40,6 +40,39 @@ const MANY_ROWS: f64 = 1_000.0;
 
 /// A transaction is giant if it fills the memory of decoding this many times.
 const GIANT_TIMES: f64 = 8.0;
+
+/// The rule of a subscription that applies nothing.
+pub(super) const STOPPED: Rule = Rule {
+    cause: Cause::ApplyStopped,
+    title: "the subscription does not apply",
+    signal: stopped,
+    remedies: &[
+        "find out who uses slot {taken_slot} (pg_stat_replication on {upstream}) before the subscription \
+         is enabled: of two consumers of one slot each gets only a part of the changes, and loses \
+         the rest",
+        "on {server}: ALTER SUBSCRIPTION {disabled_subscription} ENABLE; if it need not be disabled any \
+         longer; until then its slot keeps WAL on {upstream}",
+        "on {server}: correct what its log says of subscription {failed_subscription}, which has \
+         disabled itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} \
+         ENABLE;",
+        WIDEN,
+        PARTITION,
+        CATCH_ALL,
+        "on {server}: ALTER TABLE {trigger_table} ENABLE TRIGGER {trigger}; if the log names that trigger: it \
+         then fires for local changes only",
+        "on {server}: ALTER TABLE {referencing} DROP CONSTRAINT {constraint}; if the log names that key: the \
+         worker then empties the table that it leads to. Rows that lead to none must go before it can be \
+         made again",
+        AS_TEXT,
+        RETYPE,
+        "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
+         names: a row that is there already, a table or column that is missing, a connection that is \
+         refused",
+        "only if that row cannot be corrected: ALTER SUBSCRIPTION {stuck_subscription} SKIP (lsn = ...) \
+         with the position from the log: all changes of that transaction are lost there, and the tables \
+         differ from then on",
+    ],
+};
 
 pub(super) fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     view.links
@@ -231,7 +264,8 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         if is_stuck {
             evidence = evidence.name("stuck_subscription", &last.name);
         }
-        let fails = is_stuck || last.enabled && last.apply_errors > 0;
+        let has_failed = last.enabled || last.disable_on_error;
+        let fails = is_stuck || has_failed && last.apply_errors > 0;
         evidence = evidence
             .severity(severity)
             .fact("without_worker_share", away, why)
@@ -249,36 +283,11 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
                 format!("{} behind", bytes(link.last_bytes() as f64)),
             );
         found.push(match fails {
-            true => of_suspects(evidence, view, link),
+            true => of_worker(evidence, view, link),
             false => evidence,
         });
     }
     found
-}
-
-/// Adds what can make a worker fail and is not seen in the log only: triggers that fire in it, and foreign
-/// keys for which it refuses TRUNCATE.
-fn of_suspects(mut evidence: Evidence, view: &View<'_>, link: &Link<'_>) -> Evidence {
-    let Some((followed, published)) = followed(view, link) else {
-        return evidence;
-    };
-    evidence = of_triggers(evidence, &followed.triggers);
-    let mut publications = followed.publications.iter();
-    let truncates = publications.any(|name| published.truncating.contains(name));
-    if let Some(first) = followed.references.first().filter(|_| truncates) {
-        let all = followed.references.iter();
-        let all = all.map(|it| format!("{} of {} leads to {}", it.name, it.table, it.to));
-        let all: Vec<String> = all.collect();
-        let words = format!(
-            "foreign keys of tables that are not followed, for which it refuses TRUNCATE: {}",
-            some(&all)
-        );
-        evidence = evidence
-            .fact("refusing_keys", all.len() as f64, words)
-            .name("constraint", &first.name)
-            .name("referencing", &first.table);
-    }
-    evidence
 }
 
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {

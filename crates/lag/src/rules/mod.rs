@@ -74,6 +74,7 @@ mod server;
 mod setting;
 mod spool_full;
 mod standing;
+mod suspects;
 mod synchronised;
 mod synchronous;
 mod table;
@@ -94,6 +95,7 @@ mod unmade;
 mod unsuitable;
 #[cfg(test)]
 mod way_tests;
+mod width;
 
 pub use cause::Cause;
 pub(crate) use held::LONG_COMMIT_MS;

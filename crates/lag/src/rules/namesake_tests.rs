@@ -307,7 +307,8 @@ fn a_table_is_not_renamed_to_one_that_is_there() {
             it.there = Some(names(&["u"]));
         });
         tables(&mut scene.one, |it| {
-            it.held = [("public.t".to_owned(), ["id".to_owned()].into())].into();
+            let own = [("id".to_owned(), "integer".to_owned())];
+            it.held = [("public.t".to_owned(), own.into())].into();
             it.there = Some(names(there));
         });
         let diagnosis = scene.diagnose();

@@ -55,7 +55,7 @@ fn unlisted(table: &str, all: &[&Followed], theirs: &Tables, ours: &Tables) -> O
         return None;
     }
     let sent = theirs.sent_columns(&publications, table)?;
-    let held = ours.held.get(table)?.iter();
+    let held = ours.held.get(table)?.keys();
     let columns: Vec<&str> = held
         .filter(|it| !sent.contains(it))
         .map(String::as_str)
@@ -130,7 +130,7 @@ mod tests {
             change(it);
         });
         tables(&mut scene.one, |it| {
-            let held = ["a", "id"].map(str::to_owned);
+            let held = ["a", "id"].map(|it| (it.to_owned(), "int".to_owned()));
             it.held = [("public.t".to_owned(), held.into())].into();
         });
         let diagnosis = scene.diagnose();

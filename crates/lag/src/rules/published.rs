@@ -264,7 +264,10 @@ fn untaken<'v>(followed: &'v Followed, theirs: &'v Tables, ours: &'v Tables) -> 
         let Some(held) = held.filter(|_| followed.tables.contains(table)) else {
             continue;
         };
-        for (column, kind) in columns.iter().filter(|(column, _)| !held.contains(*column)) {
+        for (column, kind) in columns
+            .iter()
+            .filter(|(column, _)| !held.contains_key(*column))
+        {
             let place = match ours.generates(table, column).is_some() {
                 true => &mut found.generated,
                 false => &mut found.missing,

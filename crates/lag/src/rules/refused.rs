@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_service::words::figures::{bytes, percent};
 
-use super::anew::{Slot, recreated};
+use super::anew::{Slot, end_workers, recreated};
 use super::ended::ended;
 use super::published::{connects_to, meant, some};
 use super::receive::not_streaming_links;
@@ -185,7 +185,9 @@ fn consumer<'v>(link: &Link<'v>) -> Option<&'v Sender> {
         .share(|sample| pid(sample) == Some(sender.pid))
         >= MOSTLY;
     let samples = link.upstream.samples.iter();
-    let replies = samples.filter_map(|sample| link.sender(sample)?.replied_us);
+    // Those of a worker that fails come and go, and each replies once.
+    let its = samples.filter_map(|sample| link.sender(sample).filter(|it| it.pid == sender.pid));
+    let replies = its.filter_map(|it| it.replied_us);
     let replies: BTreeSet<i64> = replies.collect();
     (stays && replies.len() > 1).then_some(sender)
 }
@@ -206,6 +208,7 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let evidence = evidence.fact("taken_slots", 1.0, words);
         let evidence = evidence.name("whose", "subscription").name("other", other);
         let evidence = evidence.name("taken_slot", slot.replace('\'', "''"));
+        let evidence = evidence.name("end_workers", end_workers(link.subscription.as_deref()?));
         let evidence = guessed(view, link, evidence);
         // DROP SUBSCRIPTION would wait for ever, with its tables empty, while the other uses the slot.
         Some(recreated(evidence, link, Slot::Gone))

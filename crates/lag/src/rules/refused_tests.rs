@@ -486,7 +486,8 @@ pub(super) fn lacks_column(scene: &mut Scene) {
         it.columns = [("p".to_owned(), of_table.into())].into();
     });
     tables(&mut scene.one, |it| {
-        it.held = [("public.t".to_owned(), ["id".to_owned()].into())].into();
+        let own = [("id".to_owned(), "integer".to_owned())];
+        it.held = [("public.t".to_owned(), own.into())].into();
     });
 }
 
@@ -733,6 +734,25 @@ fn the_lag_of_an_unnamed_standby_within_a_record_is_not_known() {
             diagnosis.unknown
         );
     }
+}
+
+/// Walsenders of a worker that fails before it receives anything come and go.
+#[test]
+fn walsenders_that_follow_each_other_take_no_slot() {
+    let mut scene = Scene::healthy();
+    let older = scene.primary.samples.len() / 4;
+    for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
+        let pid = if index < older { 99 } else { 11 };
+        (sample.senders[1].pid, sample.slots[1].active_pid) = (pid, Some(pid));
+        sample.senders[1].replied_us = Some(i64::from(pid));
+    }
+    for sample in &mut scene.one.samples {
+        sample.subscriptions[0].pid = None;
+        sample.processes.clear();
+    }
+    let found = scene.diagnose().findings;
+    let is_taken = found.iter().any(|it| it.cause == Cause::SlotTaken);
+    assert!(!is_taken, "{found:?}");
 }
 
 /// Another consumer has the slot of a subscription: its subscriber loses what that one confirms.

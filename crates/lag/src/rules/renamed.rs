@@ -56,7 +56,7 @@ pub(super) fn pairs(
         Some(columns.keys().collect::<BTreeSet<&String>>())
     };
     let alike = |old: &String, new: &String| {
-        let held = ours.held.get(old).map(|held| held.iter().collect());
+        let held = ours.held.get(old).map(|held| held.keys().collect());
         // Neither a table that is renamed nor one that is made can take a name that is in use.
         let is_free = ours.there.as_ref().is_none_or(|there| !there.contains(new));
         held.is_some() && held == columns(new) && is_free
@@ -160,10 +160,10 @@ pub(super) fn column(
     let columns = publications.filter_map(|name| theirs.columns.get(name)?.get(table));
     let published: BTreeSet<&String> = columns.flat_map(|columns| columns.keys()).collect();
     let is_there =
-        |column: &String| held.contains(column) || ours.generates(table, column).is_some();
+        |column: &String| held.contains_key(column) || ours.generates(table, column).is_some();
     let lacking = published.iter().filter(|column| !is_there(column));
     let lacking: Vec<&&String> = lacking.collect();
-    let mut surplus = held.iter().filter(|column| !published.contains(column));
+    let mut surplus = held.keys().filter(|column| !published.contains(column));
     match (lacking.as_slice(), surplus.next(), surplus.next()) {
         ([one], Some(old), None) if one.as_str() == missing => Some(format!(
             "ALTER TABLE {table} RENAME COLUMN {old} TO {missing};"
@@ -189,11 +189,8 @@ mod tests {
             .iter()
             .map(|(name, names)| ((*name).to_owned(), columns(names)));
         let all: BTreeMap<String, BTreeMap<String, String>> = all.collect();
-        let held = all
-            .iter()
-            .map(|(name, it)| (name.clone(), it.keys().cloned().collect()));
         Tables {
-            held: held.collect(),
+            held: all.clone(),
             columns: [("p".to_owned(), all)].into(),
             ..Tables::default()
         }

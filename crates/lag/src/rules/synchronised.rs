@@ -7,7 +7,7 @@ use lockstep_service::words::figures::{counted, verb};
 use serde::Serialize;
 
 use super::published::{lacking_tables, some};
-use super::{Evidence, View, denied, unfilled};
+use super::{Evidence, View, denied, suspects, unfilled};
 use crate::link::Link;
 use crate::sample::Sample;
 use crate::states::SyncPhase;
@@ -211,7 +211,11 @@ pub(super) fn fails(view: &View<'_>) -> Vec<Evidence> {
             .name(name, &replica.name)
             .setting(replica, "max_logical_replication_workers")
             .setting(replica, "max_worker_processes");
-        found.push(evidence);
+        let among = tables.into_iter().collect();
+        found.push(match state {
+            Copying::Fails => suspects::of_tables(evidence, view, link, &among),
+            _ => evidence,
+        });
     }
     found
 }

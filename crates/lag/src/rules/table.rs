@@ -5,8 +5,8 @@ use super::{
     Cause, Rule, connection, consumer, denied, ended, followed_twice, gone, halted, held, horizon,
     keyless, left, lists, lock, logical, machine, partial, partitions, paused, primaries,
     published, receive, refused, relay, renamed, replay, replica, restarted, ring, server,
-    spool_full, standing, synchronised, synchronous, unarchived, unasked, unconfirmed, unfed,
-    unfilled, unmade, unsuitable,
+    spool_full, standing, suspects, synchronised, synchronous, unarchived, unasked, unconfirmed,
+    unfed, unfilled, unmade, unsuitable,
 };
 
 /// The order decides between causes that explain equally much.
@@ -166,13 +166,17 @@ pub const RULES: &[Rule] = &[
         title: "the {whose}'s slot is in use by {other}: it may be a clone",
         signal: unfed::slot_taken,
         remedies: &[
-            "on {standby}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); it then streams \
-             without a slot. A slot of its own, with another name, keeps WAL for it",
+            "on {slot_maker}: SELECT pg_create_physical_replication_slot('{own_slot}', true); a slot of its own then keeps \
+             WAL for {standby}; then as follows",
+            "on {standby}: ALTER SYSTEM SET primary_slot_name = '{own_slot}'; SELECT pg_reload_conf(); it then streams, if \
+             {slot_maker} still has the WAL that it needs",
+            "on {standby}: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf(); if it needs no slot: it then \
+             streams without one",
             refused::GUESSED,
             "find {other}: if it is a copy of this subscriber, ALTER SUBSCRIPTION {subscription} DISABLE there, \
              and SET (slot_name = NONE) before it is dropped there",
-            "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; otherwise its worker takes the slot as soon as it \
-             is free, and goes on behind what the other has confirmed",
+            "on {server}: ALTER SUBSCRIPTION {subscription} DISABLE; {end_workers}; otherwise its worker takes the slot as \
+             soon as it is free, and goes on behind what the other has confirmed",
             "on {upstream}: SELECT pg_drop_replication_slot('{taken_slot}'); it is refused as long as somebody uses the \
              slot; what the subscription has not received is lost with it, and copied by what follows: paste that \
              only once this is done",
@@ -337,6 +341,11 @@ pub const RULES: &[Rule] = &[
         title: "tables of the subscription are not copied, and their copy does not get on",
         signal: synchronised::fails,
         remedies: &[
+            suspects::WIDEN,
+            suspects::PARTITION,
+            suspects::CATCH_ALL,
+            suspects::AS_TEXT,
+            suspects::RETYPE,
             "look at the log of {failing_node} for the error of the copy of {tables}, and correct what it \
              names: a row that is in the way, a column that is missing; the copy then begins anew by itself",
             "on {idle_node}: ALTER SYSTEM SET max_sync_workers_per_subscription = 2; SELECT pg_reload_conf(); a \
@@ -405,32 +414,7 @@ pub const RULES: &[Rule] = &[
     refused::NO_WORKER,
     refused::SUBSCRIPTION,
     refused::OWNER,
-    Rule {
-        cause: Cause::ApplyStopped,
-        title: "the subscription does not apply",
-        signal: logical::stopped,
-        remedies: &[
-            "find out who uses slot {taken_slot} (pg_stat_replication on {upstream}) before the subscription \
-             is enabled: of two consumers of one slot each gets only a part of the changes, and loses \
-             the rest",
-            "on {server}: ALTER SUBSCRIPTION {disabled_subscription} ENABLE; if it need not be disabled any \
-             longer; until then its slot keeps WAL on {upstream}",
-            "on {server}: correct what its log says of subscription {failed_subscription}, which has \
-             disabled itself (disable_on_error), and then ALTER SUBSCRIPTION {failed_subscription} \
-             ENABLE;",
-            "on {server}: ALTER TABLE {trigger_table} ENABLE TRIGGER {trigger}; if the log names that trigger: it \
-             then fires for local changes only",
-            "on {server}: ALTER TABLE {referencing} DROP CONSTRAINT {constraint}; if the log names that key: the \
-             worker then empties the table that it leads to. Rows that lead to none must go before it can be \
-             made again",
-            "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
-             names: a row that is there already, a table or column that is missing, a connection that is \
-             refused",
-            "only if that row cannot be corrected: ALTER SUBSCRIPTION {stuck_subscription} SKIP (lsn = ...) \
-             with the position from the log: all changes of that transaction are lost there, and the tables \
-             differ from then on",
-        ],
-    },
+    logical::STOPPED,
     Rule {
         cause: Cause::TablesNotPublished,
         title: "tables are left out of the publication: their rows differ more and more",

@@ -61,8 +61,8 @@ fn a_slot_is_only_to_be_pasted_on_the_publisher() {
         remedies_at(&scene.diagnose(), Cause::SubscriptionSlotMissing, "one").unwrap()
     };
     let pasted = "SELECT pg_create_logical_replication_slot";
-    let recreate = "ALTER SUBSCRIPTION sub_one DISABLE; ALTER SUBSCRIPTION sub_one SET (slot_name = NONE); \
-                    TRUNCATE public.t; DROP SUBSCRIPTION sub_one; CREATE SUBSCRIPTION sub_one";
+    let recreate = "AND datname = current_database()); ALTER SUBSCRIPTION sub_one SET (slot_name = NONE); TRUNCATE public.t; \
+                    DROP SUBSCRIPTION sub_one; CREATE SUBSCRIPTION sub_one";
     for (change, expected) in [
         ((|s| connects(s, "db1")) as Change, true),
         (|s| connects(s, "elsewhere"), false),

@@ -307,9 +307,20 @@ pub(super) fn slot_missing(view: &View<'_>) -> Vec<Evidence> {
     unfed(view).filter_map(missing).collect()
 }
 
+/// Longest part of a slot's name that the name of another one begins with, in bytes.
+const MOST_NAME: usize = 60;
+
+/// A name for a slot on a server that has none of that name, made of the name of another one.
+fn spare(server: &NodeWindow, slot: &str) -> Option<String> {
+    let last = server.last()?;
+    let short = slot.get(..slot.len().min(MOST_NAME))?;
+    let mut names = (2..10).map(|number| format!("{short}_{number}"));
+    names.find(|name| last.slot(name).is_none())
+}
+
 /// Another standby streams by the slot that this one is to use: one of both is a clone of the other.
 pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
-    let taken = |(_, node, source, evidence): (_, &NodeWindow, &Source, Evidence)| {
+    let taken = |(link, node, source, evidence): (&Link<'_>, &NodeWindow, &Source, Evidence)| {
         let slot = source.slot.as_deref()?;
         let mut others = view.window.usable();
         let other = others.find(|other| {
@@ -322,6 +333,24 @@ pub(super) fn slot_taken(view: &View<'_>) -> Vec<Evidence> {
         let evidence = evidence
             .name("standby", &node.name)
             .name("whose", "standby");
+        // Where the standby's address tells nothing, the slot does.
+        let used_on = || {
+            let mut links = view.links.iter().filter(|it| it.unasked.is_none());
+            let of_other = |it: &&Link<'_>| it.replica.is_some_and(|it| it.name == other.name);
+            let upstream = links.find(of_other)?.upstream;
+            upstream.last()?.slot(slot).map(|_| upstream)
+        };
+        let feeder = match pointed_at(view, node, source) {
+            Some(_) => feeder(view, link, node, source),
+            None => feeder(view, link, node, source).or_else(used_on),
+        };
+        let own = feeder.and_then(|feeder| Some((feeder, spare(feeder, slot)?)));
+        let evidence = match own {
+            Some((feeder, own)) => evidence
+                .name("slot_maker", &feeder.name)
+                .name("own_slot", own.replace('\'', "''")),
+            None => evidence,
+        };
         Some(evidence.name("slot", slot).name("other", &other.name))
     };
     let standbys = unfed(view).filter_map(taken);

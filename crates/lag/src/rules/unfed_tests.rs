@@ -289,19 +289,35 @@ fn wal_that_was_removed_is_told() {
 
 #[test]
 fn a_clone_with_the_slot_of_another_is_told() {
-    let mut scene = unfed(&source(|it| it.slot = Some("standby".to_owned())));
-    let healthy = Scene::healthy();
-    scene.primary = healthy.primary;
-    let other = NodeWindow {
-        name: "other".to_owned(),
-        ..healthy.standby
-    };
-    let nodes = vec![scene.primary, other, scene.standby, scene.one, scene.two];
-    let diagnosis = diagnose(&Window::new(nodes));
-    assert_eq!(causes(&diagnosis), [Cause::SlotTaken]);
-    let found = diagnosis.findings.iter();
-    let mut found = found.filter(|found| found.cause == Cause::SlotTaken);
-    assert!(found.next().unwrap().title.contains("other"));
+    let proxy = Some(("proxy".to_owned(), "6000".to_owned()));
+    for address in [None, proxy] {
+        let mut scene = unfed(&source(|it| {
+            it.slot = Some("standby".to_owned());
+            it.address = address.clone();
+        }));
+        let healthy = Scene::healthy();
+        scene.primary = healthy.primary;
+        let other = NodeWindow {
+            name: "other".to_owned(),
+            ..healthy.standby
+        };
+        let nodes = vec![scene.primary, other, scene.standby, scene.one, scene.two];
+        let diagnosis = diagnose(&Window::new(nodes));
+        let mut found = diagnosis.findings.iter();
+        let found = found.find(|found| found.cause == Cause::SlotTaken).unwrap();
+        assert!(found.title.contains("other"));
+        for (remedy, begins) in found.remedies.iter().zip([
+            "on primary: SELECT pg_create_physical_replication_slot('standby_2', true);",
+            "on standby: ALTER SYSTEM SET primary_slot_name = 'standby_2'; SELECT pg_reload_conf();",
+            "on standby: ALTER SYSTEM SET primary_slot_name = ''; SELECT pg_reload_conf();",
+        ]) {
+            assert!(remedy.starts_with(begins), "{remedy}");
+        }
+        assert_eq!(found.remedies.len(), 3, "{:?}", found.remedies);
+        if address.is_none() {
+            assert_eq!(causes(&diagnosis), [Cause::SlotTaken]);
+        }
+    }
 }
 
 /// A standby that restores from an archive, so much of which is there, and whose startup process waits for

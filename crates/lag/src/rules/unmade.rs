@@ -60,7 +60,8 @@ mod tests {
             it.there = Some(names(there));
         });
         tables(&mut scene.one, |it| {
-            it.held = [("public.t".to_owned(), ["id".to_owned()].into())].into();
+            let own = [("id".to_owned(), "integer".to_owned())];
+            it.held = [("public.t".to_owned(), own.into())].into();
             it.there = Some(names(&["t"]));
         });
         for (index, sample) in (0..).zip(&mut scene.one.samples) {

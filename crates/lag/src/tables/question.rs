@@ -1,6 +1,6 @@
 //! The statement that asks a server for [`Tables`](super::Tables).
 
-use super::{MOST_NAMED, MOST_TABLES, denied, refused};
+use super::{MOST_NAMED, MOST_TABLES, denied, parted, refused};
 
 /// Most enums of one database that are read.
 const MOST_ENUMS: usize = 500;
@@ -160,7 +160,8 @@ fn subscribed() -> [Field; 5] {
     );
     let held = format!(
         "(SELECT coalesce(json_object_agg(name, columns) FILTER (WHERE number <= {MOST_TABLES}), '{{}}') FROM (\
-           SELECT {NAME} AS name, json_agg(quote_ident(a.attname)) AS columns, sum(count(*)) OVER () AS number \
+           SELECT {NAME} AS name, json_object_agg(quote_ident(a.attname), \
+             format_type(a.atttypid, a.atttypmod)) AS columns, sum(count(*)) OVER () AS number \
            FROM {columns} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' GROUP BY 1) h)"
     );
     let generated = format!(
@@ -214,7 +215,7 @@ fn asked_for() -> [Field; 2] {
 }
 
 /// What the database has.
-fn there() -> [Field; 5] {
+fn there() -> [Field; 6] {
     let enums = format!(
         "(SELECT coalesce(json_object_agg(name, labels) FILTER (WHERE number <= {MOST_ENUMS}), '{{}}') \
          FROM (SELECT format('%I.%I', n.nspname, t.typname) AS name, \
@@ -255,6 +256,7 @@ fn there() -> [Field; 5] {
     [
         ("enums", enums),
         ("ancestors", ancestors),
+        ("parted", parted::expression(NAME, MOST_TABLES, REPLICATES)),
         ("there", there),
         ("unlogged", unlogged),
         ("cut_off", format!("({published} OR {followed})")),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::faults::{
     ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, GENERATED_COLUMN,
-    HANGING_ARCHIVER, NO_ROLE, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK,
+    HANGING_ARCHIVER, NARROW, NO_ROLE, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK, UNPARTED,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
@@ -122,6 +122,8 @@ fn of_tables(fault: &Fault) -> Option<Question> {
             once("missing_columns")
         }
         Cause::TableMissing => once("unmade_tables"),
+        Cause::ApplyStopped if fault.name == NARROW => once("narrow_columns"),
+        Cause::ApplyStopped if fault.name == UNPARTED => once("open_tables"),
         Cause::KeyMissing => once("keyless_tables"),
         Cause::ValueMissing => of(
             "unfilled_columns",
@@ -151,6 +153,7 @@ fn of_tables(fault: &Fault) -> Option<Question> {
             "SELECT count(*) FROM pg_tables WHERE schemaname = 'lockstep_probe'",
         ),
         Cause::ReplicaRowsMissing => once("missing_rows"),
+        Cause::ReplicaIncomplete => once("unreplicated_tables"),
         Cause::ColumnsMissing if fault.name == GENERATED_COLUMN => of(
             "generated_columns",
             Kind::Between,

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_bench::fault::faults::{
-    ARCHIVE_CONFLICT, BEHIND_RELAY, COPY_LACKS_COLUMN, FROZEN_WORKER, GENERATED_COLUMN, NO_ROLE,
-    NOT_ARCHIVED, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED,
-    RENAMED_COLUMN, SHARD, SUBSCRIPTION_LOST,
+    ARCHIVE_CONFLICT, BEHIND_RELAY, COPY_LACKS_COLUMN, FROZEN_WORKER, GENERATED_COLUMN, NARROW,
+    NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED,
+    RENAMED_COLUMN, SHARD, SUBSCRIPTION_LOST, UNPARTED,
 };
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_client::Conninfo;
@@ -226,6 +226,9 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         }
         Cause::ApplyStopped if fault.name == REFUSING_TRIGGER => Some(("trigger", "refuse")),
         Cause::ApplyStopped if fault.name == REFUSING_KEY => Some(("constraint", "child_key")),
+        // Its column has one of two names, or is the key.
+        Cause::ApplyStopped if fault.name == NARROW => None,
+        Cause::ApplyStopped if fault.name == UNPARTED => Some(("open_table", "public.ranged")),
         Cause::ApplyStopped
         | Cause::PublicationMissing
         | Cause::NoFreeWorker
@@ -262,6 +265,7 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         | Cause::ReplicaNotRunning
         | Cause::ReplicaSilent
         | Cause::ReplicaHeld
+        | Cause::ReplicaIncomplete
         | Cause::ReplicaRowsMissing => Some(("replica", "copied")),
         Cause::TablesUnlogged => Some(("tables", "public.keyed")),
         Cause::SlotUnsuitable => Some(("spare", "second_pgoutput")),

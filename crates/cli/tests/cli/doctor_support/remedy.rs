@@ -6,9 +6,9 @@ use std::process::Command;
 
 use lockstep_bench::fault::faults::{
     ARCHIVE_CONFLICT, BEHIND_RELAY, BLOCKED_BELOW, COPY_LACKS_COLUMN, FROZEN_WORKER,
-    GENERATED_COLUMN, HANGING_ARCHIVER, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK, PUBLICATION_DROPPED,
-    REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD, SUBSCRIBER_NETWORK,
-    SUBSCRIPTION_LOST, TABLE_ANEW,
+    GENERATED_COLUMN, HANGING_ARCHIVER, NARROW, NO_ROLE, NOT_ARCHIVED, PREPARED_LOCK,
+    PUBLICATION_DROPPED, REFUSING_KEY, REFUSING_TRIGGER, RELAY_SLOT_DROPPED, RENAMED_COLUMN, SHARD,
+    SUBSCRIBER_NETWORK, SUBSCRIPTION_LOST, TABLE_ANEW, UNPARTED,
 };
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Injected, Stage};
@@ -250,6 +250,8 @@ const TRIED: &[(&str, Tried)] = &[
         "column of another type at the subscriber",
         Tried::Not("what becomes of the values is a person's choice"),
     ),
+    (NARROW, Tried::Done("ALTER COLUMN", None)),
+    (UNPARTED, Tried::Done("PARTITION OF", None)),
     (
         "subscription's role without replication",
         Tried::Done("ALTER ROLE", None),
@@ -292,7 +294,10 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (
         "standby's slot taken by a clone",
-        Tried::Done("primary_slot_name = ''", None),
+        Tried::All(&[
+            "pg_create_physical_replication_slot",
+            "primary_slot_name = '",
+        ]),
     ),
     (
         "second primary",
@@ -406,6 +411,10 @@ const TRIED: &[(&str, Tried)] = &[
     ),
     (
         "replica that lacks rows",
+        Tried::Not("it has to be copied again"),
+    ),
+    (
+        "replica that lacks a table",
         Tried::Not("it has to be copied again"),
     ),
     (
