@@ -95,7 +95,7 @@ struct Narrow {
     why: String,
     /// What gives it room; empty if that is not known.
     widen: Vec<String>,
-    /// Its values would do as text.
+    /// The values of the column would do as text.
     is_of_binary: bool,
 }
 

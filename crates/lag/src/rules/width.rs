@@ -5,9 +5,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
     All,
-    /// It is the same kind of type and takes fewer: all values that it has are values of the other, too.
+    /// The type is of the same kind and takes fewer: all its values are values of the other, too.
     Fewer,
-    /// It is another kind of type, and may refuse any.
+    /// The type is of another kind, and may refuse any value.
     Other,
 }
 

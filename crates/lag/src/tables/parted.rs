@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub struct Parted {
     /// What it is partitioned by, as CREATE TABLE has it: `RANGE (id)`.
     pub by: String,
-    /// Its partitions, each with its bound as CREATE TABLE has it; names are quoted where SQL needs it.
+    /// The partitions, each with its bound as CREATE TABLE has it; names are quoted where SQL needs it.
     pub parts: BTreeMap<String, String>,
 }
 
