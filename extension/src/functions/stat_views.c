@@ -85,9 +85,9 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	views_put_lsn(&row, received);
 	views_put_lsn(&row, replayed);
 	streaming = standby && ls_is_streaming();
-	if (received == InvalidXLogRecPtr || received < replayed || (!streaming && received == replayed))
+	if (!streaming || received == InvalidXLogRecPtr || received < replayed)
 	{
-		/* nothing streamed, or replaying the archive, or all that came is replayed: not known here */
+		/* what the primary has written since is not known, or replay is of the archive */
 		views_put_null(&row);
 		views_put_null(&row);
 	}

@@ -149,7 +149,7 @@ gate_limit_move(int64 now)
 	gate_limit_stepped_at = now;
 
 	in.now = now;
-	in.lag_unknown = pg_atomic_read_u64(&ls_lag->lag_us) == 0 && !ls_is_streaming();
+	in.lag_unknown = !ls_is_streaming();
 	in.lag_us = gate_limit_curable_lag_us();
 	in.allowed_us = (int64) ls_read_throttle_lag * 1000;
 	/* where no query is held back a trial would show nothing */

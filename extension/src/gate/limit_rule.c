@@ -237,14 +237,9 @@ limit_rule_look_at_others(LsCrowdState *state, const LsCrowdInput *in)
 static void
 limit_rule_choose_phase(LsLimitState *state, const LsLimitInput *in)
 {
-	if (in->lag_unknown)
-	{
-		state->phase = LS_LIMIT_UNKNOWN;
-		return;
-	}
 	if (in->allowed_us == 0 || in->lag_us <= in->allowed_us)
 	{
-		state->phase = LS_LIMIT_CALM;
+		state->phase = in->lag_unknown ? LS_LIMIT_UNKNOWN : LS_LIMIT_CALM;
 		return;
 	}
 	switch (state->phase)

@@ -25,13 +25,13 @@ typedef enum LsLimitPhase
 								 * entered from TRIAL */
 	LS_LIMIT_UNKNOWN			/* nobody knows whether replay lags, as nothing
 								 * is streamed: as if it did not; entered from
-								 * every phase, left to CALM */
+								 * every phase, left to CALM, or as that is */
 } LsLimitPhase;
 
 typedef struct LsLimitInput
 {
 	int64		now;			/* us */
-	bool		lag_unknown;	/* nothing is streamed, and all that came is replayed */
+	bool		lag_unknown;	/* nothing is streamed: lag is lag_us or more */
 	int64		lag_us;
 	int64		allowed_us;		/* lag up to here is within bounds; 0: any is */
 	int64		give_up_us;		/* time to watch at the floor; 0: for good */

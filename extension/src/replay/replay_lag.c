@@ -100,7 +100,8 @@ ls_lag_step(int64 now)
 
 /*
  * Any process of a standby: does a walreceiver stream WAL at this moment? If none does, nobody
- * knows what the primary has written since, so lag of 0 would say nothing.
+ * knows what the primary has written since, so lag of 0 would say nothing. A walreceiver that does not
+ * reach the primary streams by its state for a moment at each try, but has no connection to show.
  */
 bool
 ls_is_streaming(void)
@@ -108,7 +109,7 @@ ls_is_streaming(void)
 	bool		streaming;
 
 	SpinLockAcquire(&WalRcv->mutex);
-	streaming = WalRcv->walRcvState == WALRCV_STREAMING;
+	streaming = WalRcv->walRcvState == WALRCV_STREAMING && WalRcv->ready_to_display;
 	SpinLockRelease(&WalRcv->mutex);
 	return streaming;
 }

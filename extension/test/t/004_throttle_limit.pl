@@ -225,10 +225,25 @@ gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
 wait_for_value($admin, 'SELECT streaming::text FROM lockstep_stat_replay', 'true', 'WAL is streamed');
 wait_for_value($admin, 'SELECT lag_bytes + lag_ms FROM lockstep_stat_replay', 0, 'and all of it is replayed');
+$admin->value('SELECT pg_wal_replay_pause()');
+wait_until($admin, q{SELECT pg_get_wal_replay_pause_state() = 'paused'}, 'replay is paused');
+$on_primary->value('INSERT INTO t VALUES (2)');
 $primary->stop;
 wait_for_value($admin, 'SELECT streaming::text FROM lockstep_stat_replay', 'false', 'nothing is streamed any more');
-is_deeply($admin->query('SELECT lag_bytes, lag_ms FROM lockstep_stat_replay')->{rows}[0], [ undef, undef ],
-	'so nobody knows whether replay lags');
-wait_for_value($admin, 'SELECT phase FROM lockstep_stat_throttle', 'unknown', 'and the throttle says so');
+is($admin->value('SELECT received_lsn > replayed_lsn FROM lockstep_stat_replay'), 't', 'something is left to replay');
+
+# Nobody knows what the primary has written since: whatever is left, replay may lag by more.
+sub lag_is_unknown
+{
+	my ($name) = @_;
+	is_deeply($admin->query('SELECT lag_bytes, lag_ms FROM lockstep_stat_replay')->{rows}[0], [ undef, undef ],
+		"$name: nobody knows how far replay lags");
+	wait_for_value($admin, 'SELECT phase FROM lockstep_stat_throttle', 'unknown', 'and the throttle says so');
+	return;
+}
+lag_is_unknown('while some is left');
+$admin->value('SELECT pg_wal_replay_resume()');
+wait_until($admin, 'SELECT received_lsn = replayed_lsn FROM lockstep_stat_replay', 'all that came is replayed');
+lag_is_unknown('when none is left');
 
 done_testing();

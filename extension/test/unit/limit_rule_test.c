@@ -71,6 +71,12 @@ test_unknown(void)
 		ok(state.phase == LS_LIMIT_UNKNOWN && state.limit == 4 && !ls_limit_lag_counts(state.phase),
 		   "not known whether replay lags, from %s: %s, %d", ls_limit_phase_name(from),
 		   ls_limit_phase_name(state.phase), state.limit);
+		in.lag_us = ALLOWED_US + 1;
+		ls_limit_step(&state, &in);
+		ok(state.phase == LS_LIMIT_SHRINKING, "lag in what was received: %s", ls_limit_phase_name(state.phase));
+		in.lag_us = ALLOWED_US;
+		ls_limit_step(&state, &in);
+		ok(state.phase == LS_LIMIT_UNKNOWN, "replayed in part: %s", ls_limit_phase_name(state.phase));
 		in.lag_unknown = false;
 		ls_limit_step(&state, &in);
 		ok(state.phase == LS_LIMIT_CALM, "streamed again without lag: %s", ls_limit_phase_name(state.phase));
