@@ -46,6 +46,8 @@ pub struct Connection {
     pub(crate) link: Link,
     purpose: Purpose,
     patience: Duration,
+    /// Whether a command that is late ends the connection, and is not cancelled.
+    gives_up: bool,
 }
 
 /// What a server says about its cluster and its WAL.
@@ -65,6 +67,26 @@ impl Connection {
     /// [`crate::CONNECT_TIMEOUT_S`] if it has none. `application_name` is used unless the user
     /// has chosen another.
     pub fn connect(conninfo: &Conninfo, purpose: Purpose, application_name: &str) -> Result<Self> {
+        let connection = Self::open(conninfo, purpose, application_name)?;
+        connection.prepared()
+    }
+
+    /// Like [`Connection::connect`], for a session that only asks and must never wait for long: each command
+    /// has this time, and one that is late ends the connection. It is not cancelled, since that waits for the
+    /// server without a limit, a minute or two where the network is cut.
+    pub fn connect_to_ask(
+        conninfo: &Conninfo,
+        purpose: Purpose,
+        application_name: &str,
+        patience: Duration,
+    ) -> Result<Self> {
+        let mut connection = Self::open(conninfo, purpose, application_name)?;
+        connection.patience = patience;
+        connection.gives_up = true;
+        connection.prepared()
+    }
+
+    fn open(conninfo: &Conninfo, purpose: Purpose, application_name: &str) -> Result<Self> {
         let parameters = conninfo.parameters(purpose, application_name);
         let connection = Handle::connect(&parameters).map_err(ClientError::Connect)?;
         let link = Link {
@@ -72,11 +94,15 @@ impl Connection {
             broken: None,
             changed: 0,
         };
-        let mut upstream = Self::from_link(link, purpose);
-        if purpose == Purpose::Replication {
-            upstream.command(Step::Query, "prepare the session", PREPARE)?;
+        Ok(Self::from_link(link, purpose))
+    }
+
+    /// The session, ready for its purpose.
+    fn prepared(mut self) -> Result<Self> {
+        if self.purpose == Purpose::Replication {
+            self.command(Step::Query, "prepare the session", PREPARE)?;
         }
-        Ok(upstream)
+        Ok(self)
     }
 
     /// How a server answers at a conninfo. Blocks as [`Connection::connect`] does.
@@ -95,6 +121,7 @@ impl Connection {
             link,
             purpose,
             patience: PATIENCE,
+            gives_up: false,
         }
     }
 
@@ -240,8 +267,11 @@ impl Connection {
             return answered.map_err(|failure| failure.into_error(what, self.patience));
         }
         // Cancel the command: the server must not finish it later, after this error.
-        let cancelled = self.canceller().and_then(|canceller| canceller.cancel());
-        let ended = cancelled.is_ok()
+        let is_cancelled = !self.gives_up
+            && (self.canceller())
+                .and_then(|canceller| canceller.cancel())
+                .is_ok();
+        let ended = is_cancelled
             && !matches!(
                 self.link
                     .tables(step, what, Instant::now() + CANCEL_PATIENCE),

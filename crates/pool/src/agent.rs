@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo, Greeting, Purpose, Switch};
+use lockstep_client::{ClientError, Connection, Conninfo, Greeting, Switch};
 use lockstep_service::sanitize::sanitize;
 use lockstep_wire::{Lsn, Timeline};
 use tracing::{info, warn};
@@ -15,6 +15,8 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::judge::{Judge, NodeAnswer, PrimaryAnswer, Rules, SILENCE, Verdict};
 use crate::questions::{self, NodeFacts, SessionFacts};
+use crate::session;
+use crate::staleness::Moment;
 use crate::state::{Door, NodeState};
 use crate::weight::Load;
 
@@ -95,8 +97,10 @@ pub struct Agent {
     /// Age from which idle sessions of readers are ended.
     max_session_age: Option<Duration>,
     known: Mutex<Known>,
-    /// Wakes those that ask servers, once another ruling or interval may concern them.
+    /// Wakes those that ask servers once there is another ruling.
     ruled: Condvar,
+    /// Wakes the one that asks the primary, once there is another ruling or interval.
+    paced: Condvar,
     stops: AtomicBool,
 }
 
@@ -115,6 +119,7 @@ impl Agent {
                 state: None,
             }),
             ruled: Condvar::new(),
+            paced: Condvar::new(),
             stops: AtomicBool::new(false),
         });
         for (index, candidate) in servers.candidates.into_iter().enumerate() {
@@ -132,6 +137,7 @@ impl Agent {
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
         self.ruled.notify_all();
+        self.paced.notify_all();
     }
 
     pub fn rules(&self) -> &Rules {
@@ -165,8 +171,12 @@ impl Agent {
         let turns = |known: &Known| (known.judge.ruling(), known.judge.interval());
         let before = turns(&known);
         let taken = take(&mut known);
-        if turns(&known) != before {
+        let after = turns(&known);
+        if after.0 != before.0 {
             self.ruled.notify_all();
+        }
+        if after != before {
+            self.paced.notify_all();
         }
         taken
     }
@@ -200,7 +210,6 @@ impl Agent {
         let mut histories = self.histories(&server, conninfo, &candidate.name);
         let mut oldest_at: Option<Instant> = None;
         while self.runs() {
-            let began = Instant::now();
             let asked = self.known().now();
             if let Some(answer) = &mut writes {
                 let rows = server.query_prepared(SECOND, &[]).map_err(words)?;
@@ -221,26 +230,29 @@ impl Agent {
                 let oldest = questions::read_oldest(&rows, facts.segment_bytes).map_err(words)?;
                 self.known().detail.oldest = oldest;
             }
-            self.awaits_turn(began, is_standby, &facts);
+            self.awaits_turn(asked, is_standby, &facts);
         }
         Ok(())
     }
 
-    /// Waits until a server is to be asked again: soon while it is the primary or none is known. There may be
-    /// many servers, so the threads of the others sleep meanwhile.
-    fn awaits_turn(&self, began: Instant, is_standby: bool, facts: &SessionFacts) {
+    /// Waits until a server that was asked is to be asked again: soon while it is the primary or none is
+    /// known. There may be many servers, so the threads of the others sleep meanwhile.
+    fn awaits_turn(&self, asked: Moment, is_standby: bool, facts: &SessionFacts) {
         let mut known = self.known();
         while self.runs() {
-            let time = match (known.judge.is_awaited(facts.instance), is_standby) {
-                (false, _) => look_every(self.candidates, known.judge.is_standby()),
-                (true, true) => AGAIN,
-                (true, false) => known.judge.interval(),
+            let (at, wakes) = match (known.judge.is_awaited(facts.instance), is_standby) {
+                (false, _) => {
+                    let every = look_every(self.candidates, known.judge.is_standby());
+                    (next_look(asked, every), &self.ruled)
+                }
+                (true, true) => (asked + AGAIN, &self.ruled),
+                (true, false) => (asked + known.judge.interval(), &self.paced),
             };
-            let left = time.saturating_sub(began.elapsed());
+            let left = at.saturating_sub(known.now());
             if left.is_zero() {
                 return;
             }
-            let waited = self.ruled.wait_timeout(known, left);
+            let waited = wakes.wait_timeout(known, left);
             known = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -273,11 +285,8 @@ impl Agent {
             return None;
         }
         of.tried = Some((timeline, Instant::now()));
-        let asked = Connection::connect(&of.conninfo, Purpose::Replication, APPLICATION_NAME)
-            .and_then(|mut server| {
-                server.set_patience(self.patience());
-                server.timeline_history(timeline)
-            });
+        let asked = session::open_for_histories(&of.conninfo, APPLICATION_NAME, self.patience())
+            .and_then(|mut server| server.timeline_history(timeline));
         match asked {
             Ok(history) => {
                 self.known().detail.history_troubles.remove(&of.name);
@@ -389,8 +398,7 @@ impl Agent {
         [usual, second]: [&str; 2],
     ) -> Result<(Connection, SessionFacts), String> {
         let mut server =
-            Connection::connect(conninfo, Purpose::Sql, APPLICATION_NAME).map_err(words)?;
-        server.set_patience(self.patience());
+            session::open_to_ask(conninfo, APPLICATION_NAME, self.patience()).map_err(words)?;
         let rows = server.query(questions::SESSION).map_err(words)?;
         let facts = SessionFacts::read(&rows).map_err(words)?;
         if !facts.sees_all {
@@ -409,6 +417,13 @@ impl Agent {
 fn look_every(servers: u32, is_standby: bool) -> Duration {
     let apart = LOOKS_APART * if is_standby { 2 } else { 1 };
     LOOK_EVERY.max(apart.saturating_mul(servers))
+}
+
+/// When a server is looked at again that was asked at a moment: all of them at the same moments, since many
+/// threads that wake at once cost less than each by itself.
+fn next_look(asked: Moment, every: Duration) -> Moment {
+    let whole = asked.as_nanos() / every.as_nanos().max(1);
+    u32::try_from(whole + 1).map_or(asked + every, |looks| every * looks)
 }
 
 /// What the node is called beside servers that may be the primary.
@@ -588,6 +603,14 @@ mod tests {
         ] {
             let every = look_every(servers, is_standby);
             assert_eq!(every.as_millis(), expected_ms, "{servers} {is_standby}");
+        }
+    }
+
+    #[test]
+    fn servers_are_looked_at_together() {
+        let s = Duration::from_secs;
+        for (asked, expected) in [(0, 10), (1, 10), (9, 10), (10, 20), (25, 30)] {
+            assert_eq!(next_look(s(asked), s(10)), s(expected), "{asked}");
         }
     }
 }

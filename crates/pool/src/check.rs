@@ -204,13 +204,14 @@ impl Check {
 }
 
 /// Whether a node that takes no new session keeps those it has, also where HAProxy is to cut off those of a
-/// node that is out: it may be in again soon, and its data is or was the primary's.
+/// node that is out: it may be in again soon, and its data is or was the primary's. An agent that was started
+/// anew knows nothing against those sessions.
 fn keeps_sessions(state: NodeState) -> bool {
     match state {
         NodeState::Late(_) | NodeState::Draining => true,
         NodeState::Out(reason) => matches!(
             reason,
-            Reason::Full | Reason::Closing | Reason::ServersNotAsked
+            Reason::NotAsked | Reason::Full | Reason::Closing | Reason::ServersNotAsked
         ),
         NodeState::In => false,
     }
@@ -461,6 +462,10 @@ mod tests {
         let old = standby(Reason::OldTimeline.state());
         let drained = standby(NodeState::Draining);
         let full = standby(Reason::Full.state());
+        let not_asked = Verdict {
+            is_standby: None,
+            ..standby(Reason::NotAsked.state())
+        };
         let down = |why: &str| (503, format!("down # {why}"));
         let kept = |why: &str| (404, format!("up 0% # {why}"));
         let up = |share: &str| (200, format!("up {share}"));
@@ -473,6 +478,9 @@ mod tests {
         );
         assert_eq!(words(fresh, &full), kept(Reason::Full.words()));
         assert_eq!(words(late, &full), kept(Reason::Full.words()));
+        for door in [fresh, late, writes] {
+            assert_eq!(words(door, &not_asked), kept(Reason::NotAsked.words()));
+        }
         assert_eq!(words(late, &old), down(Reason::OldTimeline.words()));
         assert_eq!(words(writes, &node_in), down("the node is a standby"));
         assert_eq!(words(writes, &primary()), up("100%"));

@@ -90,6 +90,11 @@ const SHARE_LESS_OFTEN: u32 = 2;
 /// A failover takes longer.
 const STANDBY_LESS_OFTEN: u32 = 2;
 
+/// How many times as soon a node is asked again after a check that failed, where one that is down has its
+/// sessions cut off: the second failure counts. An agent that is started anew, or one answer that comes
+/// late on a busy machine, cuts nobody off.
+const AGAIN_SOONER: u32 = 2;
+
 /// The configuration; an error if the members cannot be written down.
 pub fn configuration(members: &[Member], rules: &ProxyRules) -> Result<String, String> {
     let lines = lines(members, &rules.servers)?;
@@ -178,6 +183,10 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
     } else {
         ""
     };
+    let fails = match closes {
+        true => format!("fall 2 fastinter {}ms", (every / AGAIN_SOONER).as_millis()),
+        false => "fall 1".to_owned(),
+    };
     let tls = match &rules.agent_ca {
         Some(file) => format!(" check-ssl verify required ca-file {}", file.display()),
         None => String::new(),
@@ -195,7 +204,7 @@ fn settings(member: &Member, rules: &ServerRules, door: PoolDoor) -> String {
         ),
     };
     format!(
-        "{server} weight {WEIGHT} inter {}ms fall 1 rise 1 check addr {} port {}{tls}{more}{closing}",
+        "{server} weight {WEIGHT} inter {}ms {fails} rise 1 check addr {} port {}{tls}{more}{closing}",
         every.as_millis(),
         agent.host,
         agent.port
@@ -345,7 +354,13 @@ mod tests {
                 .contains("agent-inter 2000ms agent-addr a agent-port 9873 agent-send late-fresh.")
         );
         // Only servers that take no writes are asked less often whether they do.
-        assert_eq!(plain.matches("inter 500ms fall 1").count(), 4);
+        assert_eq!(plain.matches("inter 500ms").count(), 4);
+        // Where sessions are cut off, two checks in a row have to fail.
+        assert_eq!(
+            plain.matches("inter 500ms fall 2 fastinter 250ms").count(),
+            2
+        );
+        assert_eq!(plain.matches("fall 1").count(), 4);
         assert_eq!(plain.matches("port 9872 downinter 1000ms on-").count(), 2);
         assert!(
             plain.contains(
@@ -357,6 +372,7 @@ mod tests {
         assert_eq!(plain.matches("shutdown-sessions").count(), 2);
         let closed = text(|rules| rules.servers.sessions_when_out = SessionsWhenOut::Close);
         assert_eq!(closed.matches("shutdown-sessions").count(), 6);
+        assert_eq!(closed.matches("fall 2").count(), 6);
         let primary = text(|rules| rules.when_all_late = WhenAllLate::Primary);
         assert!(primary.contains("use_backend writes if { nbsrv(reads) eq 0 }"));
         let refuse = text(|rules| rules.when_all_late = WhenAllLate::Refuse);

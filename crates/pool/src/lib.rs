@@ -1,7 +1,8 @@
 //! One endpoint over read nodes: how stale each node is, whether it takes sessions, and how many.
 //!
 //! What decides does no I/O and reads no clock, so that the simulation in `tests/pool/simulation` drives it
-//! as the agent does. Only `agent`, `run`, `agent_check`, `routes`, `runtime`, `ask` and `newcomer` do I/O.
+//! as the agent does. Only `session`, `agent`, `run`, `agent_check`, `routes`, `runtime`, `ask` and
+//! `newcomer` do I/O.
 //!
 //! The modules are layers: each uses only those above it in this table, which a test holds.
 //!
@@ -19,6 +20,7 @@
 //! | [`standing`] | a node at one of the pool's doors |
 //! | [`judge`] | all that is known of one node, and what follows |
 //! | [`check`] | what a check asks, and its answer |
+//! | [`session`] | sessions with settings of our own |
 //! | [`questions`] | what primary and node are asked |
 //! | [`agent`] | asks both, and keeps what follows |
 //! | `metrics` | Prometheus' text format |
@@ -61,6 +63,7 @@ pub mod questions;
 mod routes;
 pub mod run;
 pub mod runtime;
+pub mod session;
 pub mod staleness;
 pub mod standing;
 pub mod state;

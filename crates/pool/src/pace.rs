@@ -20,6 +20,11 @@ const PARTS: [u32; 4] = [16, 8, 4, 2];
 /// Longest rest that is longer than the interval: half of the time after which a node is silent.
 const LONGEST_REST: Duration = Duration::from_millis(500);
 
+/// Longest pause between two questions to the node, however seldom the primary is asked: a node whose
+/// walreceiver has ended, or that is paused, must say so soon. A little longer than the longest rest, in
+/// which the node is asked once.
+const LONGEST_PAUSE: Duration = Duration::from_millis(600);
+
 /// Time between two questions to the primary while the node keeps up: half of the bound, if that is longer
 /// than the interval.
 pub fn rest(bound: Duration, interval: Duration) -> Duration {
@@ -49,9 +54,8 @@ pub fn next(
         .into_iter()
         .chain(following)
         .flat_map(|at| PARTS.map(|part| at + interval / part));
-    moments
-        .find(|at| *at > now)
-        .unwrap_or_else(|| now + interval)
+    let next = moments.find(|at| *at > now);
+    next.unwrap_or(now + interval).min(now + LONGEST_PAUSE)
 }
 
 #[cfg(test)]
@@ -103,6 +107,17 @@ mod tests {
                 let answered = Some(Duration::from_millis(500)).filter(|at| *at <= now);
                 let pause = next(interval, rest, now, answered, is_awaited) - now;
                 assert!(pause > Duration::ZERO && pause <= rest + interval / 16);
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_is_asked_often_however_seldom_the_primary_is() {
+        let s = Duration::from_secs;
+        for answered in [None, Some(s(100))] {
+            for is_awaited in [false, true] {
+                let next = next(s(5), s(5), s(101), answered, is_awaited);
+                assert!(next > s(101) && next <= s(101) + LONGEST_PAUSE, "{next:?}");
             }
         }
     }

@@ -171,6 +171,11 @@ pub struct PoolFigures {
     pub standby_cpu_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_cpu_percent: Option<f64>,
+    /// Time until an agent has answered a check: the median, and the 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_p50_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_p99_ms: Option<f64>,
 }
 
 impl Benchmark for PoolArgs {
@@ -280,6 +285,7 @@ impl Benchmark for PoolArgs {
             }
             CaseArg::Fleet => {
                 let costs = fleet::run(site.lab, site.product, turn.case.standbys, length)?;
+                let [p50, p99] = costs.answer_ms.map(rounded);
                 Ok(PoolFigures {
                     seconds: rounded(costs.seconds),
                     nodes: Some(turn.case.standbys as u64),
@@ -287,6 +293,8 @@ impl Benchmark for PoolArgs {
                     primary_cpu_percent: Some(rounded(costs.on_primary)),
                     standby_cpu_percent: Some(rounded(costs.on_standby)),
                     proxy_cpu_percent: Some(rounded(costs.proxy)),
+                    answer_p50_ms: Some(p50),
+                    answer_p99_ms: Some(p99),
                     ..PoolFigures::default()
                 })
             }
@@ -333,6 +341,10 @@ impl Benchmark for PoolArgs {
                 "agents {agents:.2} % of a core, the primary {primary:.2} %"
             ));
         }
+        words.extend(
+            (figures.answer_p99_ms)
+                .map(|it| format!("99 of 100 checks answered within {}", ms(it))),
+        );
         words.join(", ")
     }
 

@@ -11,8 +11,8 @@
 //! | [`bounded`] | reads on new sessions while standbys are in trouble |
 //! | [`tokens`] | reads of what was just written, while primaries change |
 //! | [`token_cost`] | what tokens cost the primary |
-//! | [`fleet`] | what the agents of many nodes cost |
 //! | [`newcomer`] | a new node, and how soon it is as fast as the others |
+//! | [`fleet`] | what the agents of many nodes cost |
 //! | [`scale`] | reads through one, two and four nodes |
 
 pub mod bounded;

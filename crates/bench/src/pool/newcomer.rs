@@ -240,9 +240,14 @@ fn first_lookups(servers: [&ServerAddress; 2]) -> Result<[f64; 2]> {
     Ok(times.map(|times| p99(times.into_inner().unwrap_or_else(PoisonError::into_inner))))
 }
 
-fn p99(mut times: Vec<f64>) -> f64 {
+fn p99(times: Vec<f64>) -> f64 {
+    percentile(times, 99)
+}
+
+/// The time below which so many in a hundred are.
+pub fn percentile(mut times: Vec<f64>, hundredths: usize) -> f64 {
     times.sort_unstable_by(f64::total_cmp);
-    let place = times.len().saturating_sub(1) * 99 / 100;
+    let place = times.len().saturating_sub(1) * hundredths / 100;
     times.get(place).copied().unwrap_or_default()
 }
 

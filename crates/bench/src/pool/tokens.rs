@@ -223,10 +223,12 @@ fn from_primary(
     None
 }
 
-/// Pauses and restarts standbys and changes the primary, in an order that the seed determines.
+/// Pauses and restarts standbys and changes the primary: of each three troubles one of each kind, in an order
+/// that the seed determines.
 fn troubles(servers: &mut [Server], seed: u64, end: Instant) -> Result<Paired> {
     let mut random = Rng::with_seed(seed);
     let (mut done, mut primary, mut next) = (Paired::default(), 0, Instant::now());
+    let mut kinds = Vec::new();
     loop {
         next += TROUBLE_EVERY;
         if next + TROUBLE_EVERY > end {
@@ -234,15 +236,19 @@ fn troubles(servers: &mut [Server], seed: u64, end: Instant) -> Result<Paired> {
         }
         sleep_until(next);
         let standby = (primary + random.usize(1..NODES)) % NODES;
-        match random.u8(0..3) {
-            0 => {
+        if kinds.is_empty() {
+            kinds.extend([0, 1, 2]);
+            random.shuffle(&mut kinds);
+        }
+        match kinds.pop() {
+            Some(0) => {
                 let server = server_at(servers, standby)?;
                 server.execute("SELECT pg_wal_replay_pause()")?;
                 thread::sleep(PAUSED_FOR);
                 server.execute("SELECT pg_wal_replay_resume()")?;
                 done.pauses += 1;
             }
-            1 => {
+            Some(1) => {
                 server_at(servers, standby)?.restart()?;
                 done.restarts += 1;
             }

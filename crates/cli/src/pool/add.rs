@@ -405,9 +405,9 @@ impl Screen {
                 self.end();
                 output::print(&took(*time));
             }
-            Told::Warmed(warmed) => {
+            Told::Warmed(warmed, alone) => {
                 self.end();
-                for line in warmed_words(warmed) {
+                for line in warmed_words(warmed, *alone) {
                     output::print(&line);
                 }
             }
@@ -463,12 +463,16 @@ impl Screen {
     }
 }
 
-/// What was read, and what was not.
-fn warmed_words(warmed: &Warmed) -> Vec<String> {
+/// What was read, how long that would have taken without, and what was not read.
+fn warmed_words(warmed: &Warmed, alone: Option<Duration>) -> Vec<String> {
     let read = figures::count(warmed.blocks_read as f64);
     let listed = figures::counted(warmed.blocks_listed, "block");
     let bytes = figures::bytes((warmed.blocks_read * warmed.block_size) as f64);
     let mut lines = vec![format!("  {read} of {listed} are in memory ({bytes})")];
+    lines.extend(alone.map(|alone| {
+        let time = figures::seconds(alone.as_secs_f64() * 1000.0);
+        format!("  readers alone would need {time} at least for nine tenths of that, at the rate at which they read on its peer")
+    }));
     if !warmed.left_out.is_empty() {
         let names: Vec<_> = warmed.left_out.iter().map(String::as_str).collect();
         lines.push(format!(

@@ -4,9 +4,10 @@ use std::fs;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_client::Conninfo;
 use lockstep_pool::haproxy::{lines, name_of};
 use lockstep_pool::runtime::plan;
+use lockstep_pool::session;
 use lockstep_pool::state::Door;
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
@@ -125,8 +126,7 @@ fn leaves_other_doors(args: &DoorCommandArgs) -> Result<()> {
 fn tell_of_settings(conninfo: &Conninfo, node: &str, door: Door) {
     let sql = "SELECT current_setting('max_standby_streaming_delay') = '-1', \
                current_setting('hot_standby_feedback')::bool";
-    let asked = Connection::connect(conninfo, Purpose::Sql, "lockstep pool")
-        .and_then(|mut session| session.query(sql));
+    let asked = session::open(conninfo, "lockstep pool").and_then(|mut session| session.query(sql));
     let rows = match asked {
         Ok(rows) => rows,
         Err(error) => {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_client::{Connection, Purpose};
 use lockstep_lag::Role;
 use lockstep_pool::haproxy::name_of;
 use lockstep_pool::newcomer::settings::slot_of;
 use lockstep_pool::runtime::{Present, Runtime, RuntimeError, Statistics};
+use lockstep_pool::session;
 use lockstep_service::exit::Failure;
 use lockstep_service::toml_file;
 use lockstep_service::words::{figures, output, quoted, span};
@@ -254,7 +254,7 @@ fn tell_of_slot(members: &MembersArgs, node: &str) -> Result<()> {
     let sql = format!(
         "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND slot_name = '{slot}'"
     );
-    let session = Connection::connect(&primary.conninfo, Purpose::Sql, "lockstep pool");
+    let session = session::open(&primary.conninfo, "lockstep pool");
     match session.and_then(|mut session| session.query(&sql)) {
         Ok(rows) if rows.is_empty() => {}
         Ok(_) => output::print(&format!(

@@ -48,6 +48,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
                 "state",
                 "staleness",
                 "share",
+                "warm",
                 "sessions",
             ];
             let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -120,7 +121,7 @@ fn code(answers: &[(&Member, Answer)]) -> u8 {
 fn row(member: &Member, answer: &Answer) -> Vec<String> {
     let Ok(answer) = answer else {
         let mut row = vec![member.name.clone(), member.door.name().to_owned()];
-        row.extend(["-", "no agent", "-", "-", "-"].map(str::to_owned));
+        row.extend(["-", "no agent", "-", "-", "-", "-"].map(str::to_owned));
         return row;
     };
     let is_known = answer.get("staleness_known") == Some(&Value::Bool(true));
@@ -143,8 +144,18 @@ fn row(member: &Member, answer: &Answer) -> Vec<String> {
         sanitize(state(answer)),
         staleness,
         shown(share, " %"),
+        warm(answer).to_owned(),
         shown(number("sessions"), ""),
     ]
+}
+
+/// Whether a node that is in gets as much as the others; `rises` as long as it is new, or has just returned.
+fn warm(answer: &Value) -> &'static str {
+    match (text(answer, "state"), answer.get("risen")) {
+        ("in", Some(Value::Bool(true))) => "yes",
+        ("in", Some(Value::Bool(false))) => "rises",
+        _ => "-",
+    }
 }
 
 /// Why a node is not in.
@@ -178,6 +189,20 @@ mod tests {
             agent: place.clone(),
             agent_check: place,
             door: Door::Fresh,
+        }
+    }
+
+    #[test]
+    fn a_node_is_warm_once_its_share_has_risen() {
+        for (state, risen, expected) in [
+            ("in", json!(true), "yes"),
+            ("in", json!(false), "rises"),
+            ("late", json!(true), "-"),
+            // An agent of an older version.
+            ("in", Value::Null, "-"),
+        ] {
+            let answer = json!({"state": state, "risen": risen});
+            assert_eq!(warm(&answer), expected, "{answer}");
         }
     }
 

@@ -204,6 +204,7 @@ fn a_node_is_made_however_often_the_command_is_killed() {
         "{said}"
     );
     assert_eq!(said.matches("took ").count(), 4, "{said}");
+    assert_has!(said, "readers alone would need");
     let now = fs::metadata(pool.new.data().join("PG_VERSION"))
         .unwrap()
         .modified()

@@ -9,6 +9,7 @@ use lockstep_client::Connection;
 use lockstep_lab::assert_has;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
+use lockstep_lab::usage;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -410,4 +411,60 @@ fn an_old_primary_is_told() {
     // A standby that stays with the old one, and replays what was written there since.
     write(&old);
     of_left.await_state("out", Some("old_timeline"));
+}
+
+/// A standby refuses what is serializable, and a function that somebody has put before PostgreSQL's own
+/// would be called in its place: neither may a role's settings decide.
+#[test]
+fn a_roles_own_settings_change_nothing() {
+    let lab = TestLab::stock().start().unwrap();
+    let mut old = lab.primary("old", None, &Settings::new()).unwrap();
+    let mut primary = lab.standby(&old, "new", &Settings::new()).unwrap();
+    old.run(
+        "CREATE ROLE watcher LOGIN REPLICATION IN ROLE pg_monitor; \
+         CREATE SCHEMA own; GRANT USAGE ON SCHEMA own TO watcher; \
+         CREATE FUNCTION own.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT false'; \
+         ALTER ROLE watcher SET search_path = own, pg_catalog; \
+         ALTER ROLE watcher SET default_transaction_isolation = serializable; \
+         ALTER ROLE watcher SET default_transaction_read_only = on; \
+         ALTER ROLE watcher SET statement_timeout = '5s'; \
+         ALTER ROLE watcher SET idle_session_timeout = '5s'",
+    );
+    primary.catch_up(&old).unwrap();
+    // A second timeline has a history, which is read from the standby, too.
+    old.stop(Stop::Fast).unwrap();
+    primary.promote().unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let node = standby.conninfo("watcher");
+    let agent = Agent::start_as("watcher", &[&primary, &standby], &node, &[]);
+    let said = agent.await_state("in", None);
+    assert_eq!(said["role"], "replica", "{said}");
+    assert_eq!(agent.serve.logged("serializable"), None);
+}
+
+/// A server that hangs is given up: a request to cancel what it was asked would wait for it without a limit.
+#[test]
+fn a_primary_that_hangs_is_given_up() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let agent = Agent::start(&primary, &standby, &[]);
+    agent.await_state("in", None);
+    let postmaster = primary.pid().unwrap();
+    let send = |pid: i32, signal| kill(Pid::from_raw(pid), signal);
+    send(postmaster, Signal::SIGSTOP).unwrap();
+    let others = usage::children(postmaster);
+    for pid in &others {
+        // One that has just ended is no error.
+        let _ = send(*pid, Signal::SIGSTOP);
+    }
+    let words = until("it is given up", || agent.serve.logged("cannot ask "));
+    assert_has!(words, &primary.port().to_string());
+    agent.await_state("late", Some("primary_silent"));
+    for pid in others.iter().chain([&postmaster]) {
+        let _ = send(*pid, Signal::SIGCONT);
+    }
+    agent.await_state("in", None);
 }

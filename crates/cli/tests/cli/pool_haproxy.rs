@@ -468,7 +468,7 @@ fn status_says(nodes: &str, code: i32, expected: &[(&str, &str)]) {
         says.eq(expected.iter().copied()).then_some(())
     });
     let table = text(&lockstep(&["pool", "status", "--nodes", nodes]));
-    assert_has!(table, "primary", "writes");
+    assert_has!(table, "primary", "writes", "warm");
     assert_eq!(
         table.contains("first: replay is paused"),
         code == 6,

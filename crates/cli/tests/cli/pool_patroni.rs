@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::pool_haproxy::{Proxy, is_installed, lockstep, session, start};
+use crate::pool_runtime::Watch;
 use crate::serve_support::{Serve, until};
 
 const PATRONI: &str = "/usr/bin/patroni";
@@ -304,6 +305,20 @@ fn fails_over(lab: &Lab, first: &mut Member, hosts: &[String], proxy: &Proxy, se
     let other = hosts[1..].iter().find(|host| **host != new).unwrap();
     await_hosts(proxy.reads, &[other]);
     more(20);
+    // Patroni forgets it after a while, and so does HAProxy, which gets it back once it is there again.
+    let socket = proxy.socket.to_str().unwrap();
+    let drain = [
+        "pool",
+        "drain",
+        &first.name,
+        "--socket",
+        socket,
+        "--wait",
+        "0s",
+    ];
+    until("HAProxy has forgotten the first", || {
+        (lockstep(&drain).status.code() == Some(2)).then_some(())
+    });
     // WAL of the old timeline that the new primary never got.
     let mut reader = session(proxy.reads).unwrap();
     let refused = reader
@@ -341,6 +356,7 @@ fn the_pool_follows_patroni_through_a_failover() {
     });
     let _agents = start_agents(&hosts);
     let proxy = start(&lab, &file, &[]);
+    let _watch = Watch::start(&file, &proxy.socket, &lab.folder().join("watch.log"));
     await_hosts(proxy.writes, &[&hosts[0]]);
     await_hosts(proxy.reads, &[&hosts[1], &hosts[2]]);
 

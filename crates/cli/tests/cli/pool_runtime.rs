@@ -16,8 +16,18 @@ use crate::pool_haproxy::{
 use crate::pool_support::Agent;
 use crate::serve_support::until;
 
-/// A process that ends with the test.
-struct Watch(Child);
+/// A `lockstep pool haproxy --watch` that ends with the test.
+pub struct Watch(Child);
+
+impl Watch {
+    /// Starts one with a log.
+    pub fn start(nodes: &Path, socket: &Path, log: &Path) -> Self {
+        let mut watch = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        watch.args(["pool", "haproxy", "--watch", "--check-every", CHECK_EVERY]);
+        watch.arg("--nodes").arg(nodes).arg("--socket").arg(socket);
+        Self(watch.stderr(File::create(log).unwrap()).spawn().unwrap())
+    }
+}
 
 impl Drop for Watch {
     fn drop(&mut self) {
@@ -85,11 +95,8 @@ fn nodes_come_and_go_without_a_reload() {
     remove[1] = "nobody";
     pool(&remove, 2);
 
-    let mut watch = Command::new(env!("CARGO_BIN_EXE_lockstep"));
-    watch.args(["pool", "haproxy", "--watch", "--nodes", nodes]);
-    watch.args(socket).args(["--check-every", CHECK_EVERY]);
     let log = lab.folder().join("watch.log");
-    let _watch = Watch(watch.stderr(File::create(&log).unwrap()).spawn().unwrap());
+    let _watch = Watch::start(&file, &proxy.socket, &log);
     let without = fs::read_to_string(&file).unwrap();
     fs::write(&file, listed).unwrap();
     await_servers(proxy.reads, &[&first, &second]);

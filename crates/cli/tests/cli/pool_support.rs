@@ -25,6 +25,11 @@ impl Agent {
 
     /// Starts one that asks several servers for the primary.
     pub fn start_among(servers: &[&Server], node: &str, more: &[&str]) -> Self {
+        Self::start_as(SUPERUSER, servers, node, more)
+    }
+
+    /// Starts one that asks them as a role.
+    pub fn start_as(role: &str, servers: &[&Server], node: &str, more: &[&str]) -> Self {
         let each = servers.iter().map(|server| {
             let conninfo = Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap();
             (
@@ -34,7 +39,7 @@ impl Agent {
         });
         let (hosts, ports): (Vec<_>, Vec<_>) = each.unzip();
         let primary = format!(
-            "host={} port={} user={SUPERUSER} dbname=postgres",
+            "host={} port={} user={role} dbname=postgres",
             hosts.join(","),
             ports.join(",")
         );

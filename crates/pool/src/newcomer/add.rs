@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_client::{ClientError, Connection, Conninfo, field};
 use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
 use nix::sys::statvfs::statvfs;
@@ -17,10 +17,11 @@ use nix::unistd::{Pid, geteuid};
 
 use super::error::NewcomerError;
 use super::kept::{About, Kept, Step, Todo, clear, close, decide, look};
-use super::peer::{APPLICATION, Asked, Facts, Place, ask, check_primary, choose};
+use super::peer::{APPLICATION, Asked, Facts, Place, ask, check_primary, choose, looks_per_s};
 use super::programs::{self, Copying};
 use super::settings::{Wanted, settings, with_block};
-use super::warm::{Warmed, Warming, warm};
+use super::warm::{Warmed, Warming, alone, warm};
+use crate::session;
 
 /// Time between two looks at a server.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -79,7 +80,8 @@ pub enum Told<'a> {
     /// What is done, and all there is: kilobytes of the clone, or blocks that were asked for.
     Progress(u64, u64),
     Ended(Stage, Duration),
-    Warmed(&'a Warmed),
+    /// What was read, and how long readers alone would need at least for nine tenths of it, if that is known.
+    Warmed(&'a Warmed, Option<Duration>),
 }
 
 /// The work on one node.
@@ -178,7 +180,7 @@ pub fn is_done(data: &Path, conninfo: &Conninfo) -> bool {
     if Kept::beside(data).exists() || postmaster(data).is_none() {
         return false;
     }
-    let folder = Connection::connect(conninfo, Purpose::Sql, APPLICATION)
+    let folder = session::open(conninfo, APPLICATION)
         .and_then(|mut session| session.query_one("SELECT current_setting('data_directory')"))
         .and_then(|row| field::<String>(&row, 0));
     let real = |path: &Path| fs::canonicalize(path).ok();
@@ -279,14 +281,17 @@ impl Work<'_> {
         if step == Step::Warm {
             return Ok(());
         }
-        let (Some(warming), Some(schema)) = (order.warming, &self.of_peer.hot_schema) else {
+        let of_peer = self.of_peer;
+        let (Some(warming), Some(schema)) = (order.warming, &of_peer.hot_schema) else {
             return Ok(());
         };
         self.timed(Stage::Warm, &peer.name, tell, |work| {
             let node = (order.node.as_str(), &order.conninfo);
             let heard = |asked, listed| tell(Told::Progress(asked, listed));
             let warmed = warm((&peer.conninfo, schema), node, warming, &heard)?;
-            tell(Told::Warmed(&warmed));
+            let looks = looks_per_s(peer, of_peer);
+            let alone = looks.and_then(|looks| alone(warmed.blocks_read, looks));
+            tell(Told::Warmed(&warmed, alone));
             work.kept.done(Step::Warm)
         })
     }
@@ -316,8 +321,7 @@ impl Work<'_> {
     ) -> Result<(), NewcomerError> {
         let of_primary = NewcomerError::of(&self.order.primary.name);
         let mut primary =
-            Connection::connect(&self.order.primary.conninfo, Purpose::Sql, APPLICATION)
-                .map_err(&of_primary)?;
+            session::open(&self.order.primary.conninfo, APPLICATION).map_err(&of_primary)?;
         if todo == Todo::Begin {
             let checked = self.order.check_port().and_then(|()| {
                 self.order.check_room(self.of_peer.data_bytes + ROOM)?;
@@ -368,8 +372,7 @@ impl Work<'_> {
             return Ok(());
         }
         let wrong = NewcomerError::of(&self.peer.name);
-        let mut peer =
-            Connection::connect(&self.peer.conninfo, Purpose::Sql, APPLICATION).map_err(&wrong)?;
+        let mut peer = session::open(&self.peer.conninfo, APPLICATION).map_err(&wrong)?;
         let began = Instant::now();
         loop {
             let row = peer
@@ -410,7 +413,7 @@ impl Work<'_> {
             }
             if status.as_deref() == Some("ready") {
                 let since = *ready.get_or_insert_with(Instant::now);
-                match Connection::connect(&order.conninfo, Purpose::Sql, APPLICATION) {
+                match session::open(&order.conninfo, APPLICATION) {
                     Ok(mut session) => return self.check_new(&mut session),
                     Err(error) if since.elapsed() > START_PATIENCE => {
                         return Err(NewcomerError::Start(format!(
@@ -472,8 +475,7 @@ impl Work<'_> {
         let wrong = NewcomerError::of(&self.order.node);
         let target =
             flushed(&self.order.primary).map_err(NewcomerError::of(&self.order.primary.name))?;
-        let mut session =
-            Connection::connect(&self.order.conninfo, Purpose::Sql, APPLICATION).map_err(&wrong)?;
+        let mut session = session::open(&self.order.conninfo, APPLICATION).map_err(&wrong)?;
         let (mut last, mut moved) = (None, Instant::now());
         loop {
             let row = session
@@ -502,7 +504,7 @@ impl Work<'_> {
 }
 
 fn flushed(primary: &Place) -> Result<Lsn, ClientError> {
-    let mut session = Connection::connect(&primary.conninfo, Purpose::Sql, APPLICATION)?;
+    let mut session = session::open(&primary.conninfo, APPLICATION)?;
     field(&session.query_one("SELECT pg_current_wal_flush_lsn()")?, 0)
 }
 

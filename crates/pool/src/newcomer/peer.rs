@@ -1,10 +1,12 @@
 //! What the other servers say of themselves, and which of them is cloned. Only [`ask`] does I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_client::{ClientError, Connection, Conninfo, field};
 
 use super::error::NewcomerError;
+use crate::session;
 
 /// Name by which servers know this program.
 pub const APPLICATION: &str = "lockstep pool add";
@@ -34,6 +36,10 @@ const FACTS: &str = "SELECT pg_is_in_recovery(), (SELECT system_identifier FROM 
      (SELECT NOT starts_with(c.setting, d.setting || '/') FROM pg_settings c, pg_settings d \
         WHERE c.name = 'config_file' AND d.name = 'data_directory'), \
      (SELECT sum(pg_database_size(oid))::bigint FROM pg_database)";
+
+/// Blocks that sessions have looked at, in memory or not.
+const LOOKED_AT: &str =
+    "SELECT coalesce(sum(blks_hit + blks_read), 0)::bigint FROM pg_stat_database";
 
 /// The schema of the extension's functions about blocks in this database. A function of somebody else that
 /// has their name does not count.
@@ -68,6 +74,8 @@ pub struct Facts {
     /// True if postgresql.conf is not in the data folder, so that a clone has none.
     pub settings_elsewhere: bool,
     pub data_bytes: u64,
+    /// Blocks that its sessions had looked at, and when it said so.
+    pub looked_at: (u64, Instant),
     /// What it has of [`AT_LEAST`].
     pub limits: BTreeMap<String, u64>,
     /// Names of the settings that can be changed.
@@ -82,8 +90,7 @@ pub fn ask(place: &Place) -> Result<Facts, NewcomerError> {
         node: place.name.clone(),
         words: error.words(),
     };
-    let mut connection =
-        Connection::connect(&place.conninfo, Purpose::Sql, APPLICATION).map_err(wrong)?;
+    let mut connection = session::open(&place.conninfo, APPLICATION).map_err(wrong)?;
     let row = connection.query_one(RIGHTS).map_err(wrong)?;
     let rights = (field(&row, 0), field(&row, 1), field(&row, 2));
     let (role, monitors, replicates) = match rights {
@@ -125,6 +132,7 @@ fn read(connection: &mut Connection) -> Result<Facts, ClientError> {
         .map(|row| field(row, 0))
         .collect::<Result<_, ClientError>>()?;
     let hot = connection.query_opt(HOT_SCHEMA)?;
+    let looked_at = field(&connection.query_one(LOOKED_AT)?, 0)?;
     Ok(Facts {
         major: connection.server_version() / 10_000,
         in_recovery: field(&row, 0)?,
@@ -135,10 +143,20 @@ fn read(connection: &mut Connection) -> Result<Facts, ClientError> {
         preload: field::<Option<String>>(&row, 5)?.unwrap_or_default(),
         settings_elsewhere: field::<Option<bool>>(&row, 6)?.unwrap_or_default(),
         data_bytes: field(&row, 7)?,
+        looked_at: (looked_at, Instant::now()),
         limits,
         settable,
         hot_schema: hot.and_then(|row| row.into_iter().next().flatten()),
     })
+}
+
+/// Blocks that a server's sessions have looked at each second since it was asked; None if nobody knows.
+pub fn looks_per_s(place: &Place, facts: &Facts) -> Option<f64> {
+    let mut session = session::open(&place.conninfo, APPLICATION).ok()?;
+    let now: u64 = field(&session.query_one(LOOKED_AT).ok()?, 0).ok()?;
+    let (before, at) = facts.looked_at;
+    // Somebody may have reset the statistics.
+    Some(now.checked_sub(before)? as f64 / at.elapsed().as_secs_f64().max(0.001))
 }
 
 /// Checks what the primary says.
@@ -211,6 +229,7 @@ pub mod tests {
             preload: "lockstep".to_owned(),
             settings_elsewhere: false,
             data_bytes: 1000,
+            looked_at: (0, Instant::now()),
             limits: AT_LEAST.map(|name| (name.to_owned(), 10)).into(),
             settable: (AT_LEAST.iter().chain(&["shared_preload_libraries"]))
                 .map(|name| (*name).to_owned())

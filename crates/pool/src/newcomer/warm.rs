@@ -9,11 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_client::{ClientError, Connection, Conninfo, field};
 
 use super::error::NewcomerError;
 use super::hot::{Batch, Batches, Pace};
 use super::peer::{APPLICATION, HOT_SCHEMA};
+use crate::session;
 
 /// How long a peer may take to sort its list, of 13 million blocks for 100 GB.
 const LIST_PATIENCE: Duration = Duration::from_secs(600);
@@ -35,6 +36,17 @@ pub struct Warmed {
     pub left_out: BTreeSet<String>,
 }
 
+/// How long readers alone would need at least until nine tenths of so many blocks are in memory, if they look
+/// at so many each second, all equally often; None if they hardly look. That is how long it takes until one
+/// in ten has not been drawn yet: in truth readers look at some more often than at others, which takes
+/// longer.
+pub fn alone(blocks: u64, looks_per_s: f64) -> Option<Duration> {
+    let seconds = blocks as f64 * f64::ln(10.0) / looks_per_s;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|_| looks_per_s >= 1.0)
+}
+
 /// The new node while it is warmed.
 struct Node<'a> {
     name: &'a str,
@@ -53,7 +65,7 @@ pub fn warm(
     heard: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Warmed, NewcomerError> {
     let wrong = NewcomerError::of(name);
-    let mut session = Connection::connect(conninfo, Purpose::Sql, APPLICATION).map_err(&wrong)?;
+    let mut session = session::open(conninfo, APPLICATION).map_err(&wrong)?;
     let (buffers, block_size) = buffers_of(&mut session).map_err(&wrong)?;
     let names = databases(&mut session).map_err(&wrong)?;
     let batches = list(peer, schema, buffers).map_err(NewcomerError::of("the peer"))?;
@@ -111,7 +123,7 @@ fn databases(session: &mut Connection) -> Result<BTreeMap<u32, String>, ClientEr
 
 /// The peer's hottest blocks, in the order of their files.
 fn list(peer: &Conninfo, schema: &str, most: u64) -> Result<Vec<Batch>, ClientError> {
-    let mut session = Connection::connect(peer, Purpose::Sql, APPLICATION)?;
+    let mut session = session::open(peer, APPLICATION)?;
     session.set_patience(LIST_PATIENCE);
     let columns = "reldatabase, reltablespace, relfilenode, relforknumber, relblocknumber";
     let mut copy = session.copy_out(&format!(
@@ -139,7 +151,7 @@ impl Node<'_> {
         heard: &(dyn Fn(u64) + Sync),
     ) -> Result<Option<u64>, NewcomerError> {
         let wrong = NewcomerError::of(self.name);
-        let mut first = Connection::connect(place, Purpose::Sql, APPLICATION).map_err(&wrong)?;
+        let mut first = session::open(place, APPLICATION).map_err(&wrong)?;
         let schema = first.query_opt(HOT_SCHEMA).map_err(&wrong)?;
         let Some(schema) = schema.and_then(|row| row.into_iter().next().flatten()) else {
             return Ok(None);
@@ -179,7 +191,7 @@ impl Node<'_> {
     ) -> Result<u64, ClientError> {
         let mut session = match session {
             Some(session) => session,
-            None => Connection::connect(place, Purpose::Sql, APPLICATION)?,
+            None => session::open(place, APPLICATION)?,
         };
         let sql = format!("SELECT {schema}.lockstep_read_blocks($1, $2, $3, $4)");
         session.prepare("read", &sql)?;
@@ -211,6 +223,25 @@ impl Node<'_> {
                 Err(error) => return Err(error),
             }
             heard(asked);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_alone_need_longer_the_less_they_look() {
+        for (blocks, looks_per_s, expected) in [
+            (1000, 230.2585, Some(10.0)),
+            (1000, 23.02585, Some(100.0)),
+            (0, 1.0, Some(0.0)),
+            (1000, 0.9, None),
+            (1000, 0.0, None),
+        ] {
+            let alone = alone(blocks, looks_per_s).map(|it| it.as_secs_f64().round());
+            assert_eq!(alone, expected, "{blocks} {looks_per_s}");
         }
     }
 }
