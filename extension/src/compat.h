@@ -447,6 +447,20 @@ ls_smgr_of(const DecodedBkpBlock *block)
 #endif
 }
 
+/*
+ * 17 keeps relations that smgrcloseall() closes. Closes all files of this process and frees PostgreSQL's
+ * handles of them, which nobody may use any more.
+ */
+static inline void
+ls_free_handles(void)
+{
+#if PG_VERSION_NUM >= 170000
+	smgrdestroyall();
+#else
+	smgrcloseall();
+#endif
+}
+
 /* 16, the commits above: a block as redo reads it, but without the hint of its buffer. */
 static inline Buffer
 ls_read_block(const DecodedBkpBlock *block, ReadBufferMode mode)

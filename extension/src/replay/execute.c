@@ -12,7 +12,6 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "storage/bufmgr.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -159,8 +158,7 @@ execute_forget_files(uint32 generation)
 {
 	if (generation == execute_generation || LS_BREAKS(FILES))
 		return;
-	ls_forget_known_files();
-	smgrreleaseall();
+	ls_close_files();
 	execute_generation = generation;
 }
 

@@ -45,7 +45,6 @@
 #include "storage/lwlock.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/wait_event.h"
@@ -54,6 +53,7 @@
 #include "replay/broken_rule.h"
 #include "replay/execute.h"
 #include "replay/helper_count.h"
+#include "replay/known_files.h"
 #include "replay/queue.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
@@ -286,7 +286,7 @@ helper_wait_for_work(void)
 	{
 		/* rule 10: what is dropped meanwhile gives its space back */
 		if (!LS_BREAKS(FILES))
-			smgrreleaseall();
+			ls_close_files();
 		helper_publish_depth();
 		ls_helper_note_waits(helper_me);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -4,11 +4,12 @@
  * Dispatch and execution ask for the size of each block's file. PostgreSQL remembers sizes
  * in its handle, but to find the handle it hashes the name, each time.
  *
- * A handle lives until its process drops files. Rule 10 of README.md: records that do are barriers,
- * and each begins a generation. Helpers forget all handles when they come to a record of the
- * next generation (execute.c), which is after the barrier. The startup process forgets them when
- * a generation begins, since others may have replayed until then, and after each barrier
- * (pipeline.c), since read_ahead.c may be behind dispatch.
+ * A handle of the startup process lives until that drops files. Rule 10 of README.md: records that do
+ * are barriers, and each begins a generation. Helpers free all handles when they come to a record of the
+ * next generation (execute.c), which is after the barrier, and before they sleep (helper.c). Nobody
+ * tells helpers which files are dropped, so handles that they only closed would stay for ever. The
+ * startup process forgets handles when a generation begins, since others may have replayed until then,
+ * and after each barrier (pipeline.c), since read_ahead.c may be behind dispatch.
  *
  * Runs in the startup process and in replay helpers. Memory: one small table for each process.
  */
@@ -56,4 +57,12 @@ ls_forget_known_files(void)
 {
 	for (int i = 0; i < LS_KNOWN_FILES; i++)
 		known_files_table[i].files = NULL;
+}
+
+/* Helper: closes all files, and frees the handles of them. */
+void
+ls_close_files(void)
+{
+	ls_forget_known_files();
+	ls_free_handles();
 }

@@ -10,5 +10,6 @@
 extern SMgrRelation ls_known_files(const DecodedBkpBlock *block);
 extern BlockNumber ls_size_of_fork(SMgrRelation files, ForkNumber fork);
 extern void ls_forget_known_files(void);
+extern void ls_close_files(void);
 
 #endif							/* LOCKSTEP_KNOWN_FILES_H */
