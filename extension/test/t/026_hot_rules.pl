@@ -368,7 +368,7 @@ bites('target', sub {
 	return $seen;
 }, 'records beyond the target run ahead');
 
-# A pause is asked for at each dispatch.
+# That nothing runs ahead of a pause is PostgreSQL's doing: it stops before it calls us. Only the view is ours.
 my $paused = standby_without('none');
 $primary->safe_psql('postgres', $to_the_place[0]);
 $primary->wait_for_catchup($paused, 'replay', $primary->lsn('flush'));
@@ -377,9 +377,7 @@ $paused->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 $primary->safe_psql('postgres', $_) for @to_the_place;
 $primary->wait_for_catchup($paused, 'flush', $primary->lsn('flush'));
 $paused->poll_query_until('postgres', q{SELECT pg_get_wal_replay_pause_state() = 'paused'}) or die;
-is($paused->safe_psql('postgres', q{SELECT dispatched_until <= pg_last_wal_replay_lsn()
-	FROM lockstep_stat_replay_pipeline}), 't', 'nothing runs ahead of a pause that came first');
-is(pipeline($paused, 'parallel'), 'no: a pause is requested', 'and the view says why');
+is(pipeline($paused, 'parallel'), 'no: a pause is requested', 'in a pause the view says so');
 $paused->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
 $primary->wait_for_catchup($paused, 'replay', $primary->lsn('flush'));
 remove($paused);

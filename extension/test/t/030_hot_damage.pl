@@ -146,62 +146,81 @@ like($log, qr/PANIC:  invalid lp\n.*$in_helper/, 'with the record, and that a he
 
 # ---- Damaged WAL ----
 
-# All of it lies in pg_wal, with one record changed: of a row of much.
-my ($stock, $ours) = standbys("primary_conninfo = ''\nwal_retrieve_retry_interval = 100ms\n");
-write_much($primary, 20000);
-$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
-my ($file, $offset);
-do
-{
-	write_much($primary, 1000);
-	($file, $offset) = split / /, $primary->safe_psql('postgres', q{
-		SELECT file_name || ' ' || file_offset FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())});
-} while $offset % 8192 < 100 || $offset % 8192 > 8000;
-write_much($primary, 4000);
-$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
-write_much($primary, 1);
-my $end = $primary->lsn('flush');
-for my $node ($stock, $ours)
-{
-	my $wal = $node->data_dir . '/pg_wal';
-	copy($_, $wal) or die "$_: $!" for glob $primary->data_dir . '/pg_wal/0*';
-	overwrite("$wal/$file", $offset + 30, "\xee");
-}
 my $at = 'SELECT pg_last_wal_replay_lsn()';
-my $wrong = qr/LOG:  (incorrect resource manager data checksum in record at \S+)/;
-$stock->start;
-start_helped($ours, sub { $ours->wait_for_log($wrong, $_[0]) });
-$stock->wait_for_log($wrong);
-is((slurp_file($ours->logfile) =~ $wrong)[0], (slurp_file($stock->logfile) =~ $wrong)[0],
-	'a damaged record is named as by a stock standby');
-is($ours->safe_psql('postgres', $at), $stock->safe_psql('postgres', $at), 'replay stands before it');
-cmp_ok(executed($ours), '>', 0, 'helpers have executed what came before');
-is(sums($ours), sums($stock), 'and what was replayed can be read');
-is($ours->safe_psql('postgres', "SELECT min_recovery_end_lsn > ($at) FROM pg_control_recovery()"), 't',
-	'its minimum recovery point is beyond the record');
-for my $node ($stock, $ours)
+
+# All of it lies in pg_wal, with one record changed: of a row of much. Returns in how many of its starts the
+# helpers have read WAL.
+sub both_stop_at_damage
 {
-	$node->stop('fast');
-	ok($node->start(fail_ok => 1), $node->name . ' can be stopped, and comes up again');
+	my ($reading) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($stock, $ours) = standbys("primary_conninfo = ''\nwal_retrieve_retry_interval = 100ms\n"
+		. "lockstep.replay_read_helpers = $reading\n");
+	write_much($primary, 20000);
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	my ($file, $offset);
+	do
+	{
+		write_much($primary, 1000);
+		($file, $offset) = split / /, $primary->safe_psql('postgres', q{
+			SELECT file_name || ' ' || file_offset FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())});
+	} while $offset % 8192 < 100 || $offset % 8192 > 8000;
+	write_much($primary, 4000);
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	write_much($primary, 1);
+	my $end = $primary->lsn('flush');
+	for my $node ($stock, $ours)
+	{
+		my $wal = $node->data_dir . '/pg_wal';
+		copy($_, $wal) or die "$_: $!" for glob $primary->data_dir . '/pg_wal/0*';
+		overwrite("$wal/$file", $offset + 30, "\xee");
+	}
+	my $wrong = qr/LOG:  (incorrect resource manager data checksum in record at \S+)/;
+	$stock->start;
+	start_helped($ours, sub { $ours->wait_for_log($wrong, $_[0]) });
+	$stock->wait_for_log($wrong);
+	is((slurp_file($ours->logfile) =~ $wrong)[0], (slurp_file($stock->logfile) =~ $wrong)[0],
+		'a damaged record is named as by a stock standby');
+	is($ours->safe_psql('postgres', $at), $stock->safe_psql('postgres', $at), 'replay stands before it');
+	cmp_ok(executed($ours), '>', 0, 'helpers have executed what came before');
+	is(sums($ours), sums($stock), 'and what was replayed can be read');
+	is($ours->safe_psql('postgres', "SELECT min_recovery_end_lsn > ($at) FROM pg_control_recovery()"), 't',
+		'its minimum recovery point is beyond the record');
+	for my $node ($stock, $ours)
+	{
+		$node->stop('fast');
+		ok($node->start(fail_ok => 1), $node->name . ' can be stopped, and comes up again');
+	}
+	is(sums($ours), sums($stock), 'with what was replayed');
+	for my $node ($stock, $ours)
+	{
+		copy($primary->data_dir . "/pg_wal/$file", $node->data_dir . '/pg_wal') or die $!;
+		wait_until(undef, sub { $node->safe_psql('postgres', "SELECT ($at) >= '$end'") eq 't' },
+			$node->name . ' goes on with the record as it was');
+		$node->promote;
+		is(sums($node), sums($primary), 'and has all rows when it is promoted');
+	}
+	my @read = slurp_file($ours->logfile) =~ /Records that they read: ([1-9]\d*)\./g;
+	remove($stock, $ours);
+	return @read;
 }
-is(sums($ours), sums($stock), 'with what was replayed');
-for my $node ($stock, $ours)
+
+is(both_stop_at_damage('off'), 0, 'helpers read no WAL unless they are to');
+# which process comes to read WAL first is chance
+my $reads = 0;
+for (1 .. 5)
 {
-	copy($primary->data_dir . "/pg_wal/$file", $node->data_dir . '/pg_wal') or die $!;
-	wait_until(undef, sub { $node->safe_psql('postgres', "SELECT ($at) >= '$end'") eq 't' },
-		$node->name . ' goes on with the record as it was');
-	$node->promote;
-	is(sums($node), sums($primary), 'and has all rows when it is promoted');
+	last if $reads += both_stop_at_damage('on');
 }
-remove($stock, $ours);
+cmp_ok($reads, '>', 0, 'and else they do');
 
 # The last segment ends in the middle of a record, and is marked as complete, as in a backup of a standby
 # that was made with --wal-method=fetch.
-($ours) = (standbys("primary_conninfo = ''\nwal_retrieve_retry_interval = 100ms\n"))[1];
+my ($ours) = (standbys("primary_conninfo = ''\nwal_retrieve_retry_interval = 100ms\n"))[1];
 my $wal = $ours->data_dir . '/pg_wal';
 write_much($primary, 20000);
 $primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
-$file = $primary->safe_psql('postgres', 'SELECT pg_walfile_name(pg_current_wal_insert_lsn())');
+my $file = $primary->safe_psql('postgres', 'SELECT pg_walfile_name(pg_current_wal_insert_lsn())');
 write_much($primary, 8000);
 for my $segment (glob $primary->data_dir . '/pg_wal/0*')
 {
@@ -228,7 +247,7 @@ remove($ours);
 # ---- Too little of something ----
 
 # A file that may not grow is to PostgreSQL what a full disk is.
-($stock, $ours) = standbys('');
+(my $stock, $ours) = standbys('');
 my $KB = 6 * 1024;
 for my $node ($stock, $ours)
 {
