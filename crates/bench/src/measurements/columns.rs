@@ -256,6 +256,17 @@ fn of_clusters(benchmark: &str) -> Option<Vec<Column>> {
             lower("rows that differ", "differing_rows"),
             about("transactions a second", "rate"),
         ],
+        "pool" => vec![
+            about("reads", "reads"),
+            lower("stale", "stale_reads"),
+            about("by standbys", "standby_share"),
+            about("failovers", "failovers"),
+            lower("p99 ratio", "p99_ratio"),
+            about("CPU of the agents", "agents_cpu_percent"),
+            about("on the primary", "primary_cpu_percent"),
+            about("cost of tokens", "token_tps_percent"),
+            about("reads/s", "reads_per_s"),
+        ],
         "watching" => vec![
             about("CPU of the sampled sessions", "sampling_cpu_percent"),
             about("on a standby", "standby_cpu_percent"),
