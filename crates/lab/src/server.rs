@@ -526,7 +526,9 @@ impl Server {
         }
         self.end_at_once();
         let data = self.data.clone();
-        self.await_event("end", PATIENCE, |_| Ok(sweep::processes(&data).is_empty()))?;
+        self.await_event("end", PATIENCE, |_| {
+            Ok(sweep::processes(&data).is_empty() && !sweep::is_segment_attached(&data))
+        })?;
         // Nothing else removes these segments: the next start only removes the one that its
         // data folder names.
         for segment in segments {

@@ -164,20 +164,33 @@ fn postmasters(folder: &Path) -> Vec<i32> {
         .collect()
 }
 
+/// Identifier of the System V segment of a server, by its postmaster.pid.
+fn segment_of(pid_file: &Path) -> Option<String> {
+    let text = fs::read_to_string(pid_file).ok()?;
+    let key_and_id = text.lines().nth(6)?;
+    key_and_id.split_whitespace().nth(1).map(str::to_owned)
+}
+
+/// Whether a process has the System V segment of this data folder's server. A process that was killed keeps
+/// it for a moment after it seems to be gone, and PostgreSQL does not start meanwhile.
+pub fn is_segment_attached(data: &Path) -> bool {
+    let Some(id) = segment_of(&data.join("postmaster.pid")) else {
+        return false;
+    };
+    let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let mut fields = (segments.lines()).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let found = fields.find(|fields| fields.get(1) == Some(&id.as_str()));
+    found.is_some_and(|fields| fields.get(6).is_some_and(|attached| *attached != "0"))
+}
+
 /// Removes the System V segment that a killed postmaster leaves; the seventh line of
 /// postmaster.pid names it. (POSIX segments are found while it runs: [`shared_segments`].)
 fn remove_shared_memory(folder: &Path) {
     for path in pid_files(folder) {
-        let Ok(text) = fs::read_to_string(&path) else {
-            continue;
-        };
-        let id = text
-            .lines()
-            .nth(6)
-            .and_then(|line| line.split_whitespace().nth(1));
+        let id = segment_of(&path);
         if let Some(id) = id {
             let _ = Command::new("/usr/bin/ipcrm")
-                .args(["-m", id])
+                .args(["-m", &id])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status();

@@ -101,7 +101,9 @@ fn they_hold(replay: Replay) {
             said = report.long_over_replay;
             println!("{report}");
         }
-        report.long_over_replay >= wanted && report.snapshots >= 10 * wanted
+        report.long_over_replay >= wanted
+            && report.snapshots >= 10 * wanted
+            && backlogs.have_worked()
     });
     let report = readers.finish();
     let written = writers.finish().unwrap();
@@ -142,7 +144,9 @@ fn canceled_queries_are_no_violations(replay: Replay) {
     let (wanted, patience) = scale();
     let checks = (50 * wanted).max(100);
     let enough = readers.await_report(patience, |report| {
-        report.conflicts >= 5 && report.checks.get(&Scan::IndexOnly) > Some(&checks)
+        report.conflicts >= 5
+            && report.checks.get(&Scan::IndexOnly) > Some(&checks)
+            && backlogs.have_worked()
     });
     let report = readers.finish();
     writers.finish().unwrap();

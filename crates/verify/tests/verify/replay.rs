@@ -2,6 +2,7 @@
 //! records ahead while sessions read.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ pub struct Backlogs {
     stop: Arc<OnceLock<Lsn>>,
     /// Helpers never rest, so they must do something.
     at_any_cost: bool,
+    /// Set once they have done something.
+    worked: Arc<AtomicBool>,
     thread: Option<JoinHandle<Option<(Work, String)>>>,
 }
 
@@ -100,6 +103,7 @@ impl Backlogs {
     pub fn start(replay: Replay, standby: &Server, seed: u64) -> Self {
         let stop = Arc::new(OnceLock::new());
         let at_any_cost = seed % 2 == 1;
+        let worked = Arc::new(AtomicBool::new(false));
         let thread = (replay == Replay::Helpers).then(|| {
             let least = if at_any_cost { "0" } else { "64kB" };
             let read = if seed % 4 < 2 { "on" } else { "off" };
@@ -107,15 +111,21 @@ impl Backlogs {
                 standby.run(&format!("ALTER SYSTEM SET lockstep.{name} = '{value}'"));
             }
             standby.run("SELECT pg_reload_conf()");
-            let stop = Arc::clone(&stop);
+            let (stop, worked) = (Arc::clone(&stop), Arc::clone(&worked));
             let address = standby.config(SUPERUSER, "lockstep lab backlogs");
-            thread::spawn(move || hold_up(&address, seed, &stop))
+            thread::spawn(move || hold_up(&address, seed, &stop, &worked))
         });
         Self {
             stop,
             at_any_cost,
+            worked,
             thread,
         }
+    }
+
+    /// Whether helpers have done what they must do at least.
+    pub fn have_worked(&self) -> bool {
+        self.thread.is_none() || !self.at_any_cost || self.worked.load(Ordering::Relaxed)
     }
 
     /// Ends them, on a standby that runs, and waits until it has replayed all. Helpers have done at
@@ -144,7 +154,12 @@ impl Drop for Backlogs {
 
 /// What helpers have done, and in the view's words whether they work at the end. None if the
 /// standby cannot be asked then.
-fn hold_up(address: &ServerAddress, seed: u64, stop: &OnceLock<Lsn>) -> Option<(Work, String)> {
+fn hold_up(
+    address: &ServerAddress,
+    seed: u64,
+    stop: &OnceLock<Lsn>,
+    worked: &AtomicBool,
+) -> Option<(Work, String)> {
     let mut rng = Rng::with_seed(seed);
     let mut counted = Counted::default();
     let mut stopped: Option<Instant> = None;
@@ -161,6 +176,7 @@ fn hold_up(address: &ServerAddress, seed: u64, stop: &OnceLock<Lsn>) -> Option<(
             && once(&mut client, &mut rng).is_ok()
             && counted.count(&mut client).is_ok()
         {
+            worked.store(counted.sum.executed > 0, Ordering::Relaxed);
             some_time(&mut rng);
         }
         let Some(&end) = stop.get() else { continue };
