@@ -180,7 +180,10 @@ fn killed(with_spool: bool) {
     let mut rng = Rng::with_seed(seed);
     let mut killing = Killing::new(&mut rng, with_spool);
     let (mut kills, mut compared) = (Kills::default(), [false; 4]);
-    for round in 0..rounds {
+    // On a fast machine a round may end before it is anybody's turn.
+    let mut round = 0;
+    while round < rounds || kills.of == [0; 3] {
+        assert!(round < rounds + 30, "nobody was killed");
         killing.round(&mut rng, &mut kills);
         for (table, has_rows) in ["t", "f", "p", "w"].into_iter().zip(&mut compared) {
             let rows = format!("SELECT 1 FROM {table} LIMIT 1");
@@ -192,8 +195,8 @@ fn killed(with_spool: bool) {
              target {target} times, and the process at {:?}",
             kills.at
         );
+        round += 1;
     }
-    assert!(kills.of.iter().sum::<u32>() > 0);
     // In a few rounds it may not come there, and a table may be empty whenever it is compared.
     assert!(rounds < 20 || !kills.at.is_empty());
     let all = compared.iter().all(|has_rows| *has_rows);
