@@ -471,7 +471,10 @@ fn warmed_words(warmed: &Warmed, alone: Option<Duration>) -> Vec<String> {
     let mut lines = vec![format!("  {read} of {listed} are in memory ({bytes})")];
     lines.extend(alone.map(|alone| {
         let time = figures::seconds(alone.as_secs_f64() * 1000.0);
-        format!("  readers alone would need {time} at least for nine tenths of that, at the rate at which they read on its peer")
+        format!(
+            "  readers alone would need {time} at least for nine tenths of that, at the rate at which they read \
+             on its peer"
+        )
     }));
     if !warmed.left_out.is_empty() {
         let names: Vec<_> = warmed.left_out.iter().map(String::as_str).collect();

@@ -70,6 +70,13 @@ impl Pair {
         )
     }
 
+    /// Statements as they are printed, with the connection string that has to be filled in.
+    fn filled(&self, statements: &[String]) -> Vec<String> {
+        let own = self.connection();
+        let statements = statements.iter();
+        statements.map(|sql| sql.replace("'...'", &own)).collect()
+    }
+
     fn await_copies(&self) {
         let sql = "SELECT count(*)::text FROM pg_subscription_rel WHERE srsubstate <> 'r'";
         until_answer(&self.subscriber, sql, "0");
@@ -114,10 +121,7 @@ impl Pair {
         let remedy = remedies.find(|it| it.as_str().unwrap().contains(words));
         let remedy = remedy.unwrap_or_else(|| panic!("{}", json["findings"][0]));
         let pasted = Pasted::of(remedy.as_str().unwrap());
-        let filled = pasted.statements.iter();
-        let filled: Vec<String> = filled
-            .map(|sql| sql.replace("'...'", &self.connection()))
-            .collect();
+        let filled = self.filled(&pasted.statements);
         let server = match pasted.place.as_str() {
             "primary" => &self.primary,
             _ => &self.subscriber,
@@ -336,6 +340,45 @@ fn what_a_worker_would_refuse_is_mended_before_it_comes() {
     until_answer(subscriber, &rows, "1 3");
 }
 
+/// Labels that an enum of the subscriber lacks, and a type that is another one in binary form.
+#[test]
+fn what_a_column_does_not_take_is_mended_as_printed() {
+    let lab = TestLab::stock().start().unwrap();
+    let pair = Pair::start(&lab);
+    let Pair {
+        primary,
+        subscriber,
+    } = &pair;
+    let table = "\"S.x\".\"table\"";
+    for (server, labels, number) in [
+        (primary, "'first', 'a', 'b, c', 'it''s'", "int"),
+        (subscriber, "'a'", "bigint"),
+    ] {
+        server.run(&format!(
+            "CREATE TYPE {TYPE} AS ENUM ({labels}); \
+             CREATE TABLE {table} (id int PRIMARY KEY, v {TYPE}, n {number})"
+        ));
+    }
+    primary.run(&format!(
+        "ALTER PUBLICATION {PUBLICATION} ADD TABLE {table}"
+    ));
+    pair.turn("REFRESH PUBLICATION");
+    pair.await_copies();
+    primary.run(&format!(
+        "INSERT INTO {table} VALUES (1, 'first', 1), (2, 'b, c', 2), (3, 'it''s', 3)"
+    ));
+    pair.mend("apply_stopped", "ADD VALUE");
+    let labels = format!("SELECT enum_range(NULL::{TYPE})::text");
+    let there = primary.query_text(&labels).unwrap();
+    assert_eq!(subscriber.query_text(&labels).unwrap(), there);
+
+    pair.turn("SET (binary = on)");
+    primary.run(&format!("INSERT INTO {table} VALUES (4, 'a', 4)"));
+    pair.mend("apply_stopped", "binary = off");
+    let rows = format!("SELECT string_agg(v || ' ' || n, ',' ORDER BY id) FROM {table}");
+    until_answer(subscriber, &rows, "first 1,b, c 2,it's 3,a 4");
+}
+
 /// Another server has the subscription, too, as a copy of it has.
 #[test]
 fn a_slot_that_is_taken_is_given_back_as_printed() {
@@ -385,11 +428,7 @@ fn a_slot_that_is_taken_is_given_back_as_printed() {
     until_slots_free(&pair.primary);
     free.execute(&pair.primary, &free.statements);
     let last = remedy(4);
-    let statements = last.statements.iter();
-    let statements: Vec<String> = statements
-        .map(|sql| sql.replace("'...'", &pair.connection()))
-        .collect();
-    last.execute(&pair.subscriber, &statements);
+    last.execute(&pair.subscriber, &pair.filled(&last.statements));
     pair.await_copies();
     let rows = format!("SELECT count(*)::text FROM {TABLE}");
     let there = pair.primary.query_text(&rows).unwrap().unwrap();
@@ -415,7 +454,8 @@ fn workers_have_ended_before_tables_are_emptied() {
          ALTER PUBLICATION {PUBLICATION} ADD TABLE parts"
     ));
     subscriber.run(&format!(
-        "CREATE TABLE parts (id int PRIMARY KEY); CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+        "CREATE TABLE parts (id int PRIMARY KEY); \
+         CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
          'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END'; \
          CREATE TRIGGER waits BEFORE INSERT ON {TABLE} FOR EACH ROW EXECUTE FUNCTION waits(); \
          ALTER TABLE {TABLE} ENABLE ALWAYS TRIGGER waits"
@@ -453,11 +493,7 @@ fn workers_have_ended_before_tables_are_emptied() {
     let workers = subscriber.query_text(WORKERS).unwrap();
     assert_eq!(workers.as_deref(), Some("0"), "{before:?}");
     holder.execute("SELECT pg_advisory_unlock(7)").unwrap();
-    let after: Vec<String> = after
-        .iter()
-        .map(|sql| sql.replace("'...'", &pair.connection()))
-        .collect();
-    anew.execute(subscriber, &after);
+    anew.execute(subscriber, &pair.filled(after));
     pair.await_copies();
     let rows = format!("SELECT count(*)::text FROM {TABLE}");
     until_answer(subscriber, &rows, "1");

@@ -9,15 +9,17 @@ use lockstep_replica::state::ReplicaState;
 use crate::state::VERSION_1;
 use crate::{Told, conninfo, copied, on, options, pair, sql, to_alter, values};
 
+/// What event triggers call.
+const CALLED: &str = "CREATE TABLE log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tag text); \
+    CREATE FUNCTION log() RETURNS event_trigger LANGUAGE plpgsql AS \
+      $$BEGIN INSERT INTO public.log (tag) VALUES (tg_tag); END$$; \
+    CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS \
+      $$BEGIN RAISE EXCEPTION '% is forbidden', tg_tag; END$$";
+
 /// One logs DDL, the other forbids what the replica does.
 const TRIGGERS: &str = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
     CREATE TABLE gone (id int PRIMARY KEY); \
     CREATE MATERIALIZED VIEW m AS SELECT id FROM t; \
-    CREATE TABLE log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tag text); \
-    CREATE FUNCTION log() RETURNS event_trigger LANGUAGE plpgsql AS \
-      $$BEGIN INSERT INTO public.log (tag) VALUES (tg_tag); END$$; \
-    CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS \
-      $$BEGIN RAISE EXCEPTION '% is forbidden', tg_tag; END$$; \
     CREATE EVENT TRIGGER logs ON ddl_command_end EXECUTE FUNCTION log(); \
     CREATE EVENT TRIGGER forbids ON ddl_command_start \
       WHEN TAG IN ('REFRESH MATERIALIZED VIEW', 'CREATE PUBLICATION', 'DROP PUBLICATION', 'ALTER TABLE', \
@@ -29,7 +31,7 @@ const TRIGGERS: &str = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUE
 
 #[test]
 fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
-    let (_lab, source, target) = copied(TRIGGERS);
+    let (_lab, source, target) = copied(&format!("{CALLED}; {TRIGGERS}"));
     assert_eq!(values(&target, "SELECT id FROM m"), ["1"]);
     let triggers = "SELECT concat(evtname, evtenabled) FROM pg_event_trigger ORDER BY 1";
     assert_eq!(values(&target, triggers), ["alwaysA", "forbidsO", "logsO"]);
@@ -65,11 +67,6 @@ fn event_triggers_of_users_stay_silent_for_the_replicas_statements() {
 const ALWAYS: &str = "CREATE TABLE parent (id int PRIMARY KEY); \
     CREATE TABLE child (id int PRIMARY KEY, p int REFERENCES parent); CREATE INDEX ON child (p); \
     SET session_replication_role = replica; INSERT INTO child VALUES (1, 1); RESET session_replication_role; \
-    CREATE TABLE log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tag text); \
-    CREATE FUNCTION log() RETURNS event_trigger LANGUAGE plpgsql AS \
-      $$BEGIN INSERT INTO public.log (tag) VALUES (tg_tag); END$$; \
-    CREATE FUNCTION forbid() RETURNS event_trigger LANGUAGE plpgsql AS \
-      $$BEGIN RAISE EXCEPTION '% is forbidden', tg_tag; END$$; \
     CREATE EVENT TRIGGER logs ON ddl_command_end EXECUTE FUNCTION log(); \
     CREATE EVENT TRIGGER drops ON sql_drop EXECUTE FUNCTION log(); \
     CREATE EVENT TRIGGER forbids ON ddl_command_start WHEN TAG IN ('CREATE INDEX', 'DROP INDEX') \
@@ -79,7 +76,7 @@ const ALWAYS: &str = "CREATE TABLE parent (id int PRIMARY KEY); \
 
 #[test]
 fn event_triggers_that_always_fire_stay_silent_while_objects_are_made_again() {
-    let (_lab, source, target) = pair(ALWAYS);
+    let (_lab, source, target) = pair(&format!("{CALLED}; {ALWAYS}"));
     on(
         &target,
         "CREATE FUNCTION own() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN END$$; \
