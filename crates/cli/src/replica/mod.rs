@@ -93,9 +93,17 @@ pub enum ReplicaCommand {
     /// there (--on-switch). The process that applies changes (lockstep replica run) must be there, and ends
     /// by itself. What takes longer than --max-pause is taken back and tried again until --timeout. A command
     /// that was killed can be repeated: it goes on, or begins again. The source takes no writes afterwards,
-    /// and is not removed. To go back, let lockstep replica run NAME_back follow the target, and switch that
-    /// replica over.
+    /// and is not removed. To go back, let lockstep replica run NAME_back follow the target, and use lockstep
+    /// replica rollback.
     Switchover(Box<switchover::SwitchoverArgs>),
+    /// Go back to the server that a switchover has left, without loss
+    ///
+    /// Takes the NAME and the --target of the switchover that is to be gone back from, and switches the way
+    /// back over, in the same pause: what has been written since is on the old server before it takes writes.
+    /// If no process applies changes to NAME_back there (lockstep replica run), this one does meanwhile. The
+    /// way forward is there afterwards: replica NAME follows the old server again. A command that was killed
+    /// can be repeated.
+    Rollback(Box<switchover::RollbackArgs>),
     /// Drop a replica's slot and publication on the source, and its state in the target
     ///
     /// The target's tables stay. Until a replica is dropped, the source keeps WAL for it. If the source
@@ -147,6 +155,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Promote(args) => promote::run(args),
         ReplicaCommand::Switchover(args) => switchover::run(args),
+        ReplicaCommand::Rollback(args) => switchover::rollback(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

@@ -1,4 +1,4 @@
-//! `lockstep replica switchover`
+//! `lockstep replica switchover` and `rollback`
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use lockstep_replica::error::Finding;
+use lockstep_client::Conninfo;
+use lockstep_replica::error::{Finding, Result as ReplicaResult};
 use lockstep_replica::switchover::haproxy::HaProxy;
 use lockstep_replica::switchover::pooler::PoolerOptions;
+use lockstep_replica::switchover::rollback::{old_server, while_applied};
 use lockstep_replica::switchover::run::{
     Compare, Rehearsed, SwitchWatcher, Switched, Switchover, rehearse, switchover,
 };
@@ -28,6 +30,31 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 pub struct SwitchoverArgs {
     #[command(flatten)]
     replica: ReplicaArgs,
+    #[command(flatten)]
+    how: SwitchArgs,
+    /// The replica for the way back, from the target to the source [default: NAME_back]
+    #[arg(long, value_name = "NAME", value_parser = replica_name, conflicts_with = "no_reverse")]
+    reverse: Option<String>,
+    /// Go without a way back
+    #[arg(long)]
+    no_reverse: bool,
+}
+
+/// `lockstep replica rollback`
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    #[command(flatten)]
+    replica: ReplicaArgs,
+    #[command(flatten)]
+    how: SwitchArgs,
+    /// The replica for the way back, which the switchover has made [default: NAME_back]
+    #[arg(long, value_name = "NAME", value_parser = replica_name)]
+    reverse: Option<String>,
+}
+
+/// How all writing moves from one server to the other.
+#[derive(Debug, Args)]
+struct SwitchArgs {
     /// Say what would be done, and how long the pause would be; change nothing
     #[arg(long)]
     dry_run: bool,
@@ -60,12 +87,6 @@ pub struct SwitchoverArgs {
     /// target, LOCKSTEP_REPLICA the replica.
     #[arg(long, value_name = "COMMAND")]
     on_switch: Option<String>,
-    /// The replica for the way back, from the target to the source [default: NAME_back]
-    #[arg(long, value_name = "NAME", value_parser = replica_name, conflicts_with = "no_reverse")]
-    reverse: Option<String>,
-    /// Go without a way back
-    #[arg(long)]
-    no_reverse: bool,
     /// Longest time for which clients wait before it is taken back and tried again
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
     max_pause: Duration,
@@ -124,7 +145,7 @@ fn haproxy_name(text: &str) -> Result<String, String> {
 }
 
 /// What stands between clients and the servers.
-fn pooler(args: &SwitchoverArgs) -> Result<Option<PoolerOptions>> {
+fn pooler(args: &SwitchArgs) -> Result<Option<PoolerOptions>> {
     if let Some(console) = &args.pgbouncer {
         return Ok(Some(PoolerOptions::PgBouncer {
             console: conninfo("--pgbouncer", console)?,
@@ -153,60 +174,117 @@ fn pooler(args: &SwitchoverArgs) -> Result<Option<PoolerOptions>> {
 fn wanted(args: &SwitchoverArgs) -> Result<Switchover> {
     let (target, source) = args.replica.ends()?;
     let name = args.replica.name.clone();
-    let way_back = match (args.no_reverse, &args.reverse) {
-        (true, _) => None,
-        (false, Some(name)) => Some(name.clone()),
-        (false, None) => Some(back(&name)),
+    let way_back = match args.no_reverse {
+        true => None,
+        false => Some(way_back(&name, args.reverse.as_ref())?),
     };
-    if let Some(way_back) = &way_back {
-        replica_name(way_back).map_err(|words| {
-            Failure::Usage(match args.reverse {
-                Some(_) => format!("--reverse: {words}"),
-                None => format!("the way back needs a name of its own (--reverse): {words}"),
-            })
-        })?;
+    let pooler = pooler(&args.how)?;
+    moved(&args.how, (name, target, source), way_back, pooler)
+}
+
+/// The name of the replica for the way back from a replica.
+fn way_back(name: &str, given: Option<&String>) -> Result<String> {
+    let way_back = given.cloned().unwrap_or_else(|| back(name));
+    replica_name(&way_back).map_err(|words| {
+        Failure::Usage(match given {
+            Some(_) => format!("--reverse: {words}"),
+            None => format!("the way back needs a name of its own (--reverse): {words}"),
+        })
+    })?;
+    match way_back == name {
+        false => Ok(way_back),
+        true => {
+            let words = "--reverse: the way back needs another name than the replica";
+            Err(Failure::Usage(words.to_owned()).into())
+        }
     }
-    if way_back.as_ref() == Some(&name) {
-        let words = "--reverse: the way back needs another name than the replica";
-        return Err(Failure::Usage(words.to_owned()).into());
-    }
-    if args.max_pause.is_zero() {
+}
+
+fn moved(
+    how: &SwitchArgs,
+    (name, target, source): (String, Conninfo, Option<Conninfo>),
+    way_back: Option<String>,
+    pooler: Option<PoolerOptions>,
+) -> Result<Switchover> {
+    if how.max_pause.is_zero() {
         return Err(Failure::Usage("--max-pause must be more than 0".to_owned()).into());
     }
     Ok(Switchover {
         name,
         target,
         source,
-        compare: match args.verify {
+        compare: match how.verify {
             How::None => Compare::None,
             How::Counts => Compare::Counts,
             How::Full => Compare::Full,
         },
-        pooler: pooler(args)?,
-        on_switch: args.on_switch.clone(),
+        pooler,
+        on_switch: how.on_switch.clone(),
         way_back,
-        max_pause: args.max_pause,
-        timeout: args.timeout,
+        max_pause: how.max_pause,
+        timeout: how.timeout,
         stop: Arc::default(),
     })
 }
 
 pub fn run(args: &SwitchoverArgs) -> Result<()> {
     let what = wanted(args)?;
-    let say = |line: &str| output::print(&sanitize(line));
-    if args.dry_run {
-        let rehearsed = rehearse(&what, &mut Says).map_err(failed)?;
-        rehearsal(&what, &rehearsed)
-            .iter()
-            .for_each(|line| say(line));
-        return Ok(());
+    if args.how.dry_run {
+        return rehearsed(&what, rehearse(&what, &mut Says));
     }
+    stops(&what)?;
+    ended(&what, switchover(&what, &mut Says))
+}
+
+/// Goes back from a replica's target to its source, which is a switchover of the way back.
+pub fn rollback(args: &RollbackArgs) -> Result<()> {
+    let (new, old) = args.replica.ends()?;
+    let (name, how) = (&args.replica.name, &args.how);
+    let way_back = way_back(name, args.reverse.as_ref())?;
+    let pooler = pooler(how)?.map(PoolerOptions::turned);
+    let old = old_server(name, &way_back, &new, old.as_ref()).map_err(failed)?;
+    let ends = (way_back, old, Some(new));
+    let what = moved(how, ends, Some(name.clone()), pooler)?;
+    output::print(&sanitize(&format!(
+        "going back from replica {name} by a switchover of replica {}: its target is the old server, its source the \
+         new one",
+        what.name
+    )));
+    if how.dry_run {
+        return rehearsed(
+            &what,
+            while_applied(&what, &mut Says, |says| rehearse(&what, says)),
+        );
+    }
+    stops(&what)?;
+    ended(
+        &what,
+        while_applied(&what, &mut Says, |says| switchover(&what, says)),
+    )
+}
+
+/// Ctrl-C takes back what can be taken back.
+fn stops(what: &Switchover) -> Result<()> {
     let stop = what.stop.clone();
     on_signals(&[SIGINT, SIGTERM], move |_| {
         stop.store(true, Ordering::Relaxed)
-    })?;
-    let switched = switchover(&what, &mut Says).map_err(failed)?;
-    lines(&what, &switched).iter().for_each(|line| say(line));
+    })
+}
+
+/// Says what a switchover would do.
+fn rehearsed(what: &Switchover, rehearsed: ReplicaResult<Rehearsed>) -> Result<()> {
+    for line in rehearsal(what, &rehearsed.map_err(failed)?) {
+        output::print(&sanitize(&line));
+    }
+    Ok(())
+}
+
+/// Says what a switchover has done.
+fn ended(what: &Switchover, switched: ReplicaResult<Switched>) -> Result<()> {
+    let switched = switched.map_err(failed)?;
+    for line in lines(what, &switched) {
+        output::print(&sanitize(&line));
+    }
     let lacks: Vec<_> = (switched.promoted.lacks.into_iter())
         .chain(switched.promoted.read_only)
         .collect();
@@ -263,8 +341,8 @@ fn lines(what: &Switchover, switched: &Switched) -> Vec<String> {
     if let Some(way_back) = &switched.way_back {
         lines.push(format!(
             "the target keeps all changes for the way back: let lockstep replica run {0} apply them to the old \
-             server (--target there), or drop replica {0} there",
-            way_back.name
+             server (--target there), and go back with lockstep replica rollback {1}, or drop replica {0} there",
+            way_back.name, name
         ));
     }
     lines

@@ -45,6 +45,7 @@ fn help_is_as_recorded() {
         &["replica", "verify"],
         &["replica", "promote"],
         &["replica", "switchover"],
+        &["replica", "rollback"],
         &["replica", "drop"],
         &["plan"],
         &["wal"],

@@ -123,3 +123,69 @@ fn a_way_back_whose_old_server_was_written_names_what_differs() {
     let error = "SELECT coalesce(apply_error LIKE '%1000%', false) FROM lockstep.replica WHERE name = 'r_back'";
     until(&source, error, "t", &mut back.0);
 }
+
+#[test]
+fn a_rollback_brings_back_what_was_written_since_whether_or_not_a_process_applies() {
+    let (lab, source, target) = pair(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'before'); CREATE SEQUENCE s",
+    );
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&create_args(&from, &to)).status.success());
+    let patient = ["--max-pause", "60s", "--timeout", "300s"];
+    let moves = |command: &str| output(&[&[command, "r", "--target", &to][..], &patient].concat());
+    let early = moves("rollback");
+    assert_eq!(early.status.code(), Some(1), "{early:?}");
+    assert_has!(said(&early), "nothing to go back from");
+
+    let mut process = follows(&lab, "r", &to, &target);
+    let done = moves("switchover");
+    assert!(done.status.success(), "{}", said(&done));
+    assert_has!(said(&done), "lockstep replica rollback r");
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let fill =
+        "INSERT INTO t SELECT n, 'since' FROM generate_series(2, 1000) n; SELECT setval('s', 70)";
+    on(&target, fill);
+    let wanted = value(&target, ROWS);
+
+    let other = output(&["rollback", "r", "--target", &to, "--reverse", "other"]);
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    assert_has!(said(&other), "no replica \"other\"");
+    let dry = output(&["rollback", "r", "--target", &to, "--dry-run"]);
+    assert!(dry.status.success(), "{}", said(&dry));
+    assert_has!(
+        said(&dry),
+        "this one does",
+        "the pause would be about",
+        "nothing is changed"
+    );
+    on(
+        &target,
+        "INSERT INTO t VALUES (-1000, 'it still takes writes')",
+    );
+    on(&target, "DELETE FROM t WHERE id = -1000");
+
+    let back = moves("rollback");
+    assert!(back.status.success(), "{}", said(&back));
+    assert_has!(
+        said(&back),
+        "going back from replica r by a switchover of replica r_back"
+    );
+    assert_eq!(value(&source, ROWS), wanted);
+    assert_eq!(value(&source, "SELECT nextval('s')"), "71");
+    on(&source, "INSERT INTO t VALUES (2000, 'again')");
+    let refused = target.rows_in("app", "DELETE FROM t").unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    let again = moves("rollback");
+    assert!(again.status.success(), "{}", said(&again));
+    assert_has!(said(&again), "was done before");
+
+    // The way forward is whole: there again, and back.
+    let mut process = follows(&lab, "r", &to, &target);
+    let forward = moves("switchover");
+    assert!(forward.status.success(), "{}", said(&forward));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    assert_eq!(value(&target, ROWS), value(&source, ROWS));
+    let back = moves("rollback");
+    assert!(back.status.success(), "{}", said(&back));
+    on(&source, "INSERT INTO t VALUES (3000, 'and again')");
+}

@@ -246,8 +246,8 @@ impl Stage {
         }
     }
 
-    fn switchover(&self, replica: &str, to: &str, servers: &str, more: &[&str]) -> Child {
-        let mut command = lockstep(&["switchover", replica, "--target", to]);
+    fn moves(&self, command: &str, servers: &str, more: &[&str]) -> Child {
+        let mut command = lockstep(&[command, "r", "--target", &self.to]);
         command.arg("--haproxy").arg(&self.proxy.socket);
         command.arg(format!("--haproxy-address=127.0.0.1:{}", self.proxy.port));
         command.args(["--haproxy-servers", servers]);
@@ -260,7 +260,7 @@ impl Stage {
     }
 
     fn there(&self, more: &[&str]) -> Child {
-        self.switchover("r", &self.to, "old,new", more)
+        self.moves("switchover", "old,new", more)
     }
 
     /// Runs one whose fence waits for a transaction, and says when new sessions wait.
@@ -324,7 +324,7 @@ fn new_sessions_of_haproxy_wait_and_are_led_there_and_back() {
     let rehearsed = ended(stage.there(&["--dry-run"]));
     assert!(rehearsed.status.success(), "{}", said(&rehearsed));
     assert!(said(&rehearsed).contains("let new sessions of HAProxy wait"));
-    let wrong = ended(stage.switchover("r", &stage.to, "new,old", &["--dry-run"]));
+    let wrong = ended(stage.moves("switchover", "new,old", &["--dry-run"]));
     let hashed = ended(stage.there(&["--dry-run", "--haproxy-backend", "hashed"]));
     for (output, words) in [
         (&wrong, "server new of back end app is not the source"),
@@ -375,7 +375,7 @@ fn new_sessions_of_haproxy_wait_and_are_led_there_and_back() {
     while value(&stage.source, written) != "t" {
         pause();
     }
-    let mut child = stage.switchover("r_back", &from, "new,old", &PATIENT);
+    let mut child = stage.moves("rollback", "old,new", &PATIENT);
     let waited = last_wait(&stage.proxy, "new", &mut child);
     let done = ended(child);
     assert!(done.status.success(), "{}", said(&done));

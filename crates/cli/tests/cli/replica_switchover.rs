@@ -191,9 +191,9 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
         "--timeout",
         "300s",
     ];
-    let switchover = |name: &str, to: &str| {
+    let moves = |command: &str| {
         let args = [
-            &["switchover", name, "--target", to, "--verify", "counts"][..],
+            &[command, "r", "--target", &to, "--verify", "counts"][..],
             &pooled,
         ]
         .concat();
@@ -215,7 +215,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     while value(&target, history) != "t" {
         pause();
     }
-    let done = switchover("r", &to);
+    let done = moves("switchover");
     assert!(done.status.success(), "{}", said(&done));
     println!("{}", text(&done.stdout));
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
@@ -233,7 +233,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
         refused.to_string().contains("switchover has moved it"),
         "{refused}"
     );
-    let again = switchover("r", &to);
+    let again = moves("switchover");
     assert!(said(&again).contains("was done before"), "{}", said(&again));
 
     // The old server takes what the way back has kept, and then the clients.
@@ -246,7 +246,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     {
         pause();
     }
-    let done = switchover("r_back", &from);
+    let done = moves("rollback");
     assert!(done.status.success(), "{}", said(&done));
     println!("{}", text(&done.stdout));
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
@@ -256,6 +256,8 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
     assert!(all[..4].iter().all(|sum| *sum == all[0]), "{sums}");
     assert_eq!(all[4], (made_first + made_second).to_string());
     assert_eq!(value(&source, fence), "0");
+    let again = moves("rollback");
+    assert!(said(&again).contains("was done before"), "{}", said(&again));
     // The way forward has the first name again.
     let phase = "SELECT phase FROM lockstep.replica WHERE name = 'r'";
     assert_eq!(value(&target, phase), "ready");

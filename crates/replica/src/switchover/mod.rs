@@ -10,6 +10,7 @@
 //! | [`readiness`] | what would make it fail, seen before; the rules do no I/O |
 //! | [`decision`] | what comes next; no I/O |
 //! | [`run`] | does that |
+//! | [`rollback`] | back to the server that was left |
 
 pub mod decision;
 pub mod haproxy;
@@ -17,5 +18,6 @@ mod pgbouncer;
 pub mod pooler;
 pub mod readiness;
 mod reverse;
+pub mod rollback;
 pub mod run;
 mod there;

@@ -49,6 +49,17 @@ impl PoolerOptions {
         }
     }
 
+    /// For clients that are led the other way.
+    pub fn turned(self) -> Self {
+        match self {
+            Self::HaProxy(mut it) => {
+                std::mem::swap(&mut it.old, &mut it.new);
+                Self::HaProxy(it)
+            }
+            other => other,
+        }
+    }
+
     /// What a switchover with it is at, once it has begun.
     pub(super) fn stage(&self) -> SwitchStage {
         match self {

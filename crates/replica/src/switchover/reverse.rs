@@ -118,9 +118,18 @@ pub fn prepare(name: &str, old: &Conninfo, new: &Conninfo) -> Result<Reverse> {
         Some(replica) if replica.phase == Phase::Preparing => replica,
         // The switchover that has led here, which is over: its name is free again.
         Some(replica) if is_over(&mut state, &replica)? => {
-            state.remove(name).map_err(turned)?;
             let replica = begun(name, new, &mut server)?;
+            // A rollback that is killed here finds one of both.
+            state
+                .connection()
+                .execute("BEGIN")
+                .map_err(ReplicaError::Source)?;
+            state.remove(name).map_err(turned)?;
             state.add(&replica).map_err(turned)?;
+            state
+                .connection()
+                .execute("COMMIT")
+                .map_err(ReplicaError::Source)?;
             replica
         }
         Some(_) => {

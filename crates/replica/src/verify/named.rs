@@ -41,7 +41,7 @@ pub struct Replicated {
 }
 
 /// Ends what this process applies.
-struct Ends<'a>(&'a Control);
+pub(crate) struct Ends<'a>(pub(crate) &'a Control);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
