@@ -13,7 +13,7 @@ use crate::copies::{Candidate, Copies, Home};
 use crate::cycle::Running;
 use crate::ddl::{self, Command};
 use crate::described;
-use crate::error::{ApplyError, Result};
+use crate::error::{ApplyError, Result, Stop};
 use crate::merge::{Start, Tables};
 use crate::names::Excluded;
 use crate::names::TableName;
@@ -348,12 +348,17 @@ impl Catalog {
         kept.map_err(ApplyError::Target)
     }
 
-    /// Keeps that the replica stands at the command that ends there.
-    /// The writers have ended.
-    pub fn keep_stopped(&mut self, replica: &str, command: Lsn) -> Result<()> {
+    /// Where the replica stands with an error of the changes up to `at`, if it follows changes of the schema.
+    pub fn stop(&self, error: &mut ApplyError, at: Lsn) -> Option<Stop> {
+        self.follows.as_ref()?;
+        error.stop(at, |table| self.starts.copies.source(table))
+    }
+
+    /// Keeps where the replica stands. The writers have ended.
+    pub fn keep_stopped(&mut self, replica: &str, stop: &Stop) -> Result<()> {
         // The session of the last writer: its open transaction may have the row.
         self.altering.ended();
-        let kept = target_state::stop_at(&mut self.connection, replica, command);
+        let kept = target_state::stop_at(&mut self.connection, replica, stop);
         kept.map_err(ApplyError::Target)
     }
 

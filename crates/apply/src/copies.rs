@@ -55,6 +55,13 @@ impl FromIterator<(u32, Copied)> for Copies {
 }
 
 impl Copies {
+    /// The OID on the source of the table that has this name in the list.
+    pub fn source(&self, name: &TableName) -> Option<u32> {
+        let mut copied = self.by_source.iter();
+        let found = copied.find(|(_, copied)| copied.name == *name);
+        found.map(|(oid, _)| *oid)
+    }
+
     /// The copy of the source's table with this OID.
     pub fn of(&self, source: u32) -> Option<&Copied> {
         self.by_source.get(&source)

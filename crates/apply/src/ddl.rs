@@ -62,6 +62,14 @@ pub struct Captured {
     pub failed: Option<String>,
 }
 
+impl Captured {
+    /// Whether a backslash in a plain string is only a backslash.
+    pub fn plain_strings(&self) -> bool {
+        let plain = self.settings.get("standard_conforming_strings");
+        plain.is_none_or(|value| value != "off")
+    }
+}
+
 /// A table that a command has made or altered.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Touched {
@@ -79,6 +87,8 @@ pub struct Touched {
     /// What rows from before have in columns that were added without rewriting the table.
     #[serde(default)]
     pub missing: BTreeMap<String, String>,
+    /// The bound of the partition that it is or has got, as constants.
+    pub bound: Option<String>,
 }
 
 impl Touched {
@@ -167,15 +177,28 @@ fn todo(captured: &Captured) -> Todo {
         return Todo::Run(create.clone());
     }
     match text_of(captured) {
-        Ok(text) => Todo::Run(text),
+        Ok(text) => Todo::Run(bounded(text, captured)),
         Err(words) => Todo::Stop(words),
+    }
+}
+
+/// The text with the bound that the partition has on the source, which may have been computed at that moment.
+/// Settings say how a backslash is read, so such a bound stays as it was written.
+fn bounded(text: String, captured: &Captured) -> String {
+    let mut bounds = captured.tables.iter().filter_map(|it| it.bound.as_ref());
+    let (Some(bound), None) = (bounds.next(), bounds.next()) else {
+        return text;
+    };
+    let found = statements(&text, captured.plain_strings()).unwrap_or_default();
+    match found.as_slice() {
+        [one] if !bound.contains('\\') => one.with_bound(bound),
+        _ => text.clone(),
     }
 }
 
 /// The text of the command alone, or why it is not known.
 pub fn text_of(captured: &Captured) -> Result<String, String> {
-    let plain = captured.settings.get("standard_conforming_strings");
-    let plain = plain.is_none_or(|value| value != "off");
+    let plain = captured.plain_strings();
     let Some(context) = &captured.context else {
         let all = statements(&captured.query, plain);
         let all = all.ok_or("the text of its query cannot be read")?;
@@ -647,12 +670,24 @@ mod tests {
             rows,
             identity: None,
             missing: BTreeMap::new(),
+            bound: None,
         };
         one.tables = vec![touched(false)];
         assert!(matches!(todo(&one), Todo::Run(_)));
         one.tables = vec![touched(true)];
         assert!(matches!(todo(&one), Todo::Stop(words) if words.contains("rows from before")));
         one.tables = Vec::new();
+        one.query = "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (f('x'))".to_owned();
+        let mut part = touched(false);
+        for (bound, expected) in [
+            ("FOR VALUES IN (7)", "IN (7)"),
+            ("FOR VALUES IN ('\\')", "IN (f('x'))"),
+        ] {
+            part.bound = Some(bound.to_owned());
+            one.tables = vec![part.clone()];
+            let text = format!("CREATE TABLE p1 PARTITION OF p FOR VALUES {expected}");
+            assert_eq!(todo(&one), Todo::Run(text));
+        }
         one.failed = Some("no memory".to_owned());
         assert!(matches!(todo(&one), Todo::Stop(words) if words.contains("no memory")));
     }
@@ -710,6 +745,7 @@ mod tests {
             joins: false,
             rows: false,
             identity: None,
+            bound: None,
         };
         let column = |name: &str, missing: Option<&str>| NewColumn {
             name: name.to_owned(),

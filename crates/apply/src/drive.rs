@@ -26,7 +26,7 @@ use crate::control::{Control, Event, Phase};
 use crate::crew::{Pace, Why};
 use crate::cycle::Past;
 use crate::ending::Ending;
-use crate::error::{ApplyError, Result};
+use crate::error::{ApplyError, Result, Stop};
 use crate::failpoint;
 use crate::merge::Limits;
 use crate::order::MOST_WRITERS;
@@ -131,10 +131,12 @@ impl<'a> Drive<'a> {
 
     /// Applies until something else is wanted or something fails.
     pub fn run(mut self) -> Ended {
-        let error = self.flow().unwrap_or_else(Some);
+        let mut error = self.flow().unwrap_or_else(Some);
         let failed_batch = error
             .as_ref()
             .and_then(|error| self.session.failed_batch(error));
+        let stop = error.as_mut().zip(failed_batch);
+        let stop = stop.and_then(|(error, at)| self.catalog.stop(error, at));
         let control = self.control;
         if let (Some(error), Some(failed)) = (&error, self.session.running().copied()) {
             control.count(|stats| stats.cycles_failed += 1);
@@ -148,14 +150,13 @@ impl<'a> Drive<'a> {
                 );
             }
         }
-        let stopped_at = error.as_ref().and_then(ApplyError::command);
         control.set_session(None);
         control.count(|stats| {
             stats.backends = Vec::new();
             stats.writers = None;
             stats.waits = None;
         });
-        self.close(stopped_at);
+        self.close(stop);
         control.count(|stats| stats.cycles = None);
         if error.is_some() {
             // The target may have lost what it had not on disk.
@@ -394,8 +395,8 @@ impl<'a> Drive<'a> {
 
     /// Ends both connections. What the writers have is finished if that is quick, and otherwise
     /// rolled back: it will be sent again.
-    /// `stopped_at`: the command that cannot be followed.
-    fn close(mut self, stopped_at: Option<Lsn>) {
+    /// `stop`: what cannot be followed.
+    fn close(mut self, stop: Option<Stop>) {
         self.pool.close();
         let mut ending = Ending::new(Instant::now());
         while !self.pool.is_finished() {
@@ -416,10 +417,10 @@ impl<'a> Drive<'a> {
         }
         self.pool.join();
         // Not before the writers have taken back what they have done.
-        if let Some(at) = stopped_at {
-            let kept = self.catalog.keep_stopped(&self.settings.replica, at);
+        if let Some(stop) = stop {
+            let kept = self.catalog.keep_stopped(&self.settings.replica, &stop);
             if let Err(error) = kept {
-                warn!("that the replica stands at the command at {at} cannot be kept: {error}");
+                warn!("where the replica stands cannot be kept: {error}");
             }
         }
         failpoint::APPLY_ENDING.reach();

@@ -44,7 +44,7 @@ pub enum ApplyError {
 }
 
 /// Why a change cannot be applied, and which.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Conflict {
     /// The table; empty if it is not known.
     pub table: TableName,
@@ -61,6 +61,21 @@ pub struct Conflict {
     pub context: Option<String>,
     /// What to do, if it is not what follows from the code.
     pub todo: Option<&'static str>,
+    /// The replica can go on without the table.
+    pub may_leave: bool,
+}
+
+/// Where a replica stands that follows changes of the schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// At the command that ends there.
+    Command(Lsn),
+    /// At a change up to `at` of a table that has this OID on the source, and this name on the target.
+    Table {
+        source: u32,
+        name: TableName,
+        at: Lsn,
+    },
 }
 
 /// SQLSTATEs that say what kind of error it is.
@@ -133,7 +148,16 @@ impl fmt::Display for Conflict {
         if let Some((_, position)) = &self.command {
             write!(f, " (the command's position is {position})")?;
         }
-        write!(f, "; {}", self.hint())
+        write!(f, "; {}", self.hint())?;
+        match self.may_leave {
+            true => write!(
+                f,
+                "; or go on without this table, which gets no more changes then: lockstep replica resume NAME \
+                 --leave-out {}.{}",
+                self.table.schema, self.table.table
+            ),
+            false => Ok(()),
+        }
     }
 }
 
@@ -155,13 +179,11 @@ impl ApplyError {
             true => Self::Target(error),
             false => Self::Conflict(Box::new(Conflict {
                 table: table.clone(),
-                command: None,
-                lsn: Lsn::INVALID,
                 sqlstate: Some(report.sqlstate.clone()),
                 message: report.message.clone(),
                 detail: report.detail.clone(),
                 context: context(report),
-                todo: None,
+                ..Conflict::default()
             })),
         }
     }
@@ -179,25 +201,33 @@ impl ApplyError {
         }
     }
 
-    /// The position of the command that changes the schema and cannot be followed.
-    pub fn command(&self) -> Option<Lsn> {
-        match self {
-            Self::Conflict(conflict) => conflict.command.as_ref().map(|(_, lsn)| *lsn),
-            _ => None,
+    /// Where a replica stands then that follows changes of the schema. `source` tells the OID on the source of
+    /// a table of the target; the error then says that the replica can go on without it. `at` is the end of the
+    /// batch that failed.
+    pub fn stop(
+        &mut self,
+        at: Lsn,
+        source: impl FnOnce(&TableName) -> Option<u32>,
+    ) -> Option<Stop> {
+        let Self::Conflict(conflict) = self else {
+            return None;
+        };
+        if let Some((_, lsn)) = &conflict.command {
+            return Some(Stop::Command(*lsn));
         }
+        let name = conflict.table.clone();
+        let source = source(&name)?;
+        conflict.may_leave = true;
+        Some(Stop::Table { source, name, at })
     }
 
     /// A command that changes the schema and cannot be followed.
     pub fn not_followed(command: (String, Lsn), message: String, todo: &'static str) -> Self {
         Self::Conflict(Box::new(Conflict {
-            table: TableName::default(),
             command: Some(command),
-            lsn: Lsn::INVALID,
-            sqlstate: None,
             message,
-            detail: None,
-            context: None,
             todo: Some(todo),
+            ..Conflict::default()
         }))
     }
 
@@ -205,13 +235,8 @@ impl ApplyError {
     pub fn shape(table: &TableName, message: String) -> Self {
         Self::Conflict(Box::new(Conflict {
             table: table.clone(),
-            command: None,
-            lsn: Lsn::INVALID,
-            sqlstate: None,
             message,
-            detail: None,
-            context: None,
-            todo: None,
+            ..Conflict::default()
         }))
     }
 
@@ -220,19 +245,15 @@ impl ApplyError {
     pub fn came_in(table: &TableName, columns: &str) -> Self {
         Self::Conflict(Box::new(Conflict {
             table: table.clone(),
-            command: None,
-            lsn: Lsn::INVALID,
-            sqlstate: None,
             message: format!(
                 "an update brought a row into the row filter and left large values as they were, which \
                  the source does not send then: {columns}"
             ),
-            detail: None,
-            context: None,
             todo: Some(
                 "ALTER TABLE ... REPLICA IDENTITY FULL on the source, which makes it send them from then \
                  on, drop the replica, and create it again",
             ),
+            ..Conflict::default()
         }))
     }
 
@@ -295,4 +316,37 @@ pub fn is_in_the_way(error: &ClientError) -> bool {
         [sqlstate::UNIQUE_VIOLATION, sqlstate::EXCLUSION_VIOLATION]
             .contains(&report.sqlstate.as_str())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_whose_source_is_known_may_be_left_out() {
+        let table = TableName {
+            schema: "public".to_owned(),
+            table: "t".to_owned(),
+        };
+        let refused = || ApplyError::shape(&table, "it does not exist".to_owned());
+        let mut known = refused();
+        let at = Lsn::from(9);
+        let expected = Stop::Table {
+            source: 7,
+            name: table.clone(),
+            at,
+        };
+        assert_eq!(known.stop(at, |_| Some(7)), Some(expected));
+        let words = known.to_string();
+        assert!(words.contains("resume NAME --leave-out public.t"), "{words}");
+        let mut unknown = refused();
+        assert_eq!(unknown.stop(at, |_| None), None);
+        assert_eq!(unknown.to_string(), refused().to_string());
+        let command = ("DROP TABLE t".to_owned(), Lsn::from(5));
+        let mut command = ApplyError::not_followed(command, "no".to_owned(), "mend it");
+        let stands = command.stop(at, |_| Some(7));
+        assert_eq!(stands, Some(Stop::Command(Lsn::from(5))));
+        assert!(!command.to_string().contains("--leave-out"), "{command}");
+        assert_eq!(ApplyError::Ended.stop(at, |_| Some(7)), None);
+    }
 }

@@ -88,6 +88,50 @@ impl<'a> Statement<'a> {
         }
     }
 
+    /// The text with this bound, as PostgreSQL shows it, in place of the one that a partition is given between
+    /// values (`FOR VALUES IN (...)`, `FOR VALUES FROM (...) TO (...)`).
+    pub fn with_bound(&self, bound: &str) -> String {
+        let is = |place: usize, word| self.tokens.get(place).is_some_and(|it| it.is(word));
+        let mut places = (0..self.tokens.len()).filter(|place| {
+            let is_top = self.tokens.get(*place).is_some_and(|it| it.depth == 0);
+            is_top && is(*place, "for") && is(place + 1, "values")
+        });
+        let range = places.next().and_then(|first| {
+            let mut last = self.closed(first + 3)?;
+            match (is(first + 2, "from"), is(last + 1, "to")) {
+                (true, true) => last = self.closed(last + 2)?,
+                (false, _) if is(first + 2, "in") => {}
+                _ => return None,
+            }
+            let (first, last) = (self.tokens.get(first)?, self.tokens.get(last)?);
+            let start = self.tokens.first()?.at;
+            Some(first.at - start..last.at - start + last.text.len())
+        });
+        let text = self.text;
+        let parts = range.and_then(|range| Some((text.get(..range.start)?, text.get(range.end..)?)));
+        parts.map_or_else(
+            || text.to_owned(),
+            |(before, after)| format!("{before}{bound}{after}"),
+        )
+    }
+
+    /// The place of the sign that closes the parenthesis at this one.
+    fn closed(&self, at: usize) -> Option<usize> {
+        let is = |token: &Token<'_>, sign| token.kind == TokenKind::Sign && token.text == sign;
+        let mut open = 0_usize;
+        for (place, token) in self.tokens.iter().enumerate().skip(at) {
+            match token {
+                token if is(token, "(") => open += 1,
+                token if is(token, ")") => open = open.checked_sub(1)?,
+                _ => {}
+            }
+            if open == 0 {
+                return is(token, ")").then_some(place);
+            }
+        }
+        None
+    }
+
     fn has(&self, word: &str) -> bool {
         (self.tokens.iter()).any(|token| token.depth == 0 && token.is(word))
     }
@@ -511,5 +555,34 @@ mod tests {
         );
         let kept = "CREATE INDEX \"concurrently\" ON t (a)";
         assert_eq!(of(kept), kept);
+    }
+
+    #[test]
+    fn a_bound_is_put_in_place_of_another() {
+        let bound = "FOR VALUES FROM (1) TO (2)";
+        let with = |text: &str| {
+            let all = statements(text, true).unwrap();
+            all[0].with_bound(bound)
+        };
+        for (before, after) in [
+            ("FROM (now()) TO ((f(')')), MAXVALUE)", ""),
+            ("in (current_date, NULL)", " PARTITION BY LIST (a)"),
+        ] {
+            let text = format!("CREATE TABLE a PARTITION OF p FOR values {before}{after};");
+            let expected = format!("CREATE TABLE a PARTITION OF p {bound}{after}");
+            assert_eq!(with(&text), expected);
+        }
+        let attached = format!("/* x */ ALTER TABLE p ATTACH PARTITION a {bound}");
+        assert_eq!(
+            with(&attached.replace("(1)", "(now())")),
+            format!("ALTER TABLE p ATTACH PARTITION a {bound}")
+        );
+        for same in [
+            "CREATE TABLE a PARTITION OF p DEFAULT",
+            "CREATE TABLE a PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+            "CREATE TABLE a (for_values int CHECK (for_values IN (1)))",
+        ] {
+            assert_eq!(with(same), same);
+        }
     }
 }

@@ -18,6 +18,7 @@ use lockstep_wire::{Lsn, Timeline};
 use crate::batch::Closing;
 use crate::copies::{Copied, Copies};
 use crate::cycle::{Past, Running};
+use crate::error::Stop;
 use crate::merge::Start;
 use crate::names::TableName;
 
@@ -189,15 +190,27 @@ pub fn fail_cycle(
     kept.map(drop)
 }
 
-/// Keeps that a replica stands at the command that ends there, until it is made.
+/// Keeps where a replica stands: at the command that ends there, until it is made, or at a table.
 pub fn stop_at(
     connection: &mut Connection,
     replica: &str,
-    command: Lsn,
+    stop: &Stop,
 ) -> Result<(), ClientError> {
-    let sql = "UPDATE lockstep.ddl SET stopped = array_append(stopped, $2::pg_lsn) \
-               WHERE replica = $1 AND ($2::pg_lsn = ANY (stopped)) IS NOT TRUE";
-    connection.query_with(sql, &[&replica, &command]).map(drop)
+    let kept = match stop {
+        Stop::Command(lsn) => {
+            let sql = "UPDATE lockstep.ddl SET refused = NULL, refused_table = NULL, \
+                         stopped = array_append(array_remove(stopped, $2::pg_lsn), $2::pg_lsn) \
+                       WHERE replica = $1";
+            connection.query_with(sql, &[&replica, lsn])
+        }
+        Stop::Table { source, name, at } => {
+            let sql = "UPDATE lockstep.ddl SET refused = $2::oid, refused_table = $3, refused_at = $4::pg_lsn \
+                       WHERE replica = $1";
+            let name = format!("{}.{}", name.schema, name.table);
+            connection.query_with(sql, &[&replica, source, &name, at])
+        }
+    };
+    kept.map(drop)
 }
 
 fn whole_ms(time: Duration) -> u64 {

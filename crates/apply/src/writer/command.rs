@@ -139,18 +139,25 @@ const RETYPED: &str = "SELECT a.attname FROM pg_catalog.json_each_text($2::pg_ca
 const SAME: &str = "16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1700, 2950, 3802";
 
 /// Forgets tables that were listed before (`$2`) and are gone, and renames those that have other names now.
-const LEAVE: &str = "DELETE FROM lockstep.table_copy AS t WHERE t.replica = $1 \
-      AND t.target_oid = ANY ($2::pg_catalog.oid[]) \
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = t.target_oid)";
+const LEAVE: &str = "WITH gone AS (DELETE FROM lockstep.table_copy AS t WHERE t.replica = $1 \
+        AND t.target_oid = ANY ($2::pg_catalog.oid[]) \
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = t.target_oid) \
+        RETURNING t.source_oid) \
+    UPDATE lockstep.ddl AS d SET left_out = ARRAY(SELECT o FROM pg_catalog.unnest(d.left_out) AS o \
+        WHERE o NOT IN (SELECT source_oid FROM gone WHERE source_oid IS NOT NULL)) \
+    WHERE d.replica = $1 AND d.left_out && ARRAY(SELECT source_oid FROM gone)";
 const RENAME: &str = "UPDATE lockstep.table_copy AS t SET schema_name = n.nspname, table_name = c.relname \
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
     WHERE t.replica = $1 AND c.oid = t.target_oid AND c.oid = ANY ($2::pg_catalog.oid[]) \
       AND (t.schema_name, t.table_name) IS DISTINCT FROM (n.nspname::text, c.relname::text)";
 
-/// Lists table `$2` of the source, which is called `$3`.`$4`. All of its rows are in the stream from here on.
+/// Lists table `$2` of the source, which is called `$3`.`$4`. All of its rows are in the stream from here on,
+/// unless it is left out.
 const JOIN: &str = "INSERT INTO lockstep.table_copy AS t (replica, schema_name, table_name, state, start_lsn, \
       source_oid, target_oid, copied_at) \
-    SELECT $1, n.nspname, c.relname, 'copied', '0/0', $2::pg_catalog.oid, c.oid, pg_catalog.now() \
+    SELECT $1, n.nspname, c.relname, CASE WHEN EXISTS (SELECT FROM lockstep.ddl AS d WHERE d.replica = $1 \
+          AND $2::pg_catalog.oid = ANY (d.left_out)) THEN 'left_out' ELSE 'copied' END, \
+      '0/0', $2::pg_catalog.oid, c.oid, pg_catalog.now() \
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
     WHERE n.nspname = $3 AND c.relname = $4 AND c.relkind = 'r' AND c.relpersistence = 'p' \
     ON CONFLICT (replica, schema_name, table_name) DO UPDATE SET state = excluded.state, \
@@ -240,8 +247,7 @@ impl Writer {
             Todo::Stop(words) => return Err(stop(words.clone())),
         };
         let before = self.before(&command.captured.tables).map_err(refused)?;
-        let plain = command.captured.settings.get("standard_conforming_strings");
-        let using = using(text, plain.is_none_or(|value| value != "off"));
+        let using = using(text, command.captured.plain_strings());
         if let Some(words) = self.other_values(&using, &before).map_err(refused)? {
             return Err(stop(words));
         }

@@ -48,7 +48,8 @@ pub enum ReplicaCommand {
     Pause(run::PauseArgs),
     /// End a pause, and make a replica that a change has stopped try again now
     ///
-    /// With --made-by-hand a command of the source that cannot be repeated (--ddl) counts as made.
+    /// With --made-by-hand a command of the source that cannot be repeated (--ddl) counts as made. With
+    /// --leave-out a replica with --ddl goes on without the table whose change the target refuses.
     Resume(run::ResumeArgs),
     /// Show a replica's cycles, the newest first, and the one that runs
     ///

@@ -12,7 +12,7 @@ use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::daemon::Daemon;
 use lockstep_replica::lifecycle::follow::{Following, follow};
-use lockstep_replica::state::{MadeByHand, ReplicaState};
+use lockstep_replica::state::{LeftOut, MadeByHand, ReplicaState};
 use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use lockstep_service::words::{amount, output};
@@ -87,6 +87,9 @@ pub struct ResumeArgs {
     /// target by hand: it is not run there
     #[arg(long, value_name = "LSN")]
     made_by_hand: Option<Lsn>,
+    /// Table whose changes the target refuses, as the replica's error names it: it gets no more changes
+    #[arg(long, value_name = "SCHEMA.TABLE", conflicts_with = "made_by_hand")]
+    leave_out: Option<String>,
 }
 
 /// Memory for changes, as text.
@@ -207,29 +210,67 @@ pub(super) fn on_signals(wanted: &[i32], told: impl Fn(i32) + Send + 'static) ->
 }
 
 pub fn resume(args: &ResumeArgs) -> Result<()> {
-    if let Some(command) = args.made_by_hand {
-        let target = conninfo("--target", &args.of.target.target)?;
-        let state = ReplicaState::find(&target).map_err(failed)?;
-        let kept = state.map(|mut state| state.set_made_by_hand(&args.of.name, command));
-        let name = &args.of.name;
-        let words = match kept.transpose().map_err(failed)? {
-            Some(MadeByHand::Kept) => None,
-            Some(MadeByHand::Elsewhere(Some(stands))) => Some(format!(
-                "replica \"{name}\" stands at no command at {command}: give the position of its error, {stands}"
-            )),
-            Some(MadeByHand::Elsewhere(None)) => Some(format!(
-                "replica \"{name}\" stands at no command, so none at {command} can be left out; lockstep replica \
-                 status says how it stands"
-            )),
-            Some(MadeByHand::NotFollowed) | None => Some(format!(
-                "the target has no replica \"{name}\" that follows changes of the schema (--ddl)"
-            )),
-        };
-        if let Some(words) = words {
-            return Err(Failure::Usage(words).into());
+    let name = &args.of.name;
+    let words = match (args.made_by_hand, &args.leave_out) {
+        (None, None) => None,
+        (command, table) => {
+            let target = conninfo("--target", &args.of.target.target)?;
+            let state = ReplicaState::find(&target).map_err(failed)?;
+            let words = state.map(|mut state| match (command, table) {
+                (Some(command), _) => made_by_hand(&mut state, name, command),
+                (None, Some(table)) => leave_out(&mut state, name, table),
+                (None, None) => Ok(None),
+            });
+            let words = words.transpose().map_err(failed)?;
+            words.unwrap_or_else(|| Some(not_followed(name)))
         }
+    };
+    match words {
+        Some(words) => Err(Failure::Usage(words).into()),
+        None => pause(&args.of, false),
     }
-    pause(&args.of, false)
+}
+
+fn not_followed(name: &str) -> String {
+    format!("the target has no replica \"{name}\" that follows changes of the schema (--ddl)")
+}
+
+/// Keeps that a command was made by hand. Returns why that cannot be.
+fn made_by_hand(
+    state: &mut ReplicaState,
+    name: &str,
+    command: Lsn,
+) -> Result<Option<String>, ReplicaError> {
+    Ok(match state.set_made_by_hand(name, command)? {
+        MadeByHand::Kept => None,
+        MadeByHand::Elsewhere(Some(stands)) => Some(format!(
+            "replica \"{name}\" stands at no command at {command}: give the position of its error, {stands}"
+        )),
+        MadeByHand::Elsewhere(None) => Some(format!(
+            "replica \"{name}\" stands at no command, so none at {command} can be left out; lockstep replica \
+             status says how it stands"
+        )),
+        MadeByHand::NotFollowed => Some(not_followed(name)),
+    })
+}
+
+/// Leaves a table out. Returns why that cannot be.
+fn leave_out(
+    state: &mut ReplicaState,
+    name: &str,
+    table: &str,
+) -> Result<Option<String>, ReplicaError> {
+    Ok(match state.leave_out(name, table)? {
+        LeftOut::Kept => None,
+        LeftOut::Elsewhere(Some(stands)) => Some(format!(
+            "replica \"{name}\" does not stand at table {table}, but at {stands}"
+        )),
+        LeftOut::Elsewhere(None) => Some(format!(
+            "replica \"{name}\" stands at a change of no table, so {table} cannot be left out; lockstep replica \
+             status says how it stands"
+        )),
+        LeftOut::NotFollowed => Some(not_followed(name)),
+    })
 }
 
 pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {

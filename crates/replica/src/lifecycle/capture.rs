@@ -238,6 +238,14 @@ BEGIN
                 END IF;
                 tables := tables || jsonb_build_object('oid', one.oid::int8, 'schema', one.nspname,
                     'name', one.relname, 'joins', NOT one.is_published, 'rows', has_rows, 'identity', new_identity,
+                    'bound', CASE tg_tag
+                        WHEN 'CREATE TABLE' THEN (SELECT pg_get_expr(b.relpartbound, b.oid)
+                            FROM pg_class b WHERE b.oid = one.oid)
+                        WHEN 'ALTER TABLE' THEN (SELECT pg_get_expr(b.relpartbound, b.oid)
+                            FROM pg_inherits i JOIN pg_class b ON b.oid = i.inhrelid
+                            WHERE i.inhparent = one.oid AND one.relkind = 'p'
+                                AND i.xmin::text::int8 = (said ->> 'xid')::int8 & 4294967295
+                            ORDER BY i.cmin::text::int8 DESC LIMIT 1) END,
                     'missing', coalesce((SELECT jsonb_object_agg(a.attname,
                             (a.attmissingval::text::text[])[1])
                         FROM pg_attribute a WHERE a.atthasmissing AND a.attrelid IN (

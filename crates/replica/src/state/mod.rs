@@ -57,7 +57,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 pub use attached::Attached;
 pub use cycles::{Cycle, CyclesNow, Forced, RunningCycle};
-pub use ddl::MadeByHand;
+pub use ddl::{LeftOut, MadeByHand};
 pub use hold::{Held, Hold};
 pub use home::system_id;
 pub(crate) use lock_session::LockSession;

@@ -18,6 +18,9 @@ pub enum TableState {
     Copying,
     /// All rows are there, as of its start LSN.
     Copied,
+    /// Somebody has left it out of a replica that follows changes of the schema, which stood at it: it gets no
+    /// more changes.
+    LeftOut,
 }
 
 as_text!(
@@ -26,6 +29,7 @@ as_text!(
     (TableState::Waiting, "waiting"),
     (TableState::Copying, "copying"),
     (TableState::Copied, "copied"),
+    (TableState::LeftOut, "left_out"),
 );
 
 /// Why a table's rows may not be the source's any more, once that was seen: what is in order again does not

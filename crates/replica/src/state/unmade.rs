@@ -1,6 +1,7 @@
 //! What the copy could not make on the target, each with the command that makes it. A row is removed once
 //! the target has the object. So are sequences that cannot be set to the source's values, as phase `ready`:
-//! `run` lists them again after each look.
+//! `run` lists them again after each look. Tables that somebody has left out of a replica that follows changes
+//! of the schema are told with them.
 
 use serde_json::json;
 
@@ -16,6 +17,9 @@ pub const SEQUENCE: &str = "SEQUENCE SET";
 /// The kinds that pg_dump does not have.
 pub const VIEW: &str = "MATERIALIZED VIEW DATA";
 pub const ANALYZE: &str = "ANALYZE";
+
+/// What pg_dump calls the rows of a table: it is left out.
+pub const ROWS: &str = "TABLE DATA";
 
 /// Most objects that [`words`] names.
 const MOST_NAMED: usize = 5;
@@ -43,6 +47,7 @@ impl Unmade {
             ANALYZE => "statistics".to_owned(),
             SEQUENCE => "sequence".to_owned(),
             VIEW => "rows of materialized view".to_owned(),
+            ROWS => "rows of table".to_owned(),
             "FK CONSTRAINT" => "foreign key".to_owned(),
             kind => kind.to_lowercase(),
         };
@@ -57,6 +62,7 @@ impl Unmade {
         let (name, error, command) = (self.name(), &self.error, &self.command);
         match self.kind.as_str() {
             SEQUENCE => format!("{name} is not set to the source's value: {error}: {command}"),
+            ROWS => format!("{name} are not the source's: {error}; {command}"),
             _ => format!("{name} is not there: {error}; {command}"),
         }
     }
@@ -71,6 +77,7 @@ impl Unmade {
 /// One sentence about all of them; None if there are none.
 pub fn words(unmade: &[Unmade], replica: &str) -> Option<String> {
     let (unset, unmade): (Vec<_>, Vec<_>) = unmade.iter().partition(|one| one.kind == SEQUENCE);
+    let (left, unmade): (Vec<_>, Vec<_>) = unmade.into_iter().partition(|one| one.kind == ROWS);
     let objects = (!unmade.is_empty()).then(|| {
         format!(
             "the copy could not make {} of the source on the target: {}",
@@ -87,7 +94,17 @@ pub fn words(unmade: &[Unmade], replica: &str) -> Option<String> {
             names(&unset)
         )
     });
-    let all: Vec<_> = objects.into_iter().chain(sequences).collect();
+    let left = (!left.is_empty()).then(|| {
+        let number = left.len() as u64;
+        format!(
+            "{} {} left out and {} no more changes: {}",
+            counted(number, "table"),
+            verb(number, "is", "are"),
+            verb(number, "gets", "get"),
+            names(&left)
+        )
+    });
+    let all: Vec<_> = objects.into_iter().chain(sequences).chain(left).collect();
     (!all.is_empty()).then(|| {
         format!(
             "{}; lockstep replica status {replica} prints the commands that mend this",
@@ -161,10 +178,13 @@ impl ReplicaState {
     /// What the target still lacks of it, in the order in which it is to be made.
     pub fn unmade(&mut self, name: &str) -> Result<Vec<Unmade>> {
         let sql = format!(
-            "SELECT u.kind, u.schema_name, u.object_name, u.command, u.error FROM lockstep.unmade u \
-             WHERE u.replica = $1 AND ({IS_MADE}) IS NOT TRUE ORDER BY u.place"
+            "SELECT u.kind, u.schema_name, u.object_name, u.command, u.error, u.place FROM lockstep.unmade u \
+             WHERE u.replica = $1 AND ({IS_MADE}) IS NOT TRUE \
+             UNION ALL SELECT $2, t.schema_name, t.table_name, 'drop the replica and create it again', \
+                 'somebody has let the replica go on without this table', NULL::bigint \
+             FROM lockstep.table_copy t WHERE t.replica = $1 AND t.state = 'left_out' ORDER BY 6, 2, 3"
         );
-        let rows = self.connection.query_with(&sql, &[&name]);
+        let rows = self.connection.query_with(&sql, &[&name, &ROWS]);
         let rows = rows.map_err(ReplicaError::Target)?;
         let unmade = |row: &Vec<Option<String>>| -> Result<_, ClientError> {
             Ok(Unmade {

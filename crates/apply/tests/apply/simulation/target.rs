@@ -82,13 +82,9 @@ fn text(row: &OwnedRow, place: usize) -> String {
 fn conflict(table: &Table, message: &str) -> ApplyError {
     ApplyError::Conflict(Box::new(Conflict {
         table: table.name.clone(),
-        command: None,
-        lsn: Lsn::INVALID,
         sqlstate: Some("23505".to_owned()),
         message: message.to_owned(),
-        detail: None,
-        context: None,
-        todo: None,
+        ..Conflict::default()
     }))
 }
 
