@@ -27,6 +27,7 @@ mod create;
 mod cycles;
 mod ddl;
 mod ddl_doubts;
+mod ddl_left_out;
 mod ddl_random;
 mod event_triggers;
 mod exporter;

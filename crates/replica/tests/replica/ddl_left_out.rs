@@ -1,0 +1,103 @@
+//! Tables without which a replica goes on that follows changes of the schema, and partitions whose bounds the
+//! source has computed.
+
+use lockstep_lab::assert_has;
+use lockstep_replica::state::LeftOut;
+use lockstep_replica::verify::named::replica as verify;
+
+use crate::apply_lab::until;
+use crate::ddl::Scene;
+use crate::{conninfo, on, state_of, to_verify, values};
+
+/// Leaves the table out at which the replica stands, and waits until it has all else.
+fn leave_out(scene: &Scene, table: &str) {
+    let error = scene.blocked();
+    assert_has!(error, &format!("--leave-out {table}"));
+    let mut state = state_of(&scene.target);
+    assert_eq!(state.leave_out("r", table).unwrap(), LeftOut::Kept);
+    state.set_paused("r", false).unwrap();
+    let end = scene.source.flush_lsn().unwrap();
+    until("that it goes on", || scene.control.stats().applied >= end);
+}
+
+/// What the state says of tables that are left out.
+fn told(scene: &Scene) -> Vec<String> {
+    let unmade = state_of(&scene.target).unmade("r").unwrap();
+    unmade.iter().map(|one| one.name()).collect()
+}
+
+#[test]
+fn it_goes_on_without_a_table_whose_changes_are_refused() {
+    let scene = Scene::new(
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT 7); CREATE TABLE u (id int PRIMARY KEY, v int)",
+    );
+    // Made with its rows in one transaction, in place of another of its name, with a type that takes no input.
+    scene.run("CREATE TABLE odd (a int); INSERT INTO odd VALUES (1)");
+    scene.run(
+        "BEGIN; DROP TABLE odd; CREATE TABLE odd AS SELECT adbin FROM pg_attrdef LIMIT 1; \
+         INSERT INTO t VALUES (1); COMMIT",
+    );
+    assert_has!(scene.blocked(), "pg_node_tree");
+    let mut state = state_of(&scene.target);
+    let other = state.leave_out("r", "public.t").unwrap();
+    assert_eq!(other, LeftOut::Elsewhere(Some("public.odd".to_owned())));
+    let unknown = state.leave_out("other", "public.odd").unwrap();
+    assert_eq!(unknown, LeftOut::NotFollowed);
+    leave_out(&scene, "public.odd");
+    let nowhere = state.leave_out("r", "public.odd").unwrap();
+    assert_eq!(nowhere, LeftOut::Elsewhere(None));
+    scene.run("INSERT INTO t VALUES (2); INSERT INTO odd SELECT adbin FROM pg_attrdef LIMIT 1");
+    scene.catch_up();
+    let counts = "SELECT (SELECT count(*) FROM odd) || ' ' || (SELECT count(*) FROM t)";
+    assert_eq!(values(&scene.target, counts), ["0 2"]);
+    assert_eq!(told(&scene), ["rows of table public.odd"]);
+
+    // One that was there from the beginning.
+    on(&scene.target, "ALTER TABLE u ADD CONSTRAINT few CHECK (v < 9)");
+    scene.run("INSERT INTO u VALUES (1, 1), (2, 10)");
+    leave_out(&scene, "public.u");
+    on(&scene.target, "ALTER TABLE u DROP CONSTRAINT few");
+    scene.run("INSERT INTO u VALUES (3, 3)");
+    scene.run("ALTER TABLE u RENAME TO w; ALTER TABLE w ADD x int DEFAULT 5; INSERT INTO w VALUES (4, 4)");
+    scene.run("TRUNCATE t, w; INSERT INTO t VALUES (3)");
+    scene.catch_up();
+    let rows = "SELECT (SELECT count(*) FROM w) || ' ' || (SELECT string_agg(id::text, ',') FROM t)";
+    assert_eq!(values(&scene.target, rows), ["0 3"]);
+    let names = ["rows of table public.odd", "rows of table public.w"];
+    assert_eq!(told(&scene), names);
+    let verified = verify(&to_verify(conninfo(&scene.target)), &mut |_| {}).unwrap();
+    assert!(!verified.is_equal(), "{verified:?}");
+
+    // Others of their names are replicated.
+    scene.run("DROP TABLE odd, w; CREATE TABLE odd (a int); INSERT INTO odd VALUES (1)");
+    scene.run("CREATE TABLE w (b int); INSERT INTO w VALUES (2)");
+    scene.assert_same();
+    assert_eq!(told(&scene), [""; 0]);
+    let left = "SELECT cardinality(left_out) FROM lockstep.ddl";
+    assert_eq!(values(&scene.target, left), ["0"]);
+}
+
+#[test]
+fn bounds_of_partitions_are_those_that_the_source_has_computed() {
+    let scene = Scene::new("CREATE TABLE p (at timestamptz) PARTITION BY RANGE (at)");
+    scene.run(
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (now() - interval '1 hour') TO (current_timestamp); \
+         CREATE TABLE p2 (at timestamptz); CREATE TABLE days (d date, v text) PARTITION BY LIST (d)",
+    );
+    scene.run(
+        "SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo'; \
+         ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (now() + interval '1 hour') TO (MAXVALUE); \
+         CREATE TABLE today PARTITION OF days FOR VALUES IN ('today', NULL, current_date + 1) \
+             PARTITION BY LIST (v); \
+         CREATE TABLE words PARTITION OF today FOR VALUES IN ('it''s', 'b')",
+    );
+    // At the very bounds.
+    for table in ["p1", "p2"] {
+        scene.run(&format!(
+            "INSERT INTO {table} SELECT (regexp_match(pg_get_expr(relpartbound, oid), '''(.*?)'''))[1]\
+             ::timestamptz FROM pg_class WHERE relname = '{table}'"
+        ));
+    }
+    scene.run("INSERT INTO days VALUES (NULL, 'it''s'), (NULL, 'b')");
+    scene.assert_same();
+}
