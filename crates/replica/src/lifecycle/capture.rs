@@ -140,7 +140,7 @@ BEGIN
                         THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = d.objid) END
                 LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE NOT d.in_extension AND c.relpersistence IS DISTINCT FROM 't'
-                AND lower(d.object_type) <> 'large object'
+                AND lower(d.object_type) NOT IN ('large object', 'publication', 'subscription')
                 -- What uses a temporary table or type goes away with it.
                 AND (d.classid = 'pg_class'::regclass OR NOT EXISTS (SELECT FROM pg_depend e
                     LEFT JOIN pg_class x ON e.refclassid = 'pg_class'::regclass AND x.oid = e.refobjid

@@ -146,6 +146,10 @@ fn what_is_temporary_or_a_large_object_is_nothing_for_the_target() {
             "DROP TABLE t",
             "GRANT SELECT ON t TO PUBLIC",
             "INSERT INTO t VALUES (1)",
+            // Each server has publications and subscriptions of its own.
+            "CREATE PUBLICATION others",
+            "COMMENT ON PUBLICATION others IS 'x'",
+            "DROP PUBLICATION others",
         ],
     );
     scene.assert_same();
