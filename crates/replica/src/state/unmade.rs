@@ -199,6 +199,13 @@ impl ReplicaState {
         unmade.map_err(ReplicaError::Target)
     }
 
+    /// Words for tables that are left out; None if there are none.
+    pub fn left_out_words(&mut self, name: &str) -> Result<Option<String>> {
+        let mut unmade = self.unmade(name)?;
+        unmade.retain(|one| one.kind == ROWS);
+        Ok(words(&unmade, name))
+    }
+
     /// Forgets what the target has by now. Returns what it still lacks.
     pub fn forget_made(&mut self, name: &str) -> Result<Vec<Unmade>> {
         let sql = format!("DELETE FROM lockstep.unmade u WHERE u.replica = $1 AND ({IS_MADE})");

@@ -349,7 +349,8 @@ impl<'a> Switch<'a> {
 
     /// Looks for what would make it fail.
     fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        let lacks = self.run.lacks.clone();
+        let mut lacks = self.run.lacks.clone();
+        lacks.extend(self.run.state.left_out_words(&self.run.replica.name)?);
         let facts = self.facts(lacks)?;
         let mut found = findings(&self.run.replica, &facts);
         found.extend(self.pooler_findings()?);
