@@ -3,11 +3,12 @@
 
 use lockstep_lab::assert_has;
 use lockstep_replica::state::LeftOut;
+use lockstep_replica::switchover::run::switchover;
 use lockstep_replica::verify::named::replica as verify;
 
 use crate::apply_lab::until;
 use crate::ddl::Scene;
-use crate::{conninfo, on, state_of, to_verify, values};
+use crate::{Told, conninfo, on, state_of, to_switch, to_verify, values};
 
 /// Leaves the table out at which the replica stands, and waits until it has all else.
 fn leave_out(scene: &Scene, table: &str) {
@@ -67,6 +68,8 @@ fn it_goes_on_without_a_table_whose_changes_are_refused() {
     assert_eq!(told(&scene), names);
     let verified = verify(&to_verify(conninfo(&scene.target)), &mut |_| {}).unwrap();
     assert!(!verified.is_equal(), "{verified:?}");
+    let refused = switchover(&to_switch(conninfo(&scene.target)), &mut Told::default());
+    assert_has!(refused.unwrap_err().to_string(), "left out", "public.odd");
 
     // Others of their names are replicated.
     scene.run("DROP TABLE odd, w; CREATE TABLE odd (a int); INSERT INTO odd VALUES (1)");
