@@ -338,7 +338,10 @@ mod tests {
         };
         assert_eq!(known.stop(at, |_| Some(7)), Some(expected));
         let words = known.to_string();
-        assert!(words.contains("resume NAME --leave-out public.t"), "{words}");
+        assert!(
+            words.contains("resume NAME --leave-out public.t"),
+            "{words}"
+        );
         let mut unknown = refused();
         assert_eq!(unknown.stop(at, |_| None), None);
         assert_eq!(unknown.to_string(), refused().to_string());

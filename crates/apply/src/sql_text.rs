@@ -108,7 +108,8 @@ impl<'a> Statement<'a> {
             Some(first.at - start..last.at - start + last.text.len())
         });
         let text = self.text;
-        let parts = range.and_then(|range| Some((text.get(..range.start)?, text.get(range.end..)?)));
+        let parts =
+            range.and_then(|range| Some((text.get(..range.start)?, text.get(range.end..)?)));
         parts.map_or_else(
             || text.to_owned(),
             |(before, after)| format!("{before}{bound}{after}"),

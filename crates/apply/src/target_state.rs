@@ -191,11 +191,7 @@ pub fn fail_cycle(
 }
 
 /// Keeps where a replica stands: at the command that ends there, until it is made, or at a table.
-pub fn stop_at(
-    connection: &mut Connection,
-    replica: &str,
-    stop: &Stop,
-) -> Result<(), ClientError> {
+pub fn stop_at(connection: &mut Connection, replica: &str, stop: &Stop) -> Result<(), ClientError> {
     let kept = match stop {
         Stop::Command(lsn) => {
             let sql = "UPDATE lockstep.ddl SET refused = NULL, refused_table = NULL, \

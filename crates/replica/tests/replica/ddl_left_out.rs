@@ -54,15 +54,21 @@ fn it_goes_on_without_a_table_whose_changes_are_refused() {
     assert_eq!(told(&scene), ["rows of table public.odd"]);
 
     // One that was there from the beginning.
-    on(&scene.target, "ALTER TABLE u ADD CONSTRAINT few CHECK (v < 9)");
+    on(
+        &scene.target,
+        "ALTER TABLE u ADD CONSTRAINT few CHECK (v < 9)",
+    );
     scene.run("INSERT INTO u VALUES (1, 1), (2, 10)");
     leave_out(&scene, "public.u");
     on(&scene.target, "ALTER TABLE u DROP CONSTRAINT few");
     scene.run("INSERT INTO u VALUES (3, 3)");
-    scene.run("ALTER TABLE u RENAME TO w; ALTER TABLE w ADD x int DEFAULT 5; INSERT INTO w VALUES (4, 4)");
+    scene.run(
+        "ALTER TABLE u RENAME TO w; ALTER TABLE w ADD x int DEFAULT 5; INSERT INTO w VALUES (4, 4)",
+    );
     scene.run("TRUNCATE t, w; INSERT INTO t VALUES (3)");
     scene.catch_up();
-    let rows = "SELECT (SELECT count(*) FROM w) || ' ' || (SELECT string_agg(id::text, ',') FROM t)";
+    let rows =
+        "SELECT (SELECT count(*) FROM w) || ' ' || (SELECT string_agg(id::text, ',') FROM t)";
     assert_eq!(values(&scene.target, rows), ["0 3"]);
     let names = ["rows of table public.odd", "rows of table public.w"];
     assert_eq!(told(&scene), names);
