@@ -241,11 +241,14 @@ BEGIN
                     'bound', CASE tg_tag
                         WHEN 'CREATE TABLE' THEN (SELECT pg_get_expr(b.relpartbound, b.oid)
                             FROM pg_class b WHERE b.oid = one.oid)
-                        WHEN 'ALTER TABLE' THEN (SELECT pg_get_expr(b.relpartbound, b.oid)
+                        -- The newest partition, if this transaction has attached it, and no part of it that
+                        -- may be rolled back alone: those have numbers of their own.
+                        WHEN 'ALTER TABLE' THEN (SELECT CASE
+                                WHEN i.xmin::text::int8 = (said ->> 'xid')::int8 & 4294967295
+                                THEN pg_get_expr(b.relpartbound, b.oid) END
                             FROM pg_inherits i JOIN pg_class b ON b.oid = i.inhrelid
                             WHERE i.inhparent = one.oid AND one.relkind = 'p'
-                                AND i.xmin::text::int8 = (said ->> 'xid')::int8 & 4294967295
-                            ORDER BY i.cmin::text::int8 DESC LIMIT 1) END,
+                            ORDER BY age(i.xmin), i.cmin::text::int8 DESC LIMIT 1) END,
                     'missing', coalesce((SELECT jsonb_object_agg(a.attname,
                             (a.attmissingval::text::text[])[1])
                         FROM pg_attribute a WHERE a.atthasmissing AND a.attrelid IN (

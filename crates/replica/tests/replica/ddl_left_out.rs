@@ -100,6 +100,12 @@ fn bounds_of_partitions_are_those_that_the_source_has_computed() {
              PARTITION BY LIST (v); \
          CREATE TABLE words PARTITION OF today FOR VALUES IN ('it''s', 'b')",
     );
+    // Those of a savepoint are known by their text alone.
+    scene.run(
+        "BEGIN; CREATE TABLE n (a int) PARTITION BY RANGE (a); CREATE TABLE n1 (a int); CREATE TABLE n2 (a int); \
+         ALTER TABLE n ATTACH PARTITION n1 FOR VALUES FROM (abs(-1)) TO (2); SAVEPOINT s; \
+         ALTER TABLE n ATTACH PARTITION n2 FOR VALUES FROM (abs(-2)) TO (3); COMMIT",
+    );
     // At the very bounds.
     for table in ["p1", "p2"] {
         scene.run(&format!(
