@@ -121,10 +121,10 @@ impl<'a> Statement<'a> {
         let is = |token: &Token<'_>, sign| token.kind == TokenKind::Sign && token.text == sign;
         let mut open = 0_usize;
         for (place, token) in self.tokens.iter().enumerate().skip(at) {
-            match token {
-                token if is(token, "(") => open += 1,
-                token if is(token, ")") => open = open.checked_sub(1)?,
-                _ => {}
+            if is(token, "(") {
+                open += 1;
+            } else if is(token, ")") {
+                open = open.checked_sub(1)?;
             }
             if open == 0 {
                 return is(token, ")").then_some(place);

@@ -180,7 +180,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT u.kind, u.schema_name, u.object_name, u.command, u.error, u.place FROM lockstep.unmade u \
              WHERE u.replica = $1 AND ({IS_MADE}) IS NOT TRUE \
-             UNION ALL SELECT $2, t.schema_name, t.table_name, 'drop the replica and create it again', \
+             UNION ALL SELECT $2::text, t.schema_name, t.table_name, 'drop the replica and create it again', \
                  'somebody has let the replica go on without this table', NULL::bigint \
              FROM lockstep.table_copy t WHERE t.replica = $1 AND t.state = 'left_out' ORDER BY 6, 2, 3"
         );
