@@ -287,6 +287,10 @@ fn a_replica_follows_pauses_and_ends() {
     assert_eq!(status(&to)["replicas"][0]["paused"], true);
     on(&source, "DELETE FROM a; INSERT INTO b VALUES (4)");
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "3");
+    for past in [["--leave-out", "public.a"], ["--made-by-hand", "0/1"]] {
+        let refused = output(&["resume", "r", "--target", &to, past[0], past[1]]);
+        assert_has!(text(&refused.stderr), "changes of the schema (--ddl)");
+    }
     assert!(output(&["resume", "r", "--target", &to]).status.success());
     until(&target, "SELECT sum(id) FROM b", "10", child);
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "0");
