@@ -65,7 +65,7 @@ impl ReplicaState {
         let sql = format!(
             "WITH left_out AS ( \
                  UPDATE lockstep.ddl AS d SET left_out = array_append(array_remove(d.left_out, d.refused), \
-                     d.refused) \
+                     d.refused), refused_table = NULL \
                  WHERE d.replica = $1 AND d.refused_table = $2 AND {STANDS} RETURNING d.refused), \
              listed AS ( \
                  UPDATE lockstep.table_copy SET state = 'left_out' \
