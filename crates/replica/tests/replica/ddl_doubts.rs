@@ -399,3 +399,42 @@ fn a_table_that_joins_is_held_to_its_types() {
     }
     scene.assert_same();
 }
+
+/// Decoding gives a command's message the position at which the next record begins, so that a change of
+/// another savepoint there could come before it.
+#[test]
+fn what_follows_a_command_comes_behind_it_whatever_savepoint_it_is_in() {
+    let scene = Scene::new("CREATE TABLE t (id int)");
+    for (n, within) in [
+        "BEGIN; SAVEPOINT s; COMMAND; RELEASE s; CHANGE; COMMIT",
+        "BEGIN; SAVEPOINT s; COMMAND; SAVEPOINT u; CHANGE; SAVEPOINT v; COMMIT",
+        "DO $$ BEGIN BEGIN COMMAND; EXCEPTION WHEN OTHERS THEN RAISE; END; CHANGE; END $$",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (command, change) in [
+            ("CREATE TABLE a# (id int)", "INSERT INTO a# VALUES (1)"),
+            ("ALTER TABLE a# ADD b int", "INSERT INTO a# VALUES (2, 10)"),
+            // The target would make 40 of 20.
+            (
+                "ALTER TABLE a# ALTER b TYPE bigint USING b * 2",
+                "INSERT INTO a# VALUES (3, 20)",
+            ),
+            (
+                "CREATE TABLE c# AS SELECT 1 AS id",
+                "INSERT INTO c# VALUES (2)",
+            ),
+            (
+                "CREATE MATERIALIZED VIEW m# AS SELECT * FROM a#",
+                "INSERT INTO a# VALUES (4, 30)",
+            ),
+        ] {
+            let sql = within.replace("COMMAND", command).replace("CHANGE", change);
+            scene.run(&sql.replace('#', &n.to_string()));
+        }
+    }
+    scene.assert_same();
+    let view = "SELECT string_agg(m::text, ' ' ORDER BY id) FROM m1 m";
+    assert_eq!(values(&scene.source, view), values(&scene.target, view));
+}
