@@ -201,9 +201,9 @@ impl ApplyError {
         }
     }
 
-    /// Where a replica stands then that follows changes of the schema. `source` tells the OID on the source of
-    /// a table of the target; the error then says that the replica can go on without it. `at` is the end of the
-    /// batch that failed.
+    /// Where a replica stands then that follows changes of the schema. `source` tells the OID on the source
+    /// of a table of the target; the error then says that the replica can go on without it. `at` is the end
+    /// of the batch that failed.
     pub fn stop(
         &mut self,
         at: Lsn,

@@ -88,8 +88,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// The text with this bound, as PostgreSQL shows it, in place of the one that a partition is given between
-    /// values (`FOR VALUES IN (...)`, `FOR VALUES FROM (...) TO (...)`).
+    /// The text with this bound, as PostgreSQL shows it, in place of the one that a partition is given
+    /// between values (`FOR VALUES IN (...)`, `FOR VALUES FROM (...) TO (...)`).
     pub fn with_bound(&self, bound: &str) -> String {
         let is = |place: usize, word| self.tokens.get(place).is_some_and(|it| it.is(word));
         let mut places = (0..self.tokens.len()).filter(|place| {

@@ -59,8 +59,8 @@ impl ReplicaState {
         Ok(stands.map_or(MadeByHand::NotFollowed, MadeByHand::Elsewhere))
     }
 
-    /// Leaves out the table whose change has stopped the replica, as its error names it. Its OID on the source
-    /// is kept besides: it may have been made in the transaction that is stopped, and is not listed then.
+    /// Leaves out the table whose change has stopped the replica, as its error names it. Its OID on the
+    /// source is kept besides: it may have been made in the transaction that is stopped, and is not listed then.
     pub fn leave_out(&mut self, name: &str, table: &str) -> Result<LeftOut> {
         let sql = format!(
             "WITH left_out AS ( \

@@ -18,8 +18,8 @@ pub enum TableState {
     Copying,
     /// All rows are there, as of its start LSN.
     Copied,
-    /// Somebody has left it out of a replica that follows changes of the schema, which stood at it: it gets no
-    /// more changes.
+    /// Somebody has left it out of a replica that follows changes of the schema, which stood at it: it
+    /// gets no more changes.
     LeftOut,
 }
 

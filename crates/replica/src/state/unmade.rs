@@ -1,7 +1,7 @@
 //! What the copy could not make on the target, each with the command that makes it. A row is removed once
 //! the target has the object. So are sequences that cannot be set to the source's values, as phase `ready`:
-//! `run` lists them again after each look. Tables that somebody has left out of a replica that follows changes
-//! of the schema are told with them.
+//! `run` lists them again after each look. Tables that somebody has left out of a replica that follows
+//! changes of the schema are told with them.
 
 use serde_json::json;
 

@@ -32,7 +32,7 @@ fn it_goes_on_without_a_table_whose_changes_are_refused() {
     let scene = Scene::new(
         "CREATE TABLE t (id int PRIMARY KEY DEFAULT 7); CREATE TABLE u (id int PRIMARY KEY, v int)",
     );
-    // Made with its rows in one transaction, in place of another of its name, with a type that takes no input.
+    // Made with its rows in one transaction, in place of another of its name, with a type without input.
     scene.run("CREATE TABLE odd (a int); INSERT INTO odd VALUES (1)");
     scene.run(
         "BEGIN; DROP TABLE odd; CREATE TABLE odd AS SELECT adbin FROM pg_attrdef LIMIT 1; \
