@@ -74,7 +74,9 @@ fn it_goes_on_without_a_table_whose_changes_are_refused() {
     assert_eq!(told(&scene), names);
     // What the process does is written once a second.
     let applies = "SELECT apply_state = 'applying' FROM lockstep.replica";
-    until("that the state says so", || values(&scene.target, applies) == ["t"]);
+    until("that the state says so", || {
+        values(&scene.target, applies) == ["t"]
+    });
     let verified = verify(&to_verify(conninfo(&scene.target)), &mut |_| {}).unwrap();
     assert!(!verified.is_equal(), "{verified:?}");
     let refused = switchover(&to_switch(conninfo(&scene.target)), &mut Told::default());
