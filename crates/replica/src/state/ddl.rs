@@ -60,7 +60,8 @@ impl ReplicaState {
     }
 
     /// Leaves out the table whose change has stopped the replica, as its error names it. Its OID on the
-    /// source is kept besides: it may have been made in the transaction that is stopped, and is not listed then.
+    /// source is kept besides: it may have been made in the transaction that is stopped, and is not listed
+    /// then.
     pub fn leave_out(&mut self, name: &str, table: &str) -> Result<LeftOut> {
         let sql = format!(
             "WITH left_out AS ( \
