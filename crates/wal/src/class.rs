@@ -211,10 +211,47 @@ fn flagged(record: &Record, at: usize, any: u8) -> bool {
 }
 
 fn ahead_or_clears_map(record: &Record) -> Class {
-    match clears_visibility_map(record) && last_fork(record) != VISIBILITY_FORK {
-        true => Class::ClearsMap,
-        false => Class::Ahead,
+    if !clears_visibility_map(record) {
+        return Class::Ahead;
     }
+    let mut cleared = record
+        .blocks
+        .iter()
+        .filter(|block| clears_bits_of(record, block));
+    if cleared.all(|block| names_map(record, block)) {
+        return Class::Ahead;
+    }
+    match last_fork(record) {
+        VISIBILITY_FORK => Class::Inline(Cause::Map),
+        _ => Class::ClearsMap,
+    }
+}
+
+/// Whether it is a heap page whose bits a record clears that clears some. An update has flags for both of its
+/// pages.
+fn clears_bits_of(record: &Record, block: &Block) -> bool {
+    let is_update =
+        record.header.manager == manager::HEAP && matches!(record.operation() & 0x70, 0x20 | 0x40);
+    let has_old_page = || {
+        let mut blocks = record.blocks.iter();
+        blocks.any(|block| block.id == 1 && block.fork == MAIN_FORK)
+    };
+    if block.fork != MAIN_FORK || !is_update {
+        return block.fork == MAIN_FORK;
+    }
+    let flags = match (block.id, has_old_page()) {
+        (1, _) => 1,
+        (_, true) => 2,
+        (_, false) => 1 | 2,
+    };
+    flagged(record, 7, flags)
+}
+
+/// Whether the page of the map that has this heap block's bits is among the record's blocks.
+fn names_map(record: &Record, block: &Block) -> bool {
+    let page = visibility_map_block(block.number);
+    let mut blocks = record.blocks.iter();
+    blocks.any(|block| block.fork == VISIBILITY_FORK && block.number == page)
 }
 
 fn heap(record: &Record) -> Class {

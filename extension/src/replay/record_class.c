@@ -10,7 +10,7 @@
  *    free space map (each heap block has an entry of its own, so any order of blocks gives
  *    the same), and clear bits of the visibility map if their flags say so (rule 4). PostgreSQL
  *    17.12 and 18.6 register the map's page, like any block that a record changes, and set its
- *    LSN; 15.18 does neither.
+ *    LSN, but only where a bit was set; 15.18 and 15.20 do neither.
  *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same. What sets bits
  *    of a visibility map is inline.
  *    A cleanup lock waits only for checkpointer and background writer, since nobody
@@ -63,6 +63,8 @@
 static LsClass record_class_heap(const DecodedXLogRecord *record, LsCause *cause);
 static inline uint8 record_class_operation(const DecodedXLogRecord *record);
 static LsClass record_class_ahead_or_clears_map(const DecodedXLogRecord *record, LsCause *cause);
+static bool record_class_clears_bits_of(const DecodedXLogRecord *record, int id);
+static bool record_class_names_map(const DecodedXLogRecord *record, const DecodedBkpBlock *block);
 static LsClass record_class_inline_because(LsCause *cause, LsCause why);
 static LsClass record_class_barrier_because(LsCause *cause, LsCause why);
 static LsClass record_class_heap2(const DecodedXLogRecord *record, LsCause *cause);
@@ -283,14 +285,58 @@ record_class_operation(const DecodedXLogRecord *record)
 	return record->header.xl_info & ~XLR_INFO_MASK;
 }
 
-/* Rule 4: a record that names the map's page waits for others of that page as for those of any block. */
+/*
+ * Rule 4: a record that names each page of the map in which it clears bits waits for others of these pages as
+ * for those of any block. One that names none is asked about at dispatch. An update whose tuples have their bits
+ * in two pages may name one, and then waits for its turn.
+ */
 static LsClass
 record_class_ahead_or_clears_map(const DecodedXLogRecord *record, LsCause *cause)
 {
-	if (!ls_clears_visibility_map(record) || record_class_last_fork(record) == VISIBILITYMAP_FORKNUM)
+	bool		names_all = true;
+
+	if (!ls_clears_visibility_map(record))
 		return LS_CLASS_AHEAD;
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record_class_clears_bits_of(record, id) && !record_class_names_map(record, &record->blocks[id]))
+			names_all = false;
+	if (names_all)
+		return LS_CLASS_AHEAD;
+	if (record_class_last_fork(record) == VISIBILITYMAP_FORKNUM)
+		return record_class_inline_because(cause, LS_CAUSE_MAP);
 	*cause = LS_CAUSE_MAP;
 	return LS_CLASS_CLEARS_MAP;
+}
+
+/* Is it a heap page whose bits a record clears that clears some? An update has flags for both of its pages. */
+static bool
+record_class_clears_bits_of(const DecodedXLogRecord *record, int id)
+{
+	uint8		operation = record_class_operation(record) & XLOG_HEAP_OPMASK;
+	bool		has_old_page = record->max_block_id >= 1 && record->blocks[1].in_use &&
+		record->blocks[1].forknum == MAIN_FORKNUM;
+	uint8		flags;
+
+	if (!record->blocks[id].in_use || record->blocks[id].forknum != MAIN_FORKNUM)
+		return false;
+	if (record->header.xl_rmid != RM_HEAP_ID ||
+		(operation != XLOG_HEAP_UPDATE && operation != XLOG_HEAP_HOT_UPDATE))
+		return true;
+	flags = id == 1 ? XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED : XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED;
+	if (!has_old_page)
+		flags |= XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED;
+	return ((const xl_heap_update *) record->main_data)->flags & flags;
+}
+
+/* Is the page of the map that has this heap block's bits among the record's blocks? */
+static bool
+record_class_names_map(const DecodedXLogRecord *record, const DecodedBkpBlock *block)
+{
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record->blocks[id].in_use && record->blocks[id].forknum == VISIBILITYMAP_FORKNUM &&
+			record->blocks[id].blkno == ls_visibility_map_block(block->blkno))
+			return true;
+	return false;
 }
 
 static LsClass

@@ -4,10 +4,10 @@
  * crates/wal has the rules of record_class.c once more, for those who have no server; its
  * tests compare both. A record is a line of words:
  *
- *   RMGR INFO XID OVERSIZED MAIN FORK[:ID[:IMAGE]] ...
+ *   RMGR INFO XID OVERSIZED MAIN FORK[:ID[:IMAGE[:NUMBER]]] ...
  *
- * the first three decimal, MAIN in hexadecimal or "-", and for each block its fork, where
- * numbers are left out its number, and 1 if its image is restored. The answer is a line: class
+ * the first three decimal, MAIN in hexadecimal or "-", and for each block its fork, where IDs are left out
+ * its ID, 1 if its image is restored, and its number, 0 if that is left out. The answer is a line: class
  * and cause (0 if it has none) before consistency, the same in hot standby, whether redo may change
  * the free space map, whether it adds heap tuples, and whether it clears bits of the visibility map. If the
  * line is "map BLOCK" instead, the answer is the blocks of both maps for heap block BLOCK.
@@ -50,14 +50,18 @@ add_block(const char *word)
 	int			fork = atoi(word);
 	const char *id = strchr(word, ':');
 	const char *image = id == NULL ? NULL : strchr(id + 1, ':');
-	int			number = id == NULL ? record->max_block_id + 1 : atoi(id + 1);
+	const char *number = image == NULL ? NULL : strchr(image + 1, ':');
+	int			place = id == NULL ? record->max_block_id + 1 : atoi(id + 1);
+	DecodedBkpBlock *block;
 
-	if (number > XLR_MAX_BLOCK_ID)
+	if (place > XLR_MAX_BLOCK_ID)
 		exit(2);
-	record->max_block_id = number;
-	record->blocks[number].in_use = true;
-	record->blocks[number].forknum = fork;
-	record->blocks[number].apply_image = image != NULL && atoi(image + 1) != 0;
+	record->max_block_id = place;
+	block = &record->blocks[place];
+	block->in_use = true;
+	block->forknum = fork;
+	block->apply_image = image != NULL && atoi(image + 1) != 0;
+	block->blkno = number == NULL ? 0 : (BlockNumber) strtoul(number + 1, NULL, 10);
 }
 
 static void

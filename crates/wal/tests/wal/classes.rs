@@ -71,7 +71,8 @@ fn line(record: &Record, oversized: bool) -> String {
     );
     for block in &record.blocks {
         let restored = u8::from(block.is_restored());
-        line.push_str(&format!(" {}:{}:{restored}", block.fork, block.id));
+        let (fork, id, number) = (block.fork, block.id, block.number);
+        line.push_str(&format!(" {fork}:{id}:{restored}:{number}"));
     }
     line
 }
@@ -220,6 +221,91 @@ fn every_kind_of_record_has_the_extensions_class() {
         cases.push((format!("map {block}"), answer));
     }
     assert_same(&cases);
+}
+
+/// The first heap block that has its bits in page 1 of the map.
+const FAR: u32 = 8_168 * 4;
+
+/// A record of heap, its blocks by identifier, fork and number.
+fn heap_record<'a>(operation: u8, main: &'a [u8], named: &[(u8, u8, u32)]) -> Record<'a> {
+    let mut all = blocks(
+        &named
+            .iter()
+            .map(|&(id, fork, _)| (id, fork))
+            .collect::<Vec<_>>(),
+        false,
+    );
+    for (block, &(_, _, number)) in all.iter_mut().zip(named) {
+        block.number = number;
+    }
+    Record {
+        start: Lsn::from(8),
+        end: Lsn::from(16),
+        header: Header {
+            length: 24,
+            xid: 7,
+            previous: Lsn::INVALID,
+            info: operation,
+            manager: 10,
+            crc: 0,
+        },
+        blocks: all,
+        main,
+    }
+}
+
+#[test]
+fn an_update_runs_ahead_only_if_it_names_all_of_its_pages_of_the_map() {
+    // The flags of an update: bits of the old page, of the new one, of both.
+    let (none, old, new, both) = (0_u8, 1_u8, 2_u8, 3_u8);
+    let heap = |new: u32, old: Option<u32>| {
+        let old = old.map(|old| (1, 0, old));
+        [(0, 0, new)].into_iter().chain(old).collect::<Vec<_>>()
+    };
+    let ahead = Class::Ahead;
+    let at_turn = Class::Inline(Cause::Map);
+    let asked = Class::ClearsMap;
+    let cases: [(u8, Vec<(u8, u8, u32)>, &[(u8, u8, u32)], Class); 18] = [
+        (none, heap(0, Some(FAR)), &[], ahead),
+        (both, heap(0, Some(FAR)), &[], asked),
+        (both, heap(0, Some(FAR)), &[(2, 2, 0), (3, 2, 1)], ahead),
+        (both, heap(0, Some(FAR)), &[(2, 2, 0)], at_turn),
+        (both, heap(0, Some(FAR)), &[(3, 2, 1)], at_turn),
+        (old, heap(0, Some(FAR)), &[(3, 2, 1)], ahead),
+        (old, heap(0, Some(FAR)), &[(2, 2, 0)], at_turn),
+        (new, heap(0, Some(FAR)), &[(2, 2, 0)], ahead),
+        (new, heap(0, Some(FAR)), &[(3, 2, 1)], at_turn),
+        (both, heap(FAR - 1, Some(0)), &[(2, 2, 0)], ahead),
+        (old, heap(FAR - 1, Some(0)), &[(3, 2, 0)], ahead),
+        (both, heap(FAR, None), &[(2, 2, 1)], ahead),
+        (old, heap(FAR, None), &[(2, 2, 1)], ahead),
+        (new, heap(FAR, None), &[(2, 2, 1)], ahead),
+        (old, heap(FAR, None), &[(2, 2, 0)], at_turn),
+        (old, heap(FAR, None), &[], asked),
+        (none, heap(FAR, None), &[], ahead),
+        (new, heap(0, Some(FAR)), &[], asked),
+    ];
+    let mut lines = Vec::new();
+    for (flags, heap, map, class) in cases {
+        let mut main = [0; 16];
+        main[7] = flags;
+        let named = [heap.as_slice(), map].concat();
+        // Updates, also within a page.
+        for operation in [0x20, 0x40] {
+            let record = heap_record(operation, &main, &named);
+            assert_eq!(classify(&record, false), class, "{flags} {named:?}");
+            lines.push((line(&record, false), answer(&record, false)));
+        }
+    }
+    // A row that is deleted has its bits in one page.
+    let mut main = [0; 16];
+    main[7] = old;
+    for (named, class) in [(1, ahead), (0, at_turn)] {
+        let record = heap_record(0x10, &main, &[(0, 0, FAR), (1, 2, named)]);
+        assert_eq!(classify(&record, false), class);
+        lines.push((line(&record, false), answer(&record, false)));
+    }
+    assert_same(&lines);
 }
 
 #[test]
