@@ -31,6 +31,7 @@ static const struct config_enum_entry broken_rule_names[] = {
 	{"target", LS_BREAK_TARGET, false},
 	{"delay", LS_BREAK_DELAY, false},
 	{"failure", LS_BREAK_FAILURE, false},
+	{"leave", LS_BREAK_LEAVE, false},
 	{"page_check", LS_BREAK_PAGE_CHECK, false},
 	{"stretch_end", LS_BREAK_STRETCH_END, false},
 	{NULL, 0, false}

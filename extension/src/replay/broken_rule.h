@@ -37,6 +37,7 @@ typedef enum LsBrokenRule
 	LS_BREAK_TARGET,			/* 11: a recovery target stops nothing */
 	LS_BREAK_DELAY,				/* 11: nor does recovery_min_apply_delay */
 	LS_BREAK_FAILURE,			/* 12: a helper's error counts as done */
+	LS_BREAK_LEAVE,				/* 12: a helper ends in the middle of a record */
 	LS_BREAK_PAGE_CHECK,		/* 13: helpers do not check pages */
 	LS_BREAK_STRETCH_END		/* 14: a stretch goes on when PostgreSQL reads */
 } LsBrokenRule;

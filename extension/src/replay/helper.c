@@ -85,6 +85,7 @@ extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
 
 static LsHelper *helper_me = NULL;
 static uint32 helper_number = 0;	/* from 0 */
+static LsEntry *helper_claimed = NULL;
 static LsEntry *helper_executing = NULL;
 static uint64 helper_last_retired = 0;
 static bool helper_hot = false;	/* sessions may read */
@@ -129,6 +130,7 @@ static void helper_count_wait(int64 begin);
 static void helper_give_back(LsEntry *entry);
 static void helper_count_given_back(void);
 static void helper_instead_of_log(ErrorData *error);
+static void helper_publish_end(void);
 static void helper_publish_failure(const ErrorData *error);
 static void helper_copy_text(char *to, const char *from, size_t size);
 static void helper_wake_startup(void);
@@ -205,6 +207,8 @@ static void
 helper_leave(int code, Datum arg)
 {
 	ls_stretch_leave();
+	if (helper_claimed != NULL)
+		helper_publish_end();
 	pg_atomic_write_u32(&helper_me->queue_depth, 0);
 	pg_atomic_write_u32(&helper_me->procno, PG_UINT32_MAX);
 	pg_atomic_write_u32(&helper_me->pid, 0);
@@ -332,6 +336,8 @@ helper_execute(LsEntry *entry)
 	int			blocks;
 	uint32		bytes;
 
+	if (LS_BREAKS(LEAVE))
+		proc_exit(0);
 	helper_executing = entry;
 	pg_atomic_write_u64(&helper_me->at, entry->number);
 	if (!ls_may_execute(entry))
@@ -454,6 +460,7 @@ helper_claim(uint64 number)
 
 	if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
 		return false;
+	helper_claimed = entry;
 	if (entry->number == number)
 		return true;
 	helper_set_state(entry, LS_QUEUED);
@@ -463,6 +470,7 @@ helper_claim(uint64 number)
 static void
 helper_set_state(LsEntry *entry, LsEntryState state)
 {
+	helper_claimed = NULL;
 	/* a full barrier: what redo wrote is seen, and startup_sleeps is read after it */
 	pg_atomic_exchange_u32(&entry->state, state);
 	helper_wake_startup();
@@ -612,6 +620,25 @@ helper_instead_of_log(ErrorData *error)
 	error->output_to_server = false;
 }
 
+/* This process ends, without an error that says so, while it has claimed a record: nobody else may execute it. */
+static void
+helper_publish_end(void)
+{
+	char		context[64];
+	const ErrorData error = {
+		.elevel = FATAL,
+		.sqlerrcode = ERRCODE_INTERNAL_ERROR,
+		.message = "a replay helper ended in the middle of a WAL record",
+		.detail = "Nobody knows whether its pages are as they should be. Recovery that is begun again replays it.",
+		.context = context
+	};
+
+	snprintf(context, sizeof(context), "WAL redo at %X/%X, in a replay helper",
+			 LSN_FORMAT_ARGS(helper_claimed->record->lsn));
+	helper_publish_failure(&error);
+	helper_wake_startup();
+}
+
 static void
 helper_publish_failure(const ErrorData *error)
 {
@@ -622,9 +649,10 @@ helper_publish_failure(const ErrorData *error)
 	helper_copy_text(failure->context, error->context, sizeof(failure->context));
 	failure->sqlerrcode = error->sqlerrcode;
 	failure->level = error->elevel;
+	failure->number = helper_claimed->number;
 	pg_write_barrier();
-	pg_atomic_exchange_u32(&helper_executing->state, LS_FAILED);
-	helper_executing = NULL;
+	pg_atomic_exchange_u32(&helper_claimed->state, LS_FAILED);
+	helper_claimed = helper_executing = NULL;
 }
 
 static void

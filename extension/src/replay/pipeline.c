@@ -164,7 +164,7 @@ static void pipeline_take_own_steps(void);
 static bool pipeline_retire(LsEntry *entry, XLogReaderState *reader);
 static void pipeline_execute_here(LsEntry *entry, XLogReaderState *reader);
 static void pipeline_wait_for_helper(LsEntry *entry);
-static void pipeline_raise_failure(void);
+static void pipeline_raise_failure(uint64 number);
 static bool pipeline_is_time_for_hot(XLogReaderState *reader);
 static LsPipelineState pipeline_why_not_now(XLogReaderState *reader);
 static void pipeline_leave_hot(LsPipelineState why);
@@ -611,7 +611,7 @@ pipeline_retire(LsEntry *entry, XLogReaderState *reader)
 				pg_read_barrier();
 				if (LS_BREAKS(FAILURE))
 					return false;
-				pipeline_raise_failure();
+				pipeline_raise_failure(entry->number);
 				break;
 		}
 	}
@@ -668,15 +668,15 @@ pipeline_wait_for_helper(LsEntry *entry)
 	pg_atomic_fetch_add_u64(&ls_queue->wait_us[cause], (uint64) (ls_now_us() - begin));
 }
 
-/* Rule 12: ends recovery with a helper's error. */
+/* Rule 12: ends recovery with a helper's error at this record. Another helper may have failed at a later one. */
 static void
-pipeline_raise_failure(void)
+pipeline_raise_failure(uint64 number)
 {
 	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
 	{
 		LsFailure  *failure = &ls_queue->helpers[i].failure;
 
-		if (failure->level == 0)
+		if (failure->number != number)
 			continue;
 		ereport(failure->level >= PANIC ? PANIC : FATAL,
 				(errcode(failure->sqlerrcode),

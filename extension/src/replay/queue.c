@@ -76,7 +76,7 @@ ls_pipeline_state_words(LsPipelineState state)
 		case LS_NO_CORE:
 			return "no: the server may use less than two cores";
 		case LS_NO_MAJOR:
-			return "no: lockstep.replay_workers = auto means 0 on PostgreSQL " PG_MAJORVERSION ", on which it is not tested";
+			return "no: lockstep.replay_workers = auto means 0 on PostgreSQL " PG_MAJORVERSION ", on which the long tests have not run";
 		case LS_NO_CHECK:
 			return "no: the server is not as this library expects it, its log says why";
 		case LS_NO_SLOT:

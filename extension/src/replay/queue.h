@@ -35,7 +35,7 @@
  *   QUEUED -> CLAIMED    by whoever executes it, by compare-and-swap
  *   CLAIMED -> QUEUED    by a helper that may not execute it, or thought it was another record
  *   CLAIMED -> DONE      by who executed it, who touches the record no more
- *   CLAIMED -> FAILED    by a helper whose redo raised an error
+ *   CLAIMED -> FAILED    by a helper whose redo raised an error, or that ends
  *   AT_RETIREMENT -> DONE by startup, in whose order it was executed
  */
 typedef enum LsEntryState
@@ -61,6 +61,7 @@ typedef struct LsEntry
 /* What went wrong in a helper; written before the entry is FAILED. */
 typedef struct LsFailure
 {
+	uint64		number;			/* of the record, 0: none */
 	int			level;			/* ERROR, FATAL or PANIC */
 	int			sqlerrcode;
 	char		message[512];

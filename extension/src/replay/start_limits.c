@@ -71,7 +71,7 @@ static const char *
 start_limits_say_when(bool is_tested)
 {
 	if (!is_tested)
-		return "One process replays, since more are not tested on PostgreSQL " PG_MAJORVERSION ".";
+		return "One process replays, since the long tests with more have not run on PostgreSQL " PG_MAJORVERSION ".";
 	if (ls_most_helpers == 0)
 		return "One process replays.";
 	if (!ls_replays_in_hot_standby())

@@ -10,8 +10,11 @@
 /* The queue gets at most one part in this number of the memory: the rest is PostgreSQL's. */
 #define LS_QUEUE_SHARE 4
 
-/* Majors on which the extension's tests run. On another one lockstep.replay_workers = auto means 0. */
-const int	ls_tested_majors[] = {15, 17, 18, 19, 0};
+/*
+ * Majors on which scripts/soak has run with helpers, if not in full. On another one
+ * lockstep.replay_workers = auto means 0: on 16 the extension is only compiled, on 19 its short tests run.
+ */
+const int	ls_tested_majors[] = {15, 17, 18, 0};
 
 /*
  * Majors on which lockstep.replay_hot_standby = auto means on. A major belongs here once scripts/soak has

@@ -61,7 +61,7 @@ is($primary->safe_psql('postgres', q{SELECT current_setting('lockstep.broken_rul
 	'', 'nor shows one');
 $primary->safe_psql('template1', 'CREATE EXTENSION lockstep');
 
-# ---- Rules 1, 6, 8, 10 and 14: files differ, or recovery fails ----
+# ---- Rules 1, 6, 8, 10 and 14: files differ, or recovery fails; wal_log_hints is on, and there are no checksums ----
 
 my @but = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT oid FROM pg_database WHERE datname = 'template1'});
@@ -177,6 +177,58 @@ is(maps_differ($WORKERS), '', 'free space maps and visibility maps are those of 
 bites('map_image', sub { maps_differ(without('map_image')) =~ /_fsm/ }, 'they differ');
 $maps_stock->clean_node;
 $maps->clean_node;
+
+# ---- Rule 4: bits are cleared after what names the map's page ----
+
+# With checksums or wal_log_hints vacuum logs an image of the free space map as well, which is a barrier.
+my $bits = PostgreSQL::Test::Cluster->new('bits');
+$bits->init(without_checksums($bits));
+$bits->append_conf('postgresql.conf', "autovacuum = off\nmax_wal_size = 10GB\n");
+$bits->start;
+# Tables of 400 pages, each of the last 200 with a dead row, and their bits of the visibility map cleared.
+my @vacuumed = map { "v$_" } 1 .. 3;
+$bits->safe_psql('postgres', 'CREATE EXTENSION pg_visibility');
+for my $table (@vacuumed)
+{
+	$bits->safe_psql('postgres', $_)
+	  for "CREATE TABLE $table AS SELECT g AS k, repeat('x', 1900) AS filler FROM generate_series(1, 1600) g",
+	  "VACUUM $table", "DELETE FROM $table WHERE k > 800 AND k % 4 = 0";
+}
+$bits->safe_psql('postgres', 'CHECKPOINT');
+keep_data($bits, 'bits');
+# Vacuum logs an image of the map, with bits of the first pages, and sets more bits. The rows that are deleted in the
+# middle of that clear the former. The end of a vacuum would be a barrier.
+for my $table (@vacuumed)
+{
+	my ($vacuum, $writer) = map { LockstepSession->new($bits) } 1 .. 2;
+	$vacuum->query("SET $_") for 'vacuum_cost_delay = 100', 'vacuum_cost_limit = 1';
+	$vacuum->send("VACUUM $table");
+	wait_until($writer, "SELECT all_visible FROM pg_visibility_map('$table', 201)", 'vacuum sets bits');
+	$writer->value("DELETE FROM $table WHERE k <= 800 AND k % 4 = 1");
+	$vacuum->cancel;
+	$vacuum->result;
+	$_->close for $vacuum, $writer;
+}
+$bits->stop('immediate');
+keep_wal($bits, 'bits');
+my $bits_stock = recovered($bits, 'bits', "lockstep.replay_workers = 0\n");
+$bits_stock->stop;
+
+sub bits_differ
+{
+	my ($conf) = @_;
+	my $node = recovered($bits, 'bits', $conf);
+	$node->stop;
+	my $different = differing_files($bits_stock, $node);
+	$node->clean_node;
+	return $different;
+}
+
+is(bits_differ($WORKERS), '', 'visibility maps are those of stock');
+# minors of later majors register the map's page as a block of the record that clears bits: rule 1
+bites('map_clear', sub { bits_differ(without('map_clear')) =~ /_vm/ }, 'they differ') if $bits->pg_version < 17;
+$bits_stock->clean_node;
+$bits->clean_node;
 
 # ---- Rule 9: a standby runs ahead up to its minimum recovery point ----
 
@@ -321,6 +373,10 @@ bites('failure', sub {
 	my ($ends, $log) = log_of('damaged', without('failure'));
 	return $ends && $log =~ /LOG:  a replay helper has failed: invalid page in block 1 of relation/;
 }, 'recovery ends well, and only the log says that a helper has failed');
+bites('leave', sub {
+	my ($ends, $log) = log_of('damaged', without('leave'));
+	return !$ends && $log =~ /FATAL:  a replay helper ended in the middle of a WAL record\n(?:.*DETAIL: .*\n)?.*CONTEXT:  WAL redo at \S+, in a replay helper/;
+}, 'recovery ends with the record at which the helper did');
 
 ($ends, $log) = log_of('changed', $WORKERS);
 ok(!$ends, 'a page that is not the primary\'s ends recovery');

@@ -135,6 +135,24 @@ like($log, qr/FATAL:  invalid page in block 2 of relation \S+\n.*$in_helper/,
 	'with the record, and that a helper met it');
 unlike($log, qr/refcount leak/, 'which has left nothing pinned');
 
+# Each helper meets a page that it cannot read. The words are those of the record that comes first.
+for my $round (1 .. 4)
+{
+	both_end('the first of two invalid pages', sub {
+		overwrite($_[0], 8192 * 2, "\xff" x 8192);
+		overwrite($_[0], 8192 * 5, "\xff" x 8192);
+	}, 'DELETE FROM victim WHERE i = ' . (80 + $round) . '; INSERT INTO much SELECT generate_series(1, 60); '
+	  . 'DELETE FROM victim WHERE i = ' . (35 + $round), sub {
+		my ($ours) = @_;
+		# which helper takes which record is chance, and that both have failed before it is replay's turn
+		for (1 .. 50)
+		{
+			last if (() = slurp_file($ours->logfile) =~ /a replay helper has failed: invalid page/g) == 2;
+			select undef, undef, undef, 0.1;
+		}
+	});
+}
+
 # A page of another time: its header is valid, the row is not there.
 $log = both_end('a page that lacks a row', sub {
 	my ($file) = @_;
