@@ -10,8 +10,8 @@
  * Before consistency the point stays where it is and limits them, except in a backup.
  *
  * In hot standby the point is raised in the control file. That costs a write with fsync, so
- * it is raised by up to LS_STRIDE at a time, by little at most 20 times in a second (raise_rule.c), and
- * only while at least lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a
+ * it is raised by up to LS_STRIDE at a time, at most 50 times in a second and by little at most 20 times
+ * (raise_rule.c), and only while at least lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a
  * record, since a server whose WAL ends before the point can neither be read nor promoted; and
  * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
  * known to be complete (point_segment_is_complete()). Where a record ends is read from the
@@ -169,6 +169,9 @@ ls_raise_point(XLogReaderState *reader, DecodedXLogRecord *record)
 		return true;
 	now = ls_now_us();
 	if (end <= point_searched && (ls_replay_min_backlog > 0 || !ls_raise_is_due(&point_raises, 0, now)))
+		return false;
+	/* before anything is searched: what was searched counts as without a record's end from then on */
+	if (!ls_raise_is_due(&point_raises, LS_LARGE_RAISE, now))
 		return false;
 	if (point_control == NULL || !ls_backlog_is_worth(reader))
 		return false;

@@ -8,6 +8,7 @@
 #include "tap.h"
 
 #define SMALL 8192
+#define LARGER (UINT64CONST(16) * 1024 * 1024)
 #define SECOND_US INT64CONST(1000000)
 /* a clock begins anywhere */
 #define START_US INT64CONST(77000000000)
@@ -19,21 +20,28 @@ typedef struct DueRow
 	const char *name;
 	uint64		bytes;
 	int			taken;			/* raises by little just now */
+	int			large;			/* large ones just now */
 	int64		since_us;		/* time since then */
 	bool		due;
 } DueRow;
 
 static const DueRow due_rows[] = {
-	{"the first small one", SMALL, 0, 0, true},
-	{"by however little", 0, 0, 0, true},
-	{"the last of those at once", SMALL, LS_RAISES_AT_ONCE - 1, 0, true},
-	{"one too many", SMALL, LS_RAISES_AT_ONCE, 0, false},
-	{"one too many, by however little", 0, LS_RAISES_AT_ONCE, 0, false},
-	{"just before the next becomes possible", SMALL, LS_RAISES_AT_ONCE, LS_RAISE_EVERY_US - 1, false},
-	{"when the next becomes possible", SMALL, LS_RAISES_AT_ONCE, LS_RAISE_EVERY_US, true},
-	{"a byte less than a large one", LS_LARGE_RAISE - 1, LS_RAISES_AT_ONCE, 0, false},
-	{"a large one at any time", LS_LARGE_RAISE, LS_RAISES_AT_ONCE, 0, true},
-	{"a larger one, too", UINT64CONST(16) * 1024 * 1024, LS_RAISES_AT_ONCE, 0, true},
+	{"the first small one", SMALL, 0, 0, 0, true},
+	{"by however little", 0, 0, 0, 0, true},
+	{"the last of those at once", SMALL, LS_RAISES_AT_ONCE - 1, 0, 0, true},
+	{"one too many", SMALL, LS_RAISES_AT_ONCE, 0, 0, false},
+	{"one too many, by however little", 0, LS_RAISES_AT_ONCE, 0, 0, false},
+	{"just before the next becomes possible", SMALL, LS_RAISES_AT_ONCE, 0, LS_RAISE_EVERY_US - 1, false},
+	{"when the next becomes possible", SMALL, LS_RAISES_AT_ONCE, 0, LS_RAISE_EVERY_US, true},
+	{"a small one after large ones", SMALL, 0, LS_LARGE_RAISES_AT_ONCE, 0, true},
+	{"a byte less than a large one", LS_LARGE_RAISE - 1, LS_RAISES_AT_ONCE, 0, 0, false},
+	{"a large one after small ones", LS_LARGE_RAISE, LS_RAISES_AT_ONCE, 0, 0, true},
+	{"the last large one of those at once", LS_LARGE_RAISE, 0, LS_LARGE_RAISES_AT_ONCE - 1, 0, true},
+	{"a large one too many", LS_LARGE_RAISE, 0, LS_LARGE_RAISES_AT_ONCE, 0, false},
+	{"a larger one, too", LARGER, 0, LS_LARGE_RAISES_AT_ONCE, 0, false},
+	{"just before the next large one becomes possible", LARGER, 0, LS_LARGE_RAISES_AT_ONCE,
+	LS_LARGE_RAISE_EVERY_US - 1, false},
+	{"when the next large one becomes possible", LARGER, 0, LS_LARGE_RAISES_AT_ONCE, LS_LARGE_RAISE_EVERY_US, true},
 };
 
 static void
@@ -46,6 +54,8 @@ test_due(void)
 
 		for (int n = 0; n < row->taken; n++)
 			ls_raise_made(&state, SMALL, START_US);
+		for (int n = 0; n < row->large; n++)
+			ls_raise_made(&state, LARGER, START_US);
 		ok(ls_raise_is_due(&state, row->bytes, START_US + row->since_us) == row->due, "%s: %s",
 		   row->name, row->due ? "due" : "not due");
 	}
@@ -56,20 +66,20 @@ test_due(void)
 #define MODEL_SECONDS 10
 #define MODEL_RAISES 1000
 
-/* When small raises are made if one is wanted each every_us; how many. */
+/* When raises by bytes are made if one is wanted each every_us, and by others between; how many. */
 static int
-model_raises(int64 every_us, bool large_between, int64 made[MODEL_RAISES])
+model_raises(uint64 bytes, int64 every_us, uint64 between, int64 made[MODEL_RAISES])
 {
 	LsRaiseState state = {0};
 	int			count = 0;
 
 	for (int64 now = START_US; now < START_US + MODEL_SECONDS * SECOND_US; now += every_us)
 	{
-		if (large_between)
-			ls_raise_made(&state, LS_LARGE_RAISE, now);
-		if (!ls_raise_is_due(&state, SMALL, now))
+		if (between > 0)
+			ls_raise_made(&state, between, now);
+		if (!ls_raise_is_due(&state, bytes, now))
 			continue;
-		ls_raise_made(&state, SMALL, now);
+		ls_raise_made(&state, bytes, now);
 		if (count < MODEL_RAISES)
 			made[count] = now;
 		count++;
@@ -93,24 +103,27 @@ model_most_in_a_second(const int64 made[], int count)
 }
 
 static void
-test_bound(void)
+test_bound(uint64 bytes, const char *kind, int in_the_long_run, int at_once, uint64 others)
 {
 	static int64 made[MODEL_RAISES];
-	int			count = model_raises(100, false, made);
+	int			count = model_raises(bytes, 100, 0, made);
 	int			most = model_most_in_a_second(made, count);
 
-	ok(count < MODEL_RAISES && most > 15 && most <= 20,
-	   "wanted each 0.1 ms, at most 20 small ones are made in a second (is %d)", most);
-	ok(count >= MODEL_SECONDS * 15 && count <= MODEL_SECONDS * 15 + LS_RAISES_AT_ONCE,
-	   "and 15 a second in the long run (%d in %d s)", count, MODEL_SECONDS);
-	ok(model_raises(100, true, made) == count, "large ones between them take nothing away");
-	count = model_raises(100000, false, made);
+	ok(count < MODEL_RAISES && most > in_the_long_run &&
+	   most <= in_the_long_run + at_once,
+	   "wanted each 0.1 ms, at most %d %s ones are made in a second (is %d)",
+	   in_the_long_run + at_once, kind, most);
+	ok(count >= MODEL_SECONDS * in_the_long_run &&
+	   count <= MODEL_SECONDS * in_the_long_run + at_once,
+	   "and %d a second in the long run (%d in %d s)", in_the_long_run, count, MODEL_SECONDS);
+	ok(model_raises(bytes, 100, others, made) == count, "others between them take nothing away");
+	count = model_raises(bytes, 100000, 0, made);
 	ok(count == MODEL_SECONDS * 10, "wanted each 100 ms, all are made (is %d)", count);
 }
 
 /* Bursts are possible again after a rest, no larger than the first. */
 static void
-test_rest(void)
+test_rest(uint64 bytes, int at_once)
 {
 	LsRaiseState state = {0};
 
@@ -119,10 +132,10 @@ test_rest(void)
 		int64		now = START_US + round * 60 * SECOND_US;
 		int			count = 0;
 
-		for (; ls_raise_is_due(&state, SMALL, now); count++)
-			ls_raise_made(&state, SMALL, now);
-		ok(count == LS_RAISES_AT_ONCE, "after %s %d at once (is %d)", round == 0 ? "the start" : "a rest",
-		   LS_RAISES_AT_ONCE, count);
+		for (; count <= at_once && ls_raise_is_due(&state, bytes, now); count++)
+			ls_raise_made(&state, bytes, now);
+		ok(count == at_once, "after %s %d at once (is %d)", round == 0 ? "the start" : "a rest",
+		   at_once, count);
 	}
 }
 
@@ -130,7 +143,9 @@ int
 main(void)
 {
 	test_due();
-	test_bound();
-	test_rest();
+	test_bound(SMALL, "small", 15, LS_RAISES_AT_ONCE, LS_LARGE_RAISE);
+	test_bound(LS_LARGE_RAISE, "large", 25, LS_LARGE_RAISES_AT_ONCE, SMALL);
+	test_rest(SMALL, LS_RAISES_AT_ONCE);
+	test_rest(LARGER, LS_LARGE_RAISES_AT_ONCE);
 	return done_testing();
 }
