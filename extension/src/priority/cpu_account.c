@@ -49,12 +49,14 @@ static Reading *cpu_account_sessions = NULL;
 static Reading cpu_account_replay[LS_REPLAY_PROCESSES];
 static int64 cpu_account_taken_at = 0;
 static int64 cpu_account_cores_at = 0;
+static int64 cpu_account_idle_us = -1;	/* of all time, at the last reading */
 static LsCpuAccount cpu_account_last = {.cores = 1,.replay_wait_us = -1};
 
 static void cpu_account_add_session(LsCpuAccount *account, int slot, int64 *demoted_wait_us);
 static bool cpu_account_at_rest(int slot, const Reading *last);
 static void cpu_account_look_for_end(LsSession *s, int pid);
 static void cpu_account_add_replay(LsCpuAccount *account);
+static void cpu_account_add_idle(LsCpuAccount *account);
 static bool cpu_account_read(Reading *reading, int pid, int64 *cpu_us, int64 *wait_us);
 static void cpu_account_publish(const LsCpuAccount *account, int64 demoted_wait_us);
 
@@ -82,6 +84,7 @@ ls_account_step(int64 now)
 	for (int i = 0; i < ls_nsessions; i++)
 		cpu_account_add_session(&account, i, &demoted_wait_us);
 	cpu_account_add_replay(&account);
+	cpu_account_add_idle(&account);
 	cpu_account_last = account;
 	cpu_account_publish(&account, demoted_wait_us);
 	return true;
@@ -94,19 +97,20 @@ ls_cpu_account(void)
 	return &cpu_account_last;
 }
 
-/* Cores that neither sessions nor replay had, in the last period. */
+/* Cores that other programs had, in the last period. Those that nobody had are nobody's loss. */
 double
 ls_account_others(const LsCpuAccount *account)
 {
-	int64		ours_us = account->light_cpu_us + account->heavy_cpu_us + account->replay_cpu_us;
+	int64		not_theirs_us = account->light_cpu_us + account->heavy_cpu_us + account->replay_cpu_us +
+		account->idle_us;
 
 	if (account->period_us == 0)
 		return 0;
-	return Max(account->cores - (double) ours_us / account->period_us, 0);
+	return Max(account->cores - (double) not_theirs_us / account->period_us, 0);
 }
 
 /*
- * Cores that neither our processes nor their clients use: clients of short statements use
+ * Cores that other programs use, without our clients: clients of short statements use
  * about as much of the CPU as their sessions do.
  */
 double
@@ -180,6 +184,17 @@ cpu_account_add_replay(LsCpuAccount *account)
 		account->replay_cpu_us += cpu_us;
 		account->replay_wait_us = Max(account->replay_wait_us, wait_us);
 	}
+}
+
+/* Sessions that are bound to fewer cores than the server may wait although others are free. */
+static void
+cpu_account_add_idle(LsCpuAccount *account)
+{
+	int64		before = cpu_account_idle_us;
+
+	cpu_account_idle_us = ls_sched_idle_us();
+	if (before >= 0 && cpu_account_idle_us > before)
+		account->idle_us = cpu_account_idle_us - before;
 }
 
 /*

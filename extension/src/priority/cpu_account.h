@@ -20,6 +20,7 @@ typedef struct LsCpuAccount
 	int64		heavy_wait_us;	/* wait of sessions with long statements for a core */
 	int64		replay_cpu_us;
 	int64		replay_wait_us; /* wait of the process of replay that waited most; -1: not known */
+	int64		idle_us;		/* time of the server's cores in which nobody had them; 0 if not known */
 } LsCpuAccount;
 
 extern bool ls_account_step(int64 now);

@@ -236,7 +236,7 @@ ls_priority_count(int *demoted, int *pending, int *stuck)
 		LsSession  *s = &ls_sessions[i];
 		uint32		sched = pg_atomic_read_u32(&s->sched);
 
-		if (pg_atomic_read_u32(&s->pid) == 0)
+		if (pg_atomic_read_u32(&s->pid) == 0 || pg_atomic_read_u32(&s->ends_at) == LS_LEFT)
 			continue;
 		if (ls_session_is_demoted(s))
 			(*demoted)++;

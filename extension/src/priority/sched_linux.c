@@ -45,6 +45,9 @@
 #define SCHED_IDLE 5
 #endif
 
+/* The first part of /proc/stat: lines of up to a thousand cores. */
+#define IDLE_TEXT_SIZE (128 * 1024)
+
 /* A signal in the kernel's masks. */
 #define SIGNAL_BIT(signal) (UINT64CONST(1) << ((signal) - 1))
 
@@ -219,6 +222,36 @@ ls_sched_cpu(void)
 	else
 		cores = sysconf(_SC_NPROCESSORS_ONLN);
 	return quota > 0 ? Min(cores, quota) : cores;
+}
+
+/* Time in which the cores that this process may use had nothing to do, in us; -1: not known. */
+int64
+ls_sched_idle_us(void)
+{
+	static char text[IDLE_TEXT_SIZE];
+	char		path[MAXPGPATH];
+	cpu_set_t	set;
+	int64		ticks = 0;
+	long		per_second = sysconf(_SC_CLK_TCK);
+
+	snprintf(path, sizeof(path), "%s/stat", ls_proc_root);
+	CPU_ZERO(&set);
+	if (per_second <= 0 || sched_getaffinity(0, sizeof(set), &set) != 0 ||
+		ls_read_small_file(path, text, sizeof(text)) <= 0)
+		return -1;
+	/* a line for each core: its number, and ticks as user, nice, system, idle, and idle with I/O of its own */
+	for (char *line = strstr(text, "cpu"); line != NULL; line = strstr(line + 1, "\ncpu"))
+	{
+		unsigned int core;
+		uint64		idle;
+		uint64		waits_io;
+
+		if (sscanf(line + (*line == '\n'), "cpu%u %*u %*u %*u " UINT64_FORMAT " " UINT64_FORMAT,
+				   &core, &idle, &waits_io) == 3 &&
+			core < CPU_SETSIZE && CPU_ISSET(core, &set))
+			ticks += (int64) (idle + waits_io);
+	}
+	return ticks * (1000000 / per_second);
 }
 
 /* Memory that this server may use, in kB: the machine's, and its cgroups' limits. 0: not known. */

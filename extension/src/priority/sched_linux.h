@@ -42,6 +42,7 @@ extern uint64 ls_sched_slice_ns(int pid);
 extern int	ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns);
 extern int	ls_sched_cores(void);
 extern double ls_sched_cpu(void);
+extern int64 ls_sched_idle_us(void);
 extern uint64 ls_sched_memory_kb(void);
 extern bool ls_sched_times(int pid, LsSchedTimes *times);
 extern bool ls_sched_is_asked_to_end(int pid);

@@ -168,7 +168,7 @@ session_exit(int code, Datum arg)
 		pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
 	pg_atomic_write_u32(&s->wants_low, 0);
 	/* a demoted one needs the CPU for the rest of its end: the controller restores it, and frees the slot */
-	if (ls_session_is_demoted(s))
+	if (ls_session_is_demoted(s) && ls_controller_alive())
 	{
 		pg_atomic_write_u32(&s->ends_at, LS_LEFT);
 		ls_nudge_controller();

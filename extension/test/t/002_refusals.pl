@@ -205,6 +205,26 @@ my $idle = LockstepSession->new($standby, user => 'app');
 wait_until($admin, sub { $idle->value($HEAVY); policy_of($idle->pid) eq '5' }, 'so does a second one');
 wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'the view counts them');
 
+# A parallel worker never ranks below its leader.
+my $leader = LockstepSession->new($standby, user => 'app', options => join ' ',
+	map { "-c $_" } qw(max_parallel_workers_per_gather=1 parallel_setup_cost=0 min_parallel_table_scan_size=0));
+# long enough by far: 10^9 rows; ended by cancelling
+$leader->send('SELECT count(*) FROM t a, t b, t c WHERE a.i + b.i + c.i > 0');
+wait_until($admin, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'parallel worker'},
+	'a parallel worker runs');
+my $worker = $admin->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
+my $worker_alone = 0;
+wait_until($admin, sub {
+	my $is = policy_of($worker) eq '5';
+	$worker_alone ||= $is && policy_of($leader->pid) ne '5';
+	$is;
+}, 'the parallel worker comes under SCHED_IDLE');
+ok(!$worker_alone, 'after its leader');
+$leader->cancel;
+refused($leader->result, '57014', qr/user request/, 'the parallel query');
+$leader->close;
+wait_until($admin, 'SELECT demoted + stuck = 2 FROM lockstep_stat_priority', 'both have ended');
+
 $standby->promote;
 wait_until($admin, q{SELECT detail LIKE 'not in recovery%' FROM lockstep_stat_priority}, 'promoted');
 if ($idle_can_be_undone)

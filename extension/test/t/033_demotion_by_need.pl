@@ -46,10 +46,20 @@ sub let
 	return;
 }
 
+# Ticks in which each core had nothing to do, and the part of the time for which that is so from now on.
+my $idle_ticks = 0;
+my $idle;
+
 sub advance
 {
 	my $elapsed = time - $last;
 	$last += $elapsed;
+	if (defined $idle)
+	{
+		$idle_ticks += 100 * $elapsed * $idle;
+		write_file('stat', join '', "cpu  1 1 1 1 1 1 1 0 0 0\n",
+			map { sprintf "cpu%d 0 0 0 %.0f 0 0 0 0 0 0\n", $_, $idle_ticks } 0 .. 127);
+	}
 	for my $pid (keys %share)
 	{
 		$times{$pid}[$_] += 1e9 * $elapsed * $share{$pid}[$_] for 0, 1;
@@ -101,6 +111,17 @@ cmp_ok(view('lost_to_replay_ms'), '<', view('lost_to_others_ms'), 'not to replay
 is(view('demotions'), 0, 'nobody was demoted');
 is(view('demotes'), 'no', 'and nobody is to be');
 
+# Cores that have nothing to do are lost to nobody, as where sessions are bound to a core of their own.
+$idle = 1;
+my $waited = view('cpu_wait_ms');
+passes_until("cpu_wait_ms > $waited + 500", 'the kernel says which cores are idle');
+my $lost = view('lost_to_others_ms');
+$waited = view('cpu_wait_ms');
+passes_until("cpu_wait_ms > $waited + 1000", 'time passes');
+cmp_ok(view('lost_to_others_ms') - $lost, '<', 0.4 * (view('cpu_wait_ms') - $waited),
+	'what a session waits while cores are idle is not lost to other programs');
+$idle = 0;
+
 # ---- Replay lags and waits for a core ----
 
 $admin->value('SELECT pg_wal_replay_pause()');
@@ -147,7 +168,40 @@ write_file($first->pid . '/autogroup', '19');
 end_query($first);
 $first->close;
 passes_until('demoted = 0', 'a session that ends is not counted');
-is(group($first), '09', 'it was restored for that');
+wait_until(undef, sub { advance(); group($first) eq '09' }, 'it is restored for that');
+
+# ---- Nobody is there to restore who ends ----
+
+my $left = reader();
+passes_until('demoted = 1', 'one more session is demoted');
+my $controller = controller_pid($standby);
+kill 'STOP', $controller;
+end_query($left);
+$left->close;
+wait_until($admin, sub { view('demoted') eq '0' }, 'a demoted session that ends while the controller stands still is not counted');
+kill 'CONT', $controller;
+
+# ---- SCHED_IDLE, which is the kernel's own ----
+
+# May this server go back from it? As the extension asks: RLIMIT_NICE counts 20 - nice.
+my ($limit) = slurp_file('/proc/self/limits') =~ /^Max nice priority\s+(\S+)/m;
+my $can_be_undone = $limit eq 'unlimited' || $limit >= 20 - getpriority(0, 0);
+unlink "$proc/self/autogroup";
+set_and_reload($standby, 'lockstep.priority_irreversible' => 'on');
+passes_until(q{method = 'sched_idle'}, 'without groups the policy counts');
+my $bare = reader();
+passes_until('demoted = 1', 'a session is demoted');
+is(policy_of($bare->pid), 5, 'it runs under SCHED_IDLE');
+write_file($bare->pid . '/status', "Name:\tpostgres\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000002\n");
+passes_until('demoted = 0', 'it is to be restored when it was cancelled and has no CPU to notice');
+is(view('stuck') . ' ' . policy_of($bare->pid), $can_be_undone ? '0 0' : '1 5', 'which the kernel allows, or it counts as stuck');
+unlink "$proc/" . $bare->pid . '/status';
+end_query($bare);
+$bare->close;
+passes_until('demoted = 0 AND stuck = 0', 'it has ended');
+write_file('self/autogroup', "/autogroup-1 nice 0\n");
+set_and_reload($standby, 'lockstep.priority_irreversible' => 'off');
+passes_until(q{method = 'autogroup'}, 'groups are used again');
 
 # ---- On promotion ----
 
