@@ -11,6 +11,7 @@ use LockstepTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
 	conf => q{
@@ -320,5 +321,34 @@ for my $what (sort keys %needed)
 	refused($app->result, '42704', qr/"gone".* does not exist/, "the $what is missed as if the query came now");
 }
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
+
+# ---- Partitions that are attached ----
+
+# For that the default partition is locked, which a query has that waits: replay goes on, since the query does.
+$on_primary->value($_) for 'CREATE TABLE grows (i int) PARTITION BY RANGE (i)', 'CREATE TABLE grows_d PARTITION OF grows DEFAULT',
+  'CREATE TABLE grows_0 PARTITION OF grows FOR VALUES FROM (0) TO (10)', 'INSERT INTO grows SELECT generate_series(0, 9)';
+catch_up($on_primary, $admin);
+my $tries = $ENV{LOCKSTEP_TEST_TRIES} || 5;
+my $worst = 0;
+$holder = occupy();
+for my $try (1 .. $tries)
+{
+	my ($from, $to) = ($try * 10, $try * 10 + 10);
+	my $app = app();
+	$on_primary->value($_) for "CREATE TABLE grows_$try (i int)", "INSERT INTO grows_$try SELECT generate_series($from, $to - 1)";
+	catch_up($on_primary, $admin);
+	$app->send('SELECT count(*), (SELECT count(*) FROM generate_series(1, 200000)) FROM grows');
+	# every other one may not have come to the gate
+	waits_at_gate($admin, $app, 'a query of all partitions waits') if $try % 2;
+	$on_primary->value("ALTER TABLE grows ATTACH PARTITION grows_$try FOR VALUES FROM ($from) TO ($to)");
+	my $began = time;
+	catch_up($on_primary, $admin);
+	my $took = time - $began;
+	$worst = $took if $took > $worst;
+	like($app->result->{rows}[0][0], qr/^($from|$to)$/, 'the query has the rows of before or after');
+	$app->close;
+}
+note sprintf 'replay of an attached partition was seen after %.2f s at most, in %d tries', $worst, $tries;
+release($holder);
 
 done_testing();

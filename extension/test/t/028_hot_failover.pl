@@ -131,6 +131,17 @@ sub step_on
 }
 
 $old->wait_for_catchup($_, 'replay', $old->lsn('flush')) for values %early, values %late, $asked, $stopped;
+# What helpers have read runs ahead.
+$old->safe_psql('postgres', 'CREATE TABLE earlier (i int)');
+for my $node ($early{followed}, $late{hot})
+{
+	wait_until(undef, sub {
+		$old->safe_psql('postgres', 'INSERT INTO earlier SELECT generate_series(1, 3000)');
+		$old->wait_for_catchup($node, 'replay', $old->lsn('flush'));
+		pipeline($node, 'dispatched') > 0;
+	}, 'records have run ahead on ' . $node->name . ', whose helpers read');
+}
+$old->wait_for_catchup($_, 'replay', $old->lsn('flush')) for values %early;
 hold($_) for values %early;
 write_rows(5000);
 write_place();
