@@ -35,9 +35,6 @@ const LONG_FACTOR: u32 = 10;
 /// Writers beside busy processes of others: few, so that the primary's core is not the bound.
 const FOREIGN_WRITERS: u32 = 16;
 
-/// Sessions with reports beside another user's look-ups.
-const REPORTS: u32 = 20;
-
 /// Megabytes that a run may need: primary, standby, and the WAL of both.
 const SPACE_MB_BASE: u64 = 2_000;
 /// Megabytes that a run may need for each second measured, as a lagging standby keeps all WAL.
@@ -121,11 +118,17 @@ pub enum PriorityCase {
     /// Look-ups of one user beside 20 sessions with reports of another, while nothing is written.
     #[value(name = "users-20")]
     Users20,
+    /// Like users-20, with 128 sessions.
+    #[value(name = "users-128")]
+    Users128,
+    /// Like users-20, with 300 sessions.
+    #[value(name = "users-300")]
+    Users300,
 }
 
 impl PriorityCase {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Aggregate,
         Self::Select,
         Self::ThrottleOnly,
@@ -137,6 +140,8 @@ impl PriorityCase {
         Self::Foreign1Still,
         Self::Foreign12Still,
         Self::Users20,
+        Self::Users128,
+        Self::Users300,
     ];
 
     /// The case's name in arguments and results.
@@ -153,6 +158,8 @@ impl PriorityCase {
             Self::Foreign1Still => "foreign-1-still",
             Self::Foreign12Still => "foreign-12-still",
             Self::Users20 => "users-20",
+            Self::Users128 => "users-128",
+            Self::Users300 => "users-300",
         }
     }
 
@@ -168,7 +175,8 @@ impl PriorityCase {
     /// Clients that write to the primary, of as many as were asked for.
     fn writers(self, asked: u32) -> u32 {
         match self {
-            Self::AggregateStill | Self::Foreign1Still | Self::Foreign12Still | Self::Users20 => 0,
+            _ if self.reports().is_some() => 0,
+            Self::AggregateStill | Self::Foreign1Still | Self::Foreign12Still => 0,
             Self::Foreign1 | Self::Foreign12 => asked.min(FOREIGN_WRITERS),
             _ => asked,
         }
@@ -176,9 +184,16 @@ impl PriorityCase {
 
     /// Clients that read from the standby, of as many as were asked for.
     fn readers(self, asked: u32) -> u32 {
+        self.reports().unwrap_or(asked)
+    }
+
+    /// Sessions with reports beside another user's look-ups.
+    fn reports(self) -> Option<u32> {
         match self {
-            Self::Users20 => REPORTS,
-            _ => asked,
+            Self::Users20 => Some(20),
+            Self::Users128 => Some(128),
+            Self::Users300 => Some(300),
+            _ => None,
         }
     }
 }
@@ -198,7 +213,7 @@ pub struct PriorityFigures {
     pub dead_rows_end: i64,
     pub relation_mb_start: f64,
     pub relation_mb_end: f64,
-    /// Look-ups of another user, in case users-20.
+    /// Look-ups of another user, in cases users-20, users-128 and users-300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup_p50_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -371,10 +386,10 @@ impl Benchmark for PriorityArgs {
             },
             read: match turn.case {
                 PriorityCase::Select => Workload::Select,
-                PriorityCase::Users20 => Workload::Report,
+                case if case.reports().is_some() => Workload::Report,
                 _ => Workload::Aggregate,
             },
-            lookups: turn.case == PriorityCase::Users20,
+            lookups: turn.case.reports().is_some(),
             side: match turn.case {
                 PriorityCase::AggregateTwoCores => Side::Both,
                 _ => Side::Standby,
