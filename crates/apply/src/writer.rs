@@ -18,6 +18,7 @@ mod deletes;
 mod given;
 mod inserts;
 mod together;
+mod truncates;
 mod unflushed;
 
 use std::collections::HashMap;
@@ -478,29 +479,6 @@ impl Writer {
                 &table.name,
                 "it was altered since its columns were read, which happens again now".to_owned(),
             )),
-        }
-    }
-
-    fn truncate(&mut self, tables: &[Arc<Table>], how: Emptied) -> Result<()> {
-        let name = |table: &Arc<Table>| match table.partitioned {
-            true => table.name.sql(),
-            false => format!("ONLY {}", table.name.sql()),
-        };
-        let names: Vec<_> = tables.iter().map(name).collect();
-        let sql = match how {
-            Emptied::Truncated => format!("TRUNCATE {}", names.join(", ")),
-            Emptied::Restarted => format!("TRUNCATE {} RESTART IDENTITY", names.join(", ")),
-            Emptied::Deleted => {
-                // The source has named partitions besides their root.
-                let rows = tables.iter().filter(|table| !table.partitioned);
-                let each = rows.map(|table| format!("DELETE FROM {}", name(table)));
-                each.collect::<Vec<_>>().join("; ")
-            }
-        };
-        match tables.first() {
-            Some(first) if !sql.is_empty() => (self.connection.execute(&sql))
-                .map_err(|error| ApplyError::on_table(&first.name, error)),
-            _ => Ok(()),
         }
     }
 

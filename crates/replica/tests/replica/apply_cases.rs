@@ -137,6 +137,30 @@ fn truncate_stands_between_changes() {
 }
 
 #[test]
+fn a_truncate_names_partitioned_tables_that_reference_what_it_empties() {
+    let mut pair = Pair::new(
+        "CREATE TABLE a (id int PRIMARY KEY) PARTITION BY LIST (id); \
+         CREATE TABLE a1 PARTITION OF a FOR VALUES IN (1); CREATE TABLE a2 PARTITION OF a DEFAULT; \
+         CREATE TABLE b (id int REFERENCES a) PARTITION BY LIST (id); \
+         CREATE TABLE b1 PARTITION OF b FOR VALUES IN (1) PARTITION BY LIST (id); \
+         CREATE TABLE b11 PARTITION OF b1 DEFAULT; CREATE TABLE b2 PARTITION OF b DEFAULT",
+    );
+    let rows = "INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (1), (2)";
+    run(
+        &pair,
+        &[
+            rows,
+            "TRUNCATE a CASCADE",
+            rows,
+            "TRUNCATE a1 CASCADE; INSERT INTO a VALUES (1); INSERT INTO b VALUES (2)",
+        ],
+    );
+    pair.start();
+    pair.assert_same("SELECT * FROM a ORDER BY id");
+    pair.assert_same("SELECT * FROM b ORDER BY id");
+}
+
+#[test]
 fn unique_values_change_places() {
     let mut pair = Pair::new(
         "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v text); \
