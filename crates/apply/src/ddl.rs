@@ -335,7 +335,8 @@ const LITERAL_MOMENTS: [&str; 4] = ["now", "today", "tomorrow", "yesterday"];
 
 /// Words of expressions, of subcommands that may follow them, and of types that are written and read alike
 /// at any time.
-const HARMLESS: [&str; 57] = [
+const HARMLESS: [&str; 58] = [
+    "drop",
     "alter",
     "column",
     "set",

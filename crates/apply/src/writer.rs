@@ -34,7 +34,7 @@ use lockstep_wire::{Lsn, Timeline};
 use given::{Given, MOST_ROWS, before, both, chunks, keeps, updated, values};
 use unflushed::Unflushed;
 
-use crate::batch::{Emptied, MOST_BYTES, Missing, Part, Set, Step};
+use crate::batch::{MOST_BYTES, Missing, Part, Set, Step};
 use crate::cycle::Past;
 use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;

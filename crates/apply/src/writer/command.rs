@@ -107,8 +107,9 @@ const NEW_COLUMNS: &str = "SELECT a.attname, pg_catalog.format_type(a.atttypid, 
     ORDER BY a.attnum";
 
 /// The first of these functions (`$1`) that is not immutable; what else is named (`$2`) and is no column of
-/// table `$3` with a type that is written and read alike at any time; an operator or a cast of a
-/// user that is not immutable.
+/// table `$3` with a type that is written and read alike at any time; an operator of a user that is not
+/// immutable, whose sign the command (`$4`) has or that a word may stand for; a cast of a user that is not
+/// immutable.
 const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHERE p.provolatile <> 'i' \
       AND p.proname = ANY (ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json))) \
     UNION ALL SELECT n.name FROM pg_catalog.json_array_elements_text($2::pg_catalog.json) AS n(name) \
@@ -116,6 +117,7 @@ const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHER
         WHERE a.attrelid = $3::pg_catalog.oid AND a.attname = n.name AND a.atttypid IN (SAME)) \
     UNION ALL SELECT o.oprname::text FROM pg_catalog.pg_operator AS o \
       JOIN pg_catalog.pg_proc AS p ON p.oid = o.oprcode WHERE o.oid >= 16384 AND p.provolatile <> 'i' \
+      AND (pg_catalog.strpos($4, o.oprname::text) > 0 OR o.oprname ~ '^([<>=]+|!?~~?[*]?)$') \
     UNION ALL SELECT p.proname::text FROM pg_catalog.pg_cast AS c \
       JOIN pg_catalog.pg_proc AS p ON p.oid = c.castfunc WHERE c.oid >= 16384 AND p.provolatile <> 'i' \
     LIMIT 1";
@@ -248,7 +250,7 @@ impl Writer {
         };
         let before = self.before(&command.captured.tables).map_err(refused)?;
         let using = using(text, command.captured.plain_strings());
-        if let Some(words) = self.other_values(&using, &before).map_err(refused)? {
+        if let Some(words) = self.other_values(text, &using, &before).map_err(refused)? {
             return Err(stop(words));
         }
         self.run_as(command, text)?;
@@ -351,6 +353,7 @@ impl Writer {
     /// Why a command that computes rows anew might give them other values than the source's.
     fn other_values(
         &mut self,
+        text: &str,
         using: &Using,
         before: &[Before],
     ) -> lockstep_client::Result<Option<String>> {
@@ -364,7 +367,7 @@ impl Writer {
                     let [functions, others] =
                         [functions, others].map(|names| serde_json::json!(names).to_string());
                     let sql = NOT_SAME.replace("SAME", SAME);
-                    let of: [&dyn ToText; 3] = [&functions, &others, &table.target];
+                    let of: [&dyn ToText; 4] = [&functions, &others, &table.target, &text];
                     let rows = self.connection.query_with(&sql, &of)?;
                     rows.first().map(|row| field(row, 0)).transpose()?
                 }

@@ -27,6 +27,8 @@ fn stops(schema: &str, command: &str, words: &[&str]) {
 fn rows_that_are_computed_anew_from_more_than_themselves_stop_it() {
     let schema = "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamp); INSERT INTO t VALUES (1, 'now', '2026-1-1'); \
                   CREATE FUNCTION ff(text) RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN now()::text; END'; \
+                  CREATE FUNCTION add(int, int) RETURNS int STABLE RETURN $1 + $2; \
+                  CREATE OPERATOR +% (FUNCTION = add, LEFTARG = int, RIGHTARG = int); \
                   CREATE DOMAIN dts AS timestamptz DEFAULT now() CHECK (value IS NOT NULL)";
     for (command, words) in [
         (
@@ -43,9 +45,17 @@ fn rows_that_are_computed_anew_from_more_than_themselves_stop_it() {
             "anew with ff",
         ),
         ("ALTER TABLE t ALTER at TYPE timestamptz", "column \"at\""),
+        (
+            "ALTER TABLE t ALTER id TYPE bigint USING id +% id, DROP v",
+            "anew with +%",
+        ),
     ] {
         stops(schema, command, &[words, "--made-by-hand"]);
     }
+    // What is not computed with does not matter.
+    let scene = Scene::new(schema);
+    scene.run("ALTER TABLE t ALTER id TYPE bigint USING id * 2, DROP v");
+    scene.assert_same();
 }
 
 #[test]
