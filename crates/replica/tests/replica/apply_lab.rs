@@ -207,3 +207,11 @@ pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
         pause();
     }
 }
+
+/// Runs each of these statements as a transaction on the source.
+pub fn run(pair: &Pair, statements: &[&str]) {
+    let mut source = sql(&pair.source);
+    for statement in statements {
+        source.execute(statement).unwrap();
+    }
+}

@@ -3,14 +3,7 @@
 use lockstep_lab::for_tests::source_major;
 use lockstep_lab::server::Server;
 
-use super::apply_lab::{Pair, on, rows, sql};
-
-fn run(pair: &Pair, statements: &[&str]) {
-    let mut source = sql(&pair.source);
-    for statement in statements {
-        source.execute(statement).unwrap();
-    }
-}
+use super::apply_lab::{Pair, on, rows, run};
 
 #[test]
 fn a_column_that_is_wider_on_the_source_stops_before_the_first_change() {

@@ -9,7 +9,7 @@ use lockstep_lab::assert_has;
 use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
 
-use super::apply_lab::{LONG, NAME, Pair, opened, rows, sql, until};
+use super::apply_lab::{LONG, NAME, Pair, opened, rows, run, sql, until};
 
 /// Changes that are worth a writer of their own.
 const WORTH: u32 = 600;
@@ -23,13 +23,6 @@ fn pair(schema: &str) -> Pair {
     let mut pair = Pair::new(&format!("{GATE}; {schema}"));
     pair.writers = 4.into();
     pair
-}
-
-fn run(pair: &Pair, statements: &[&str]) {
-    let mut source = sql(&pair.source);
-    for statement in statements {
-        source.execute(statement).unwrap();
-    }
 }
 
 /// A transaction that does this, and is large enough for a writer of its own.

@@ -18,6 +18,7 @@ mod apply_shapes;
 mod apply_standby;
 mod apply_tables_random;
 mod apply_together;
+mod apply_truncates;
 mod apply_writers;
 mod attached;
 mod binary_alike;
