@@ -23,8 +23,8 @@ const HEAP2_LOCK_UPDATED: u8 = 0x60;
 const XLOG_IMAGE: u8 = 0xB0;
 
 /// Forks by their number.
-const MAIN_FORK: ForkNumber = 0;
-const FREE_SPACE_FORK: ForkNumber = 1;
+pub(crate) const MAIN_FORK: ForkNumber = 0;
+pub(crate) const FREE_SPACE_FORK: ForkNumber = 1;
 pub(crate) const VISIBILITY_FORK: ForkNumber = 2;
 
 /// Entries of a page of the free space map.
@@ -98,7 +98,7 @@ pub enum Cause {
     Kind,
     /// A block of it does not exist, or may be new.
     Missing,
-    /// The record changes the visibility map.
+    /// The record changes the visibility map, or is an image of the free space map.
     Map,
     /// The record has too many blocks, or there is no room for it in the queue.
     Large,
@@ -173,7 +173,6 @@ pub fn classify(record: &Record, oversized: bool) -> Class {
     match last_fork(record) {
         MAIN_FORK => {}
         VISIBILITY_FORK if clears_visibility_map(record) => {}
-        FREE_SPACE_FORK => return Class::Barrier(Cause::Unknown),
         _ => return Class::Inline(Cause::Map),
     }
     let many = record

@@ -4,8 +4,9 @@
 //! cannot know is which blocks exist: it takes a relation's blocks as existing, unless the relation was
 //! made in this WAL. Then its first block is missing, and its free space map until a record is about a
 //! second block. Nor can it know what sessions of a standby see: it takes them to see nothing that is
-//! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map: the
-//! record is one for helpers if the last one that names the map's page must have left the queue.
+//! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map, or enters
+//! free space in a map: the record is one for helpers if the last one that names the map's page must have left
+//! the queue.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::class::{self, Cause, Class, QueueSize, Rules};
 use crate::costs::{self, Work};
 use crate::limits::{AHEAD_MAX, BLOCK_SLOTS, BLOCKS, MAP_SLOTS, XID_SLOTS};
 use crate::names::manager;
-use crate::record::{Block, Record, Relation};
+use crate::record::{Block, ForkNumber, Record, Relation};
 
 /// Slots of the table of visits, for [`costs::remoteness`].
 const VISIT_SLOTS: usize = 1 << 20;
@@ -64,7 +65,7 @@ pub struct Planner {
     queue: QueueSize,
     /// The number of the last job that has a block, by a hash of the block's name.
     last: Vec<u64>,
-    /// The number of the last job that has a page of a visibility map, by a hash of the page's name.
+    /// The number of the last job that has a page of a map, by a hash of the page's name.
     last_of_map: Vec<u64>,
     /// The last job that added tuples, by its transaction's slot.
     heap: Vec<u64>,
@@ -132,22 +133,38 @@ impl Planner {
             && (record.blocks.iter().any(|block| self.is_missing(block))
                 || class::may_change_free_space_map(record) && self.lacks_map(record));
         self.note_blocks_made(record);
-        match missing {
-            true => Class::Inline(Cause::Missing),
-            false => class,
+        match class {
+            _ if missing => Class::Inline(Cause::Missing),
+            Class::Ahead if !self.may_enter_space(record) => Class::Inline(Cause::Map),
+            class => class,
         }
     }
 
     /// Does what `dispatch_may_clear_map()` in dispatch.c does.
     fn may_clear_map(&self, record: &Record) -> bool {
+        record.blocks.iter().all(|block| {
+            let page = class::visibility_map_block(block.number);
+            self.map_is_free(block, class::VISIBILITY_FORK, page)
+        })
+    }
+
+    /// Does what `dispatch_may_enter_space()` in dispatch.c does.
+    fn may_enter_space(&self, record: &Record) -> bool {
+        let first = record.blocks.iter().find(|block| block.id == 0);
+        !class::may_change_free_space_map(record)
+            || first.is_none_or(|block| {
+                let page = class::free_space_map_block(block.number);
+                self.map_is_free(block, class::FREE_SPACE_FORK, page)
+            })
+    }
+
+    /// Does what `dispatch_map_is_free()` in dispatch.c does.
+    fn map_is_free(&self, block: &Block, map: ForkNumber, page: u32) -> bool {
         // The current record has not retired either.
         let in_queue = AHEAD_MAX as u64 + 1;
         let retired = self.base.max(self.number.saturating_sub(in_queue));
-        record.blocks.iter().all(|block| {
-            let page = class::visibility_map_block(block.number);
-            let last = self.last_of_map.get(map_slot(block.relation, page));
-            last.is_none_or(|last| *last <= retired)
-        })
+        let last = self.last_of_map.get(map_slot(block.relation, map, page));
+        last.is_none_or(|last| *last <= retired)
     }
 
     fn note_made(&mut self, record: &Record) {
@@ -204,13 +221,11 @@ impl Planner {
             if let Some(last) = self.last.get_mut(slot(block)) {
                 *last = self.number;
             }
-            if block.fork == class::VISIBILITY_FORK {
-                if let Some(last) = self
-                    .last_of_map
-                    .get_mut(map_slot(block.relation, block.number))
-                {
-                    *last = self.number;
-                }
+            let slot = map_slot(block.relation, block.fork, block.number);
+            if block.fork != class::MAIN_FORK
+                && let Some(last) = self.last_of_map.get_mut(slot)
+            {
+                *last = self.number;
             }
         }
         after
@@ -256,8 +271,8 @@ fn visit_slot(block: &Block) -> usize {
 }
 
 /// Does what `dispatch_map_slot()` in dispatch.c does.
-fn map_slot(relation: Relation, page: u32) -> usize {
-    let hash = relation.number.wrapping_mul(0x9E37_79B1) ^ page;
+fn map_slot(relation: Relation, map: ForkNumber, page: u32) -> usize {
+    let hash = relation.number.wrapping_mul(0x9E37_79B1) ^ page ^ u32::from(map) << 28;
     let hash = hash.wrapping_mul(0x85EB_CA6B);
     // Below MAP_SLOTS.
     (hash ^ (hash >> 15)) as usize % MAP_SLOTS

@@ -23,16 +23,17 @@ typedef enum LsBrokenRule
 	LS_BREAK_SEEN,				/* 3: rows are removed that a snapshot may see */
 	LS_BREAK_PIN,				/* 3: helpers prune pages that sessions have pinned */
 	LS_BREAK_MAP_CLEAR,			/* 4: maps are cleared before earlier records have set bits */
+	LS_BREAK_MAP_IMAGE,			/* 4: free space is entered before earlier images of the map */
 	LS_BREAK_CONFLICT,			/* 5: nobody resolves conflicts */
 	LS_BREAK_EXTENSION,			/* 6: startup appends nothing at dispatch */
 	LS_BREAK_SIZE,				/* 6: helpers trust the size that they remember */
 	LS_BREAK_MULTIXACT,			/* 7: the making of multixacts is no barrier */
 	LS_BREAK_BARRIER,			/* 8: what is after a barrier is dispatched */
-	LS_BREAK_MAP_IMAGE,			/* 8: images of free space maps are no barriers */
 	LS_BREAK_RECOVERY_POINT,	/* 9: the minimum recovery point limits nothing */
 	LS_BREAK_BACKUP_POINT,		/* 9: in a backup it is not raised before dispatch */
 	LS_BREAK_HOT_POINT,			/* 9: in hot standby it is not raised before dispatch */
 	LS_BREAK_FILES,				/* 10: helpers keep files open */
+	LS_BREAK_GENERATION,		/* 10: barriers begin no generation */
 	LS_BREAK_NEW_PAGE,			/* in place of 11: helpers execute on pages of zeros */
 	LS_BREAK_TARGET,			/* 11: a recovery target stops nothing */
 	LS_BREAK_DELAY,				/* 11: nor does recovery_min_apply_delay */

@@ -37,10 +37,13 @@ LsDispatched ls_dispatched;
 /* Number of the last record that has a block, by a hash of its name. */
 static uint64 *dispatch_last_of_block = NULL;
 
-/* Slots of the table of pages of visibility maps; two pages of one slot count as the same page. */
+/* Slots of the table of pages of maps; two pages of one slot count as the same page. */
 #define LS_MAP_SLOTS 1024
 
-/* Number of the last record that has a page of a visibility map as a block, by a hash of the page's name. */
+/*
+ * Number of the last record that has a page of a visibility map or a free space map as a block, by a hash of
+ * the page's name.
+ */
 static uint64 dispatch_last_of_map[LS_MAP_SLOTS];
 
 /* Number of the last heap record of a transaction, by ls_xid_slot(). */
@@ -48,10 +51,12 @@ static uint64 dispatch_last_of_xid[LS_XID_SLOTS];
 
 static void dispatch_note_blocks(LsEntry *entry);
 static inline uint64 *dispatch_last_slot(const DecodedBkpBlock *block);
-static inline uint64 *dispatch_map_slot(const DecodedBkpBlock *block, BlockNumber map_block);
+static inline uint64 *dispatch_map_slot(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block);
 static void dispatch_note_transaction(LsEntry *entry);
 static bool dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead);
 static bool dispatch_may_clear_map(const DecodedXLogRecord *record);
+static bool dispatch_map_is_free(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block);
+static bool dispatch_may_enter_space(const DecodedXLogRecord *record);
 static bool dispatch_blocks_exist(DecodedXLogRecord *record);
 static bool dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block);
 static void dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block);
@@ -113,8 +118,8 @@ dispatch_note_blocks(LsEntry *entry)
 		if (!block->in_use)
 			continue;
 		*dispatch_last_slot(block) = entry->number;
-		if (block->forknum == VISIBILITYMAP_FORKNUM)
-			*dispatch_map_slot(block, block->blkno) = entry->number;
+		if (block->forknum != MAIN_FORKNUM)
+			*dispatch_map_slot(block, block->forknum, block->blkno) = entry->number;
 	}
 }
 
@@ -128,10 +133,11 @@ dispatch_last_slot(const DecodedBkpBlock *block)
 }
 
 static inline uint64 *
-dispatch_map_slot(const DecodedBkpBlock *block, BlockNumber map_block)
+dispatch_map_slot(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block)
 {
-	uint32		hash = (LS_BLOCK_RELATION(block) * 0x9E3779B1U ^ map_block) * 0x85EBCA6BU;
+	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
 
+	hash = (hash ^ map_block ^ ((uint32) map << 28)) * 0x85EBCA6BU;
 	return &dispatch_last_of_map[(hash ^ (hash >> 15)) % LS_MAP_SLOTS];
 }
 
@@ -173,12 +179,18 @@ dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	{
 		ls_dispatched.barrier = ls_dispatched.tail;
 		/* rule 10: what follows is of the next generation */
-		ls_begin_generation();
+		if (!ls_keeps_files(record) && !LS_BREAKS(GENERATION))
+			ls_begin_generation();
 	}
-	else if (class == LS_CLASS_AHEAD && may_run_ahead && !dispatch_blocks_exist(record))
+	else if (class == LS_CLASS_AHEAD && may_run_ahead)
 	{
-		class = LS_CLASS_INLINE;
-		cause = LS_CAUSE_MISSING;
+		if (!dispatch_blocks_exist(record))
+			cause = LS_CAUSE_MISSING;
+		else if (!dispatch_may_enter_space(record))
+			cause = LS_CAUSE_MAP;
+		else
+			cause = LS_CAUSE_NONE;
+		class = cause == LS_CAUSE_NONE ? LS_CLASS_AHEAD : LS_CLASS_INLINE;
 	}
 	if (class == LS_CLASS_AHEAD && may_run_ahead)
 	{
@@ -205,12 +217,30 @@ dispatch_may_clear_map(const DecodedXLogRecord *record)
 		if (!block->in_use)
 			continue;
 		map_block = ls_visibility_map_block(block->blkno);
-		if (*dispatch_map_slot(block, map_block) > ls_dispatched.retired && !LS_BREAKS(MAP_CLEAR))
+		if (!dispatch_map_is_free(block, VISIBILITYMAP_FORKNUM, map_block) && !LS_BREAKS(MAP_CLEAR))
 			return false;
 		if (map_block >= ls_size_of_fork(ls_known_files(block), VISIBILITYMAP_FORKNUM))
 			return false;
 	}
 	return true;
+}
+
+/* Have all records retired that name the page of a map of the block's relation? */
+static bool
+dispatch_map_is_free(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block)
+{
+	return *dispatch_map_slot(block, map, map_block) <= ls_dispatched.retired;
+}
+
+/*
+ * Rule 4: have all images retired of the free space map's page in which this record enters what is left of its
+ * block? An image would take the entry back.
+ */
+static bool
+dispatch_may_enter_space(const DecodedXLogRecord *record)
+{
+	return !ls_may_change_free_space_map(record) || LS_BREAKS(MAP_IMAGE) ||
+		dispatch_map_is_free(&record->blocks[0], FSM_FORKNUM, ls_free_space_map_block(record->blocks[0].blkno));
 }
 
 static bool

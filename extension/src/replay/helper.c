@@ -289,7 +289,7 @@ helper_wait_for_work(void)
 	if (!helper_has_work() && !helper_shall_end() && !helper_shall_read())
 	{
 		/* rule 10: what is dropped meanwhile gives its space back */
-		if (!LS_BREAKS(FILES))
+		if (!LS_BREAKS(FILES) && !LS_BREAKS(GENERATION))
 			ls_close_files();
 		helper_publish_depth();
 		ls_helper_note_waits(helper_me);

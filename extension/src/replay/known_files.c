@@ -5,7 +5,7 @@
  * in its handle, but to find the handle it hashes the name, each time.
  *
  * A handle of the startup process lives until that drops files. Rule 10 of README.md: records that do
- * are barriers, and each begins a generation. Helpers free all handles when they come to a record of the
+ * are barriers that begin a generation. Helpers free all handles when they come to a record of the
  * next generation (execute.c), which is after the barrier, and before they sleep (helper.c). Nobody
  * tells helpers which files are dropped, so handles that they only closed would stay for ever. The
  * startup process forgets handles when a generation begins, since others may have replayed until then,

@@ -17,9 +17,7 @@
  *    reads before consistency; that is why rules 2, 3 and 5 are skipped here.
  *  B-tree: insertion, split, deduplication, delete, vacuum: registered blocks only.
  *  Full-page images of main forks, alone or in the records above, which may also have one of the
- *    visibility map. Other records with an image of another fork are inline (rule 4), but for
- *    images of free space maps, which are barriers: they would take back the entries of
- *    heap records that ran ahead of them.
+ *    visibility map. Other records with an image of another fork are inline (rule 4).
  *
  * Inline are kinds without blocks that change other memory than pages (commits
  * without further effect, CLOG, running transactions), and resource managers that
@@ -113,9 +111,6 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 			if (!ls_clears_visibility_map(record))
 				return record_class_inline_because(cause, LS_CAUSE_MAP);
 			break;
-		case FSM_FORKNUM:
-			return LS_BREAKS(MAP_IMAGE) ? record_class_inline_because(cause, LS_CAUSE_MAP) :
-				record_class_barrier_because(cause, LS_CAUSE_UNKNOWN);
 		default:
 			return record_class_inline_because(cause, LS_CAUSE_MAP);
 	}
@@ -219,6 +214,26 @@ BlockNumber
 ls_visibility_map_block(BlockNumber heap_block)
 {
 	return heap_block / LS_HEAP_BLOCKS_PER_MAP_PAGE;
+}
+
+/*
+ * Rule 10: does redo of this barrier leave the files of all relations as they are? Its resource manager neither
+ * makes nor drops nor truncates any, on all of 15 to 18: multixacts have files of their own, and the others'
+ * barriers change a row in place, make a session wait, or resolve a conflict. Others might.
+ */
+bool
+ls_keeps_files(const DecodedXLogRecord *record)
+{
+	switch (record->header.xl_rmid)
+	{
+		case RM_MULTIXACT_ID:
+		case RM_BTREE_ID:
+		case RM_HEAP_ID:
+		case RM_STANDBY_ID:
+			return true;
+		default:
+			return false;
+	}
 }
 
 /* May redo record the free space of block 0? Asked of records that may run ahead. */

@@ -22,6 +22,7 @@ extern LsClass ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause);
 extern bool ls_adds_heap_tuples(const DecodedXLogRecord *record);
 extern bool ls_clears_visibility_map(const DecodedXLogRecord *record);
 extern BlockNumber ls_visibility_map_block(BlockNumber heap_block);
+extern bool ls_keeps_files(const DecodedXLogRecord *record);
 extern bool ls_may_change_free_space_map(const DecodedXLogRecord *record);
 extern BlockNumber ls_free_space_map_block(BlockNumber heap_block);
 

@@ -125,13 +125,13 @@ sub differs
 }
 
 ok(!differs('none', 'kept'), 'with all rules kept, files are those of stock');
-for my $rule (qw(order extension size barrier files stretch_end))
+for my $rule (qw(order extension size barrier files generation stretch_end))
 {
 	bites($rule, sub { differs($rule, 'kept') }, 'recovery fails or files differ');
 }
 $stock->clean_node;
 
-# ---- Rule 8: an image of a free space map is a barrier; rule 4: visibility maps ----
+# ---- Rule 4: free space maps and visibility maps are changed in the order of the WAL ----
 
 # With checksums the first change of such a map after a checkpoint is logged as an image. What
 # the next heap records enter in the map must come after it.

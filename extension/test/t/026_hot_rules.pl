@@ -18,8 +18,8 @@ use Test::More;
 my $hot = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n"
   . "max_standby_streaming_delay = -1\nautovacuum = off\n";
 
-# Without checksums and their like: an image of a free space map is a barrier, and would keep
-# records from running ahead where a test wants them to.
+# Without checksums and their like: an image of a free space map would keep records of its table from
+# running ahead where a test wants them to.
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1, without_checksums($primary));
 $primary->append_conf('postgresql.conf', "wal_log_hints = off\nautovacuum = off\nmax_connections = 40\n"
