@@ -35,6 +35,7 @@ static const struct config_enum_entry broken_rule_names[] = {
 	{"leave", LS_BREAK_LEAVE, false},
 	{"page_check", LS_BREAK_PAGE_CHECK, false},
 	{"stretch_end", LS_BREAK_STRETCH_END, false},
+	{"facts", LS_BREAK_FACTS, false},
 	{NULL, 0, false}
 };
 

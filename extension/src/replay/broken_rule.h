@@ -40,7 +40,8 @@ typedef enum LsBrokenRule
 	LS_BREAK_FAILURE,			/* 12: a helper's error counts as done */
 	LS_BREAK_LEAVE,				/* 12: a helper ends in the middle of a record */
 	LS_BREAK_PAGE_CHECK,		/* 13: helpers do not check pages */
-	LS_BREAK_STRETCH_END		/* 14: a stretch goes on when PostgreSQL reads */
+	LS_BREAK_STRETCH_END,		/* 14: a stretch goes on when PostgreSQL reads */
+	LS_BREAK_FACTS				/* 14: helpers say of all records that they may run ahead */
 } LsBrokenRule;
 
 extern int	ls_broken_rule;

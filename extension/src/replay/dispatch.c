@@ -29,12 +29,9 @@
 /* Distance at which the memory of entries is asked for. */
 #define LS_ENTRIES_AHEAD 4
 
-/* Slots of the table of blocks; two blocks of one slot count as the same block. */
-#define LS_BLOCK_SLOTS (32 * 1024)
-
 LsDispatched ls_dispatched;
 
-/* Number of the last record that has a block, by a hash of its name. */
+/* Number of the last record that has a block, by ls_block_slot(). */
 static uint64 *dispatch_last_of_block = NULL;
 
 /* Slots of the table of pages of maps; two pages of one slot count as the same page. */
@@ -49,15 +46,14 @@ static uint64 dispatch_last_of_map[LS_MAP_SLOTS];
 /* Number of the last heap record of a transaction, by ls_xid_slot(). */
 static uint64 dispatch_last_of_xid[LS_XID_SLOTS];
 
-static void dispatch_note_blocks(LsEntry *entry);
-static inline uint64 *dispatch_last_slot(const DecodedBkpBlock *block);
+static void dispatch_note_blocks(LsEntry *entry, const LsFacts *facts);
 static inline uint64 *dispatch_map_slot(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block);
 static void dispatch_note_transaction(LsEntry *entry);
-static bool dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead);
+static bool dispatch_is_for_helpers(DecodedXLogRecord *record, const LsFacts *facts, bool may_run_ahead);
 static bool dispatch_may_clear_map(const DecodedXLogRecord *record);
 static bool dispatch_map_is_free(const DecodedBkpBlock *block, ForkNumber map, BlockNumber map_block);
-static bool dispatch_may_enter_space(const DecodedXLogRecord *record);
-static bool dispatch_blocks_exist(DecodedXLogRecord *record);
+static bool dispatch_may_enter_space(const DecodedXLogRecord *record, const LsFacts *facts);
+static bool dispatch_blocks_exist(DecodedXLogRecord *record, const LsFacts *facts);
 static bool dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block);
 static void dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block);
 static void dispatch_say_for_which_record(void *arg);
@@ -72,20 +68,39 @@ ls_dispatch_has_memory(void)
 	return dispatch_last_of_block != NULL;
 }
 
-/* Enters the record after the tail. Helpers see it once the caller has published it. */
+/* A record will be dispatched soon: asks for the memory of the table of blocks. */
 void
-ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
+ls_dispatch_expect(const LsFacts *facts)
+{
+	for (int id = 0; id < facts->blocks; id++)
+		__builtin_prefetch(&dispatch_last_of_block[facts->slots[id]], 1);
+}
+
+/*
+ * Enters the record after the tail. Helpers see it once the caller has published it. facts: what who has decoded
+ * it says of it, NULL: nothing.
+ */
+void
+ls_dispatch(DecodedXLogRecord *record, const LsFacts *facts, bool may_run_ahead)
 {
 	LsEntry    *entry = ls_entry(++ls_dispatched.tail);
+	bool		hot = pg_atomic_read_u32(&ls_queue->hot) != 0;
 	bool		for_helpers;
+	LsFacts		own;
 
 	/* helpers have read the one that lies there */
 	__builtin_prefetch(ls_entry(ls_dispatched.tail + LS_ENTRIES_AHEAD), 1);
+	if (facts == NULL || facts->hot != hot)
+	{
+		ls_facts_of(record, hot, &own);
+		facts = &own;
+	}
+	ls_dispatch_expect(facts);
 	entry->record = record;
 	entry->number = ls_dispatched.tail;
-	dispatch_note_blocks(entry);
 	dispatch_note_transaction(entry);
-	for_helpers = dispatch_is_for_helpers(record, may_run_ahead);
+	for_helpers = dispatch_is_for_helpers(record, facts, may_run_ahead);
+	dispatch_note_blocks(entry, facts);
 	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
 	/* a helper that thinks of an earlier number may claim it from here on */
 	pg_write_barrier();
@@ -103,33 +118,24 @@ ls_begin_generation(void)
 
 /* Rule 1: notes what must be done before this record, and that later ones wait for it. */
 static void
-dispatch_note_blocks(LsEntry *entry)
+dispatch_note_blocks(LsEntry *entry, const LsFacts *facts)
 {
 	const DecodedXLogRecord *record = entry->record;
 
 	memset(entry->after, 0, sizeof(entry->after));
-	for (int id = 0; id <= Min(record->max_block_id, LS_BLOCKS - 1); id++)
+	for (int id = 0; id < facts->blocks; id++)
 		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
-			entry->after[id] = *dispatch_last_slot(&record->blocks[id]);
+			entry->after[id] = dispatch_last_of_block[facts->slots[id]];
 	for (int id = 0; id <= record->max_block_id; id++)
 	{
 		const DecodedBkpBlock *block = &record->blocks[id];
 
 		if (!block->in_use)
 			continue;
-		*dispatch_last_slot(block) = entry->number;
+		dispatch_last_of_block[id < LS_BLOCKS ? facts->slots[id] : ls_block_slot(block)] = entry->number;
 		if (block->forknum != MAIN_FORKNUM)
 			*dispatch_map_slot(block, block->forknum, block->blkno) = entry->number;
 	}
-}
-
-static inline uint64 *
-dispatch_last_slot(const DecodedBkpBlock *block)
-{
-	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
-
-	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
-	return &dispatch_last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
 }
 
 static inline uint64 *
@@ -165,11 +171,10 @@ dispatch_note_transaction(LsEntry *entry)
 
 /* May helpers execute the record? Counts it by its cause. */
 static bool
-dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
+dispatch_is_for_helpers(DecodedXLogRecord *record, const LsFacts *facts, bool may_run_ahead)
 {
-	LsCause		cause = LS_CAUSE_NONE;
-	bool		hot = pg_atomic_read_u32(&ls_queue->hot) != 0;
-	LsClass		class = hot ? ls_classify_hot(record, &cause) : ls_classify(record, &cause);
+	LsCause		cause = (LsCause) facts->cause;
+	LsClass		class = (LsClass) facts->class;
 
 	if (class == LS_CLASS_REMOVAL)
 		class = may_run_ahead && ls_nobody_sees(record) ? LS_CLASS_AHEAD : LS_CLASS_INLINE;
@@ -184,9 +189,9 @@ dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	}
 	else if (class == LS_CLASS_AHEAD && may_run_ahead)
 	{
-		if (!dispatch_blocks_exist(record))
+		if (!dispatch_blocks_exist(record, facts))
 			cause = LS_CAUSE_MISSING;
-		else if (!dispatch_may_enter_space(record))
+		else if (!dispatch_may_enter_space(record, facts))
 			cause = LS_CAUSE_MAP;
 		else
 			cause = LS_CAUSE_NONE;
@@ -237,14 +242,14 @@ dispatch_map_is_free(const DecodedBkpBlock *block, ForkNumber map, BlockNumber m
  * block? An image would take the entry back.
  */
 static bool
-dispatch_may_enter_space(const DecodedXLogRecord *record)
+dispatch_may_enter_space(const DecodedXLogRecord *record, const LsFacts *facts)
 {
-	return !ls_may_change_free_space_map(record) || LS_BREAKS(MAP_IMAGE) ||
-		dispatch_map_is_free(&record->blocks[0], FSM_FORKNUM, ls_free_space_map_block(record->blocks[0].blkno));
+	return !facts->enters_space || LS_BREAKS(MAP_IMAGE) ||
+		dispatch_map_is_free(&record->blocks[0], FSM_FORKNUM, facts->space_block);
 }
 
 static bool
-dispatch_blocks_exist(DecodedXLogRecord *record)
+dispatch_blocks_exist(DecodedXLogRecord *record, const LsFacts *facts)
 {
 	for (int id = 0; id <= record->max_block_id; id++)
 	{
@@ -254,8 +259,8 @@ dispatch_blocks_exist(DecodedXLogRecord *record)
 			continue;
 		if (!dispatch_make_exist(record, block))
 			return false;
-		if (id == 0 && ls_may_change_free_space_map(record) &&
-			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
+		if (id == 0 && facts->enters_space &&
+			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= facts->space_block)
 			return false;
 	}
 	return true;

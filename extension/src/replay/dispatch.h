@@ -7,6 +7,7 @@
 #include "access/xlogreader.h"
 
 #include "replay/queue.h"
+#include "replay/record_facts.h"
 
 /* State of dispatch in the startup process. The caller publishes the counters, and sets them to 0. */
 typedef struct LsDispatched
@@ -22,7 +23,8 @@ typedef struct LsDispatched
 extern LsDispatched ls_dispatched;
 
 extern bool ls_dispatch_has_memory(void);
-extern void ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead);
+extern void ls_dispatch_expect(const LsFacts *facts);
+extern void ls_dispatch(DecodedXLogRecord *record, const LsFacts *facts, bool may_run_ahead);
 extern void ls_begin_generation(void);
 
 #endif							/* LOCKSTEP_DISPATCH_H */

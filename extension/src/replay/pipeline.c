@@ -416,7 +416,7 @@ pipeline_run(XLogReaderState *reader)
 	if (pipeline.current > ls_dispatched.tail)
 	{
 		ls_stretch_forget_limit();
-		ls_dispatch(reader->record, false);
+		ls_dispatch(reader->record, NULL, false);
 	}
 	if (ls_entry(pipeline.current)->record != reader->record)
 		elog(PANIC, "replay helpers and the startup process are at different records");
@@ -530,7 +530,7 @@ pipeline_fill(XLogReaderState *reader)
 		if (record == NULL || !pipeline_may_run_ahead(reader, record))
 			break;
 		ls_stretch_count(record);
-		ls_dispatch(record, true);
+		ls_dispatch(record, ls_stretch_facts(record), true);
 	}
 	if (ls_dispatched.tail == before)
 		return;

@@ -31,8 +31,10 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "replay/broken_rule.h"
 #include "replay/look_ahead.h"
 #include "replay/queue.h"
+#include "replay/record_class.h"
 
 static XLogReaderState *wal_reader = NULL;
 static int	wal_reader_file = -1;
@@ -120,6 +122,9 @@ wal_reader_read_records(LsStretch *stretch)
 			break;
 		stretch->records[count].record = record;
 		stretch->records[count].page = wal_reader->latestPagePtr;
+		ls_facts_of(record, pg_atomic_read_u32(&ls_queue->hot) != 0, &stretch->records[count].facts);
+		if (LS_BREAKS(FACTS))
+			stretch->records[count].facts.class = LS_CLASS_AHEAD;
 		pg_write_barrier();
 		pg_atomic_write_u32(&stretch->read, count + 1);
 		if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0)

@@ -22,6 +22,7 @@
 
 #include "compat.h"
 #include "replay/broken_rule.h"
+#include "replay/dispatch.h"
 #include "replay/helper_count.h"
 #include "replay/helper_processes.h"
 #include "replay/look_ahead.h"
@@ -42,6 +43,13 @@
 /* Records that the startup process decodes itself then: the queue must not run empty. */
 #define LS_OWN_RECORDS LS_AHEAD_MAX
 
+/* Records of the stretch from one that was linked to the one whose memory is asked for. */
+#define LS_LATER 3
+
+/* Bytes of a decoded record that dispatch reads: with two blocks and little data. */
+#define LS_RECORD_BYTES 256
+#define LS_LINE 64
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -49,6 +57,7 @@ static struct
 {
 	bool		allowed;		/* the pipeline runs */
 	uint32		linked;			/* records of the stretch */
+	const LsStretchRecord *last_linked; /* NULL: the caller of ls_stretch_next() got none */
 	uint32		wanted;			/* times that it was asked for a record of it, before a helper had come */
 	uint32		own;			/* records to decode before a stretch is asked for */
 	bool		limit_is_known;
@@ -59,6 +68,7 @@ static struct
 }			wal_stretch;
 
 static bool wal_stretch_link(XLogReaderState *reader, DecodedXLogRecord **record);
+static void wal_stretch_expect(void);
 static bool wal_stretch_has_more(void);
 static void wal_stretch_wait(void);
 static void wal_stretch_end(void);
@@ -119,6 +129,7 @@ bool
 ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRecord **record)
 {
 	*record = NULL;
+	wal_stretch.last_linked = NULL;
 	/* PostgreSQL does not call us for a record of another extension, and reads after it */
 	if (!wal_stretch.allowed || last->header.xl_rmid > RM_MAX_BUILTIN_ID)
 		return false;
@@ -156,6 +167,15 @@ ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRec
 	}
 }
 
+/* What the helper that has read the record says of it; NULL: it is not what ls_stretch_next() returned last. */
+const LsFacts *
+ls_stretch_facts(const DecodedXLogRecord *record)
+{
+	const LsStretchRecord *read = wal_stretch.last_linked;
+
+	return read != NULL && read->record == record ? &read->facts : NULL;
+}
+
 /*
  * All that was decoded has been replayed, last as the last one, and PostgreSQL is about to read. It does
  * not if another record is linked. Otherwise no stretch may be left: PostgreSQL begins its buffer anew.
@@ -165,6 +185,7 @@ ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last)
 {
 	DecodedXLogRecord *record;
 
+	wal_stretch.last_linked = NULL;
 	if (LS_BREAKS(STRETCH_END))
 		return;
 	if (wal_stretch.allowed && ls_enabled && !ls_may_change_timeline(last))
@@ -173,7 +194,11 @@ ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last)
 			   !wal_stretch_has_more())
 			wal_stretch_wait();
 		if (wal_stretch_link(reader, &record))
+		{
+			/* PostgreSQL gets it */
+			wal_stretch.last_linked = NULL;
 			return;
+		}
 	}
 	if (pg_atomic_read_u32(&ls_queue->stretch.state) == LS_STRETCH_ASKED)
 		wal_stretch.own = LS_OWN_RECORDS;
@@ -204,11 +229,28 @@ wal_stretch_link(XLogReaderState *reader, DecodedXLogRecord **linked)
 	reader->latestPageTLI = ls_queue->stretch.page_timeline;
 	reader->abortedRecPtr = reader->missingContrecPtr = InvalidXLogRecPtr;
 	reader->errormsg_buf[0] = '\0';
+	wal_stretch.last_linked = read;
 	wal_stretch.linked++;
 	wal_stretch.records++;
 	ls_helper_count_read();
+	wal_stretch_expect();
 	*linked = record;
 	return true;
+}
+
+/* Asks for the memory of the record that will be linked LS_LATER after the last one, if it is there. */
+static void
+wal_stretch_expect(void)
+{
+	LsStretch  *stretch = &ls_queue->stretch;
+	uint32		later = wal_stretch.linked - 1 + LS_LATER;
+
+	if (later >= pg_atomic_read_u32(&stretch->read))
+		return;
+	pg_read_barrier();
+	for (int at = 0; at < LS_RECORD_BYTES; at += LS_LINE)
+		__builtin_prefetch((char *) stretch->records[later].record + at);
+	ls_dispatch_expect(&stretch->records[later].facts);
 }
 
 static bool
@@ -252,6 +294,7 @@ wal_stretch_end(void)
 	LsStretch  *stretch = &ls_queue->stretch;
 	uint32		asked = LS_STRETCH_ASKED;
 
+	wal_stretch.last_linked = NULL;
 	if (pg_atomic_compare_exchange_u32(&stretch->state, &asked, LS_STRETCH_NONE) ||
 		asked == LS_STRETCH_NONE)
 		return;

@@ -7,6 +7,8 @@
 #include "access/xlogreader.h"
 #include "port/atomics.h"
 
+#include "replay/record_facts.h"
+
 /* Most records of a stretch. */
 #define LS_STRETCH_RECORDS 128
 
@@ -25,11 +27,12 @@ typedef enum LsStretchState
 	LS_STRETCH_ENDED
 } LsStretchState;
 
-/* A record that was read, and the last page that it is on. */
+/* A record that was read, the last page that it is on, and what the helper says of it. */
 typedef struct LsStretchRecord
 {
 	DecodedXLogRecord *record;
 	XLogRecPtr	page;
+	LsFacts		facts;
 } LsStretchRecord;
 
 typedef struct LsStretch
@@ -56,6 +59,7 @@ typedef struct LsStretch
 /* Startup process. */
 extern void ls_stretch_allow(bool allowed);
 extern bool ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRecord **record);
+extern const LsFacts *ls_stretch_facts(const DecodedXLogRecord *record);
 extern void ls_stretch_settle(XLogReaderState *reader, DecodedXLogRecord *last);
 extern void ls_stretch_count(const DecodedXLogRecord *record);
 extern void ls_stretch_forget_limit(void);
