@@ -14,8 +14,9 @@ use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Order, Plot, Site, TurnOf};
 use crate::plot::bars::{self, Series};
 use crate::plot::trials::color;
-use crate::replay::case::{CRASH_RECOVERY, ReplayCase, ReplayVariant};
+use crate::replay::case::{CRASH_RECOVERY, MOST_BUSY, ReplayCase, ReplayVariant};
 use crate::replay::crash::{self, Crashed};
+use crate::replay::helpers::HelperCounts;
 use crate::replay::local::{self, StagedWal};
 use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
@@ -110,6 +111,10 @@ pub struct ReplayArgs {
     /// Where WAL comes from, and the standby's cores, separated by commas; else all three
     #[arg(long, value_enum, value_name = "PLACES", value_delimiter = ',')]
     pub placement: Vec<Placement>,
+    /// Cases beside so many processes that use all the CPU that they get, separated by commas, for --writes or
+    /// all kinds; data is cached, and WAL in pg_wal
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=i64::from(MOST_BUSY)))]
+    pub busy_others: Vec<u32>,
     /// Recovery of a primary that was killed, beside what --writes, --memory and --placement choose
     #[arg(long)]
     pub crash_recovery: bool,
@@ -147,6 +152,9 @@ pub struct ReplayFigures {
     /// Reads of the server, in cases with slow reads.
     #[serde(flatten)]
     pub reads: Option<ReadCounts>,
+    /// What helpers did, with Lockstep.
+    #[serde(flatten)]
+    pub helpers: Option<HelperCounts>,
     /// What the WAL is made of, in the first round of a case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<Contents>,
@@ -195,7 +203,7 @@ impl Benchmark for ReplayArgs {
             false => "",
         };
         format!(
-            "{} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
+            "{} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{}{crash}{} \
              --scale {} --warehouses {} --rows {}{}{}",
             self.run,
             self.stock_seconds,
@@ -205,6 +213,7 @@ impl Benchmark for ReplayArgs {
             list("writes", joined(self.writes.iter().map(|work| work.name()))),
             list("memory", joined(self.memory.iter().map(|t| t.name()))),
             list("placement", joined(self.placement.iter().map(|p| p.name()))),
+            list("busy-others", joined(&self.busy_others)),
             list("variants", joined(self.variants.iter().map(Named::name))),
             self.size.scale,
             self.size.warehouses,
@@ -217,6 +226,7 @@ impl Benchmark for ReplayArgs {
     fn space_mb(&self) -> u64 {
         let wal = |case: ReplayCase| match case {
             ReplayCase::Standby(work, memory, _) => self.wal_megabytes(work, memory),
+            ReplayCase::Beside(work, _) => self.wal_megabytes(work, case.memory()),
             ReplayCase::CrashRecovery => self.crash_megabytes,
         };
         let most = self.cases().into_iter().map(wal).max().unwrap_or(0);
@@ -268,8 +278,8 @@ impl Benchmark for ReplayArgs {
         case: &ReplayCase,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        match *case {
-            ReplayCase::Standby(work, memory, placement) => {
+        match how(case) {
+            Some((work, memory, placement, _)) => {
                 let name = self.recording_name(work, memory);
                 if scene.recorded.as_ref().is_none_or(|its| its.name != name) {
                     self.leave_recording(scene)?;
@@ -285,7 +295,7 @@ impl Benchmark for ReplayArgs {
                     Placement::Streamed | Placement::OneCore => scene.staged = None,
                 }
             }
-            ReplayCase::CrashRecovery => {
+            None => {
                 self.leave_recording(scene)?;
                 scene.crashed = Some(self.crashed(site, audience)?);
             }
@@ -300,10 +310,10 @@ impl Benchmark for ReplayArgs {
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
     ) -> Result<ReplayFigures> {
-        let ReplayCase::Standby(_, temperature, placement) = turn.case else {
+        let Some((_, temperature, placement, busy)) = how(&turn.case) else {
             return self.recovered(site, scene, turn.variant);
         };
-        let figures = self.replayed(site, scene, turn.variant, temperature, placement)?;
+        let figures = self.replayed(site, scene, turn.variant, temperature, placement, busy)?;
         let known = scene.known()?;
         let is_ours = turn.variant == ReplayVariant::Lockstep;
         let simulated = self.simulated(&turn.case, &known.simulated);
@@ -425,18 +435,23 @@ impl ReplayScene {
 impl ReplayArgs {
     /// The cases to run, as far as this machine has what they need.
     fn chosen(&self) -> Vec<ReplayCase> {
-        let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
+        let quiet = self.memory.is_empty() && self.placement.is_empty();
+        let none = quiet && self.writes.is_empty() && self.busy_others.is_empty();
         if none && !self.crash_recovery {
             let mut cases = ReplayCase::usual();
             cases.retain(|case| !case.memory().is_slow() || Library::missing().is_none());
             return cases;
         }
         let mut cases = Vec::new();
-        if !none {
-            let works = given_or(&self.writes, &Work::ALL);
+        let works = given_or(&self.writes, &Work::ALL);
+        if !none && !(quiet && !self.busy_others.is_empty()) {
             let memory = given_or(&self.memory, &[Temperature::Cached]);
             let places = given_or(&self.placement, &Placement::ALL);
             cases = ReplayCase::combinations(works, memory, places);
+        }
+        for &work in works {
+            let beside = |&others: &u32| ReplayCase::Beside(work, others);
+            cases.extend(self.busy_others.iter().map(beside));
         }
         if self.crash_recovery {
             cases.push(ReplayCase::CrashRecovery);
@@ -565,6 +580,7 @@ impl ReplayArgs {
         variant: ReplayVariant,
         temperature: Temperature,
         placement: Placement,
+        busy: u32,
     ) -> Result<ReplayFigures> {
         let recorded = &scene.known()?.recorded;
         let standby = StandbySpec {
@@ -573,12 +589,12 @@ impl ReplayArgs {
             temperature,
             settings: variant.settings(temperature, &self.set),
         };
-        let (seconds, usage, bytes, reads) = match placement {
+        let (seconds, usage, bytes, reads, helpers) = match placement {
             Placement::Local => {
                 let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
-                let outcome = local::run(site.lab, variant.name(), &standby, staged)?;
+                let outcome = local::run(site.lab, variant.name(), &standby, staged, busy)?;
                 let bytes = recorded.recording.bytes();
-                (outcome.seconds, outcome.usage, bytes, outcome.reads)
+                (outcome.seconds, outcome.usage, bytes, outcome.reads, outcome.helpers)
             }
             Placement::Streamed | Placement::OneCore => {
                 let spec = RoundSpec {
@@ -591,11 +607,12 @@ impl ReplayArgs {
                 };
                 let outcome = round::run(site.lab, variant.name(), &spec)?;
                 let bytes = outcome.replayed_bytes;
-                (outcome.seconds, outcome.usage, bytes, outcome.reads)
+                (outcome.seconds, outcome.usage, bytes, outcome.reads, outcome.helpers)
             }
         };
         Ok(ReplayFigures {
             reads,
+            helpers,
             settings: variant.settings_text(temperature, &self.set),
             ..figures(seconds, usage, bytes, recorded.facts())
         })
@@ -620,6 +637,7 @@ impl ReplayArgs {
         let (seconds, bytes) = (outcome.redo.seconds, outcome.redo.bytes);
         Ok(ReplayFigures {
             ready_seconds: Some(rounded(outcome.ready_seconds)),
+            helpers: outcome.helpers,
             settings: variant.settings_text(memory, &self.set),
             ..figures(seconds, usage, bytes, crashed.facts)
         })
@@ -641,9 +659,22 @@ fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigure
         data_mb: megabytes(facts.data_bytes as f64),
         rss_mb: rounded(usage.rss_mb),
         reads: None,
+        helpers: None,
         contents: None,
         simulated_speedup: None,
         settings: None,
+    }
+}
+
+/// What a standby replays, what of its data is in memory, where its WAL comes from, and how many busy processes run
+/// beside it; None: it is no standby.
+fn how(case: &ReplayCase) -> Option<(Work, Temperature, Placement, u32)> {
+    match *case {
+        ReplayCase::Standby(work, memory, placement) => Some((work, memory, placement, 0)),
+        ReplayCase::Beside(work, others) => {
+            Some((work, case.memory(), Placement::Local, others))
+        }
+        ReplayCase::CrashRecovery => None,
     }
 }
 

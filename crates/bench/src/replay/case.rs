@@ -13,6 +13,10 @@ use crate::trial::Variant;
 /// The name of [`ReplayCase::CrashRecovery`].
 pub const CRASH_RECOVERY: &str = "crash-recovery";
 
+/// Most busy processes beside a standby, and how many there are if nothing is chosen.
+pub const MOST_BUSY: u32 = 64;
+const USUAL_BUSY: [u32; 2] = [1, 12];
+
 /// Which server replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReplayVariant {
@@ -82,19 +86,26 @@ impl Named for ReplayVariant {
 pub enum ReplayCase {
     /// A recording, by a standby.
     Standby(Work, Temperature, Placement),
+    /// A recording whose data is cached and whose WAL is local, beside so many busy processes.
+    Beside(Work, u32),
     /// The WAL of a primary that was killed, by itself.
     CrashRecovery,
 }
 
 impl ReplayCase {
     pub fn name(&self) -> String {
-        match self {
+        match *self {
             Self::Standby(work, temperature, placement) => format!(
                 "{}-{}-{}",
                 work.name(),
                 temperature.name(),
                 placement.name()
             ),
+            Self::Beside(work, others) => {
+                let (temperature, placement) = (Temperature::Cached, Placement::Local);
+                let quiet = Self::Standby(work, temperature, placement);
+                format!("{}-busy-{others}", quiet.name())
+            }
             Self::CrashRecovery => CRASH_RECOVERY.to_owned(),
         }
     }
@@ -103,7 +114,7 @@ impl ReplayCase {
     pub fn memory(&self) -> Temperature {
         match *self {
             Self::Standby(_, temperature, _) => temperature,
-            Self::CrashRecovery => Temperature::Cached,
+            Self::Beside(..) | Self::CrashRecovery => Temperature::Cached,
         }
     }
 
@@ -127,6 +138,7 @@ impl ReplayCase {
             if work == W::TpcC {
                 cases.push(Self::Standby(work, T::Part, P::Local));
                 cases.push(Self::Standby(work, T::PartSlow, P::Local));
+                cases.extend(USUAL_BUSY.map(|others| Self::Beside(work, others)));
             }
         }
         cases.push(Self::CrashRecovery);
@@ -145,7 +157,7 @@ impl ReplayCase {
     /// False if something that it needs is not installed.
     pub fn is_there(&self) -> bool {
         match self {
-            Self::Standby(work, ..) => work.is_there(),
+            Self::Standby(work, ..) | Self::Beside(work, _) => work.is_there(),
             Self::CrashRecovery => true,
         }
     }
@@ -165,6 +177,9 @@ impl ReplayCase {
     /// Every case that there can be.
     pub fn all() -> Vec<Self> {
         let mut cases = Self::combinations(&Work::ALL, &Temperature::ALL, &Placement::ALL);
+        for work in Work::ALL {
+            cases.extend((1..=MOST_BUSY).map(|others| Self::Beside(work, others)));
+        }
         cases.push(Self::CrashRecovery);
         cases
     }

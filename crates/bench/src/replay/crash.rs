@@ -16,6 +16,7 @@ use lockstep_lab::{LabError, Role};
 use lockstep_wire::Lsn;
 
 use crate::replay::cache::settle_files;
+use crate::replay::helpers::{self, HelperCounts};
 use crate::replay::shelf::Facts;
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{self, Amount, Work, WorkSize};
@@ -82,6 +83,8 @@ pub struct Recovered {
     pub ready_seconds: f64,
     /// CPU and memory of the server until then.
     pub usage: Usage,
+    /// What helpers did, if there were any.
+    pub helpers: Option<HelperCounts>,
 }
 
 /// Starts a copy of the crashed primary as server `name`, which is removed afterwards.
@@ -96,7 +99,7 @@ pub fn recover(lab: &Lab, name: &str, crashed: &Crashed, extra: Settings) -> Res
             Temperature::Cached.shared_buffers(crashed.facts.data_bytes),
         ),
     ])?;
-    server.set(extra)?;
+    server.set(extra.clone())?;
     settle_files(server.data())?;
     let began = Instant::now();
     let seen = server.launch()?;
@@ -109,11 +112,13 @@ pub fn recover(lab: &Lab, name: &str, crashed: &Crashed, extra: Settings) -> Res
     let redo = redo_of(&said(&server, seen)).ok_or_else(|| {
         LabError::Measurement("the server's log does not say how long redo took".to_owned())
     })?;
+    let helpers = helpers::counts(&mut server, &extra)?;
     server.remove()?;
     Ok(Recovered {
         redo,
         ready_seconds,
         usage,
+        helpers,
     })
 }
 

@@ -12,12 +12,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::Server;
 use lockstep_lab::usage::Usage;
 use lockstep_player::Recording;
 
 use crate::replay::cache::settle_files;
+use crate::replay::helpers::{self, HelperCounts};
 use crate::replay::round::{StandbySpec, await_replayed};
 use crate::replay::slow_reads::{LATENCY, ReadCounts, SlowReads};
 use crate::sampler::StandbyWatch;
@@ -83,10 +85,19 @@ pub struct Replayed {
     pub usage: Usage,
     /// Counts of block reads, if reads were slow.
     pub reads: Option<ReadCounts>,
+    /// What helpers did, if there were any.
+    pub helpers: Option<HelperCounts>,
 }
 
-/// Runs a round on a fresh standby named `name`, which is removed afterwards.
-pub fn run(lab: &Lab, name: &str, spec: &StandbySpec<'_>, staged: &StagedWal) -> Result<Replayed> {
+/// Runs a round on a fresh standby named `name`, beside `busy` processes that use all the CPU that they get.
+/// The standby is removed afterwards.
+pub fn run(
+    lab: &Lab,
+    name: &str,
+    spec: &StandbySpec<'_>,
+    staged: &StagedWal,
+    busy: u32,
+) -> Result<Replayed> {
     let recording = spec.recording;
     let mut settings = spec.all_settings(0);
     for (setting, value) in [
@@ -106,6 +117,7 @@ pub fn run(lab: &Lab, name: &str, spec: &StandbySpec<'_>, staged: &StagedWal) ->
     if let Some(slow_reads) = &slow_reads {
         slow_reads.begin(LATENCY)?;
     }
+    let others = lab.start_busy_processes(busy, Side::Both)?;
     let before = standby.usage();
     let began = staged.hand_over(lab, recording, &standby)?;
     let reached = await_replayed(recording.end(), || {
@@ -115,12 +127,15 @@ pub fn run(lab: &Lab, name: &str, spec: &StandbySpec<'_>, staged: &StagedWal) ->
     })?;
     let usage = standby.usage().since(before);
     let reads = slow_reads.as_ref().map(SlowReads::counts).transpose()?;
+    drop(others);
     drop(watch);
     drop(evictor);
+    let helpers = helpers::counts(&mut standby, &settings)?;
     standby.remove()?;
     Ok(Replayed {
         seconds: reached.at.seconds_since(began),
         usage,
         reads,
+        helpers,
     })
 }

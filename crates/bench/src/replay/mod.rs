@@ -12,6 +12,7 @@
 //! | [`shelf`] | keeps it between runs |
 //! | [`temperature`], [`cache`] | what is in memory |
 //! | [`slow_reads`] | storage with a read latency |
+//! | [`helpers`] | what replay helpers did |
 //! | [`placement`] | where a standby gets its WAL from, and its cores |
 //! | [`round`] | streams WAL to a standby and measures |
 //! | [`local`] | the same with WAL in `pg_wal` |
@@ -21,6 +22,7 @@ pub mod cache;
 pub mod case;
 pub mod crash;
 pub mod curve;
+pub mod helpers;
 mod horizon;
 pub mod knee;
 pub mod local;

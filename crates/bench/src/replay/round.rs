@@ -14,6 +14,7 @@ use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use lockstep_wire::Lsn;
 
 use crate::Result;
+use crate::replay::helpers::{self, HelperCounts};
 use crate::replay::slow_reads::{LATENCY, ReadCounts, SlowReads};
 use crate::replay::temperature::Temperature;
 use crate::replay_lag::{self, LagSummary};
@@ -101,6 +102,8 @@ pub struct Outcome {
     pub gap_p99_ms: f64,
     /// Counts of block reads, if reads were slow.
     pub reads: Option<ReadCounts>,
+    /// What helpers did, if there were any.
+    pub helpers: Option<HelperCounts>,
 }
 
 /// Runs a round on a fresh standby named `name`, which is removed afterwards.
@@ -162,6 +165,10 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
         .and_then(|measured| round.evaluate(&measured));
     drop(round);
     drop(evictor);
+    let outcome = outcome.and_then(|outcome| {
+        let helpers = helpers::counts(&mut standby, &settings)?;
+        Ok(Outcome { helpers, ..outcome })
+    });
     standby.remove()?;
     outcome
 }
@@ -360,6 +367,7 @@ impl Round<'_> {
                 .as_ref()
                 .map(SlowReads::counts)
                 .transpose()?,
+            helpers: None,
         })
     }
 }

@@ -51,7 +51,7 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
     };
     // The second round has the same segments: the first one must have left them as they were.
     for name in ["one", "two"] {
-        let outcome = local::run(&lab, name, &spec, &staged).unwrap();
+        let outcome = local::run(&lab, name, &spec, &staged, 0).unwrap();
         assert!(outcome.seconds > 0.0, "{outcome:?}");
     }
     // A server with slow reads has loaded the library, and counts.
@@ -59,7 +59,7 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
         temperature: Temperature::PartSlow,
         ..spec
     };
-    let outcome = local::run(&lab, "slow", &spec, &staged).unwrap();
+    let outcome = local::run(&lab, "slow", &spec, &staged, 0).unwrap();
     let reads = outcome.reads.unwrap();
     assert!(reads.found <= reads.reads, "{reads:?}");
     // Nothing is left but the segments that further rounds get.

@@ -38,7 +38,7 @@ fn the_usual_choice_has_these_cases() {
         names.join(" "),
         "update-cached-one-core update-cached-streamed update-cached-local \
          tpcc-cached-one-core tpcc-cached-streamed tpcc-cached-local tpcc-30pct-local \
-         tpcc-30pct-1ms-local tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
+         tpcc-30pct-1ms-local tpcc-cached-local-busy-1 tpcc-cached-local-busy-12 tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
          uuid-insert-cached-one-core uuid-insert-cached-local \
          bulk-cached-one-core bulk-cached-local crash-recovery production-cached-local \
          production-lz4-cached-local simple-update-cached-local tpcb-checkpoint-cached-local \
@@ -55,6 +55,16 @@ fn the_usual_choice_has_these_cases() {
     };
     assert_eq!(variants(1), "stock,stock-again,lockstep,stock-no-prefetch");
     assert_eq!(variants(2), "lockstep,stock-again,stock");
+    let args: ReplayArgs = parsed("--writes tpcc,insert --busy-others 1,12");
+    let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
+    assert_eq!(
+        names.join(" "),
+        "tpcc-cached-local-busy-1 tpcc-cached-local-busy-12 \
+         insert-cached-local-busy-1 insert-cached-local-busy-12"
+    );
+    let args: ReplayArgs = parsed("--writes tpcc --placement local --busy-others 3");
+    let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
+    assert_eq!(names, ["tpcc-cached-local", "tpcc-cached-local-busy-3"]);
     let args: ReplayArgs = parsed("--crash-recovery --writes uuid-insert --placement local");
     let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
     assert_eq!(names, ["uuid-insert-cached-local", "crash-recovery"]);
