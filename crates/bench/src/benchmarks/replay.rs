@@ -67,7 +67,7 @@ const COPIES_OF_WAL: u64 = 3;
 ///
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
-/// --crash-recovery it runs a choice of cases that takes some 55 minutes, and 20 more if nothing
+/// --crash-recovery it runs a choice of cases that takes some 60 minutes, and 20 more if nothing
 /// is recorded yet. Case sysbench is left out where sysbench is not installed. Writes replay.json and a
 /// plot into the results folder. Standbys have fsync, full_page_writes and synchronous_commit on; the
 /// recorded primary has fsync off, which does not change its WAL.
@@ -594,7 +594,13 @@ impl ReplayArgs {
                 let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
                 let outcome = local::run(site.lab, variant.name(), &standby, staged, busy)?;
                 let bytes = recorded.recording.bytes();
-                (outcome.seconds, outcome.usage, bytes, outcome.reads, outcome.helpers)
+                (
+                    outcome.seconds,
+                    outcome.usage,
+                    bytes,
+                    outcome.reads,
+                    outcome.helpers,
+                )
             }
             Placement::Streamed | Placement::OneCore => {
                 let spec = RoundSpec {
@@ -607,7 +613,13 @@ impl ReplayArgs {
                 };
                 let outcome = round::run(site.lab, variant.name(), &spec)?;
                 let bytes = outcome.replayed_bytes;
-                (outcome.seconds, outcome.usage, bytes, outcome.reads, outcome.helpers)
+                (
+                    outcome.seconds,
+                    outcome.usage,
+                    bytes,
+                    outcome.reads,
+                    outcome.helpers,
+                )
             }
         };
         Ok(ReplayFigures {
@@ -671,9 +683,7 @@ fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigure
 fn how(case: &ReplayCase) -> Option<(Work, Temperature, Placement, u32)> {
     match *case {
         ReplayCase::Standby(work, memory, placement) => Some((work, memory, placement, 0)),
-        ReplayCase::Beside(work, others) => {
-            Some((work, case.memory(), Placement::Local, others))
-        }
+        ReplayCase::Beside(work, others) => Some((work, case.memory(), Placement::Local, others)),
         ReplayCase::CrashRecovery => None,
     }
 }
