@@ -222,9 +222,8 @@ impl Planner {
                 *last = self.number;
             }
             let slot = map_slot(block.relation, block.fork, block.number);
-            if block.fork != class::MAIN_FORK
-                && let Some(last) = self.last_of_map.get_mut(slot)
-            {
+            let last = self.last_of_map.get_mut(slot);
+            if let Some(last) = last.filter(|_| block.fork != class::MAIN_FORK) {
                 *last = self.number;
             }
         }
