@@ -77,8 +77,8 @@ ls_dispatch_expect(const LsFacts *facts)
 }
 
 /*
- * Enters the record after the tail. Helpers see it once the caller has published it. facts: what who has decoded
- * it says of it, NULL: nothing.
+ * Enters the record after the tail. Helpers see it once the caller has published it. facts: what the
+ * process that decoded it says of it, NULL: nothing.
  */
 void
 ls_dispatch(DecodedXLogRecord *record, const LsFacts *facts, bool may_run_ahead)

@@ -1,6 +1,6 @@
 /*
- * record_facts.c - what a record alone says of how it is dispatched: its class, where its blocks are in dispatch's
- * table, and which page of a free space map its redo may change.
+ * record_facts.c - what a record alone says of how it is dispatched: its class, where its blocks are in
+ * dispatch's table, and which page of a free space map its redo may change.
  *
  * Nothing here asks for files, sessions or other records: that is left to dispatch.c. So the process that
  * decodes the record can say it, be it the startup process or a helper (wal_reader.c).

@@ -278,7 +278,7 @@ impl Benchmark for ReplayArgs {
         case: &ReplayCase,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        match how(case) {
+        match case.standby() {
             Some((work, memory, placement, _)) => {
                 let name = self.recording_name(work, memory);
                 if scene.recorded.as_ref().is_none_or(|its| its.name != name) {
@@ -310,7 +310,7 @@ impl Benchmark for ReplayArgs {
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
     ) -> Result<ReplayFigures> {
-        let Some((_, temperature, placement, busy)) = how(&turn.case) else {
+        let Some((_, temperature, placement, busy)) = turn.case.standby() else {
             return self.recovered(site, scene, turn.variant);
         };
         let figures = self.replayed(site, scene, turn.variant, temperature, placement, busy)?;
@@ -444,7 +444,8 @@ impl ReplayArgs {
         }
         let mut cases = Vec::new();
         let works = given_or(&self.writes, &Work::ALL);
-        if !none && !(quiet && !self.busy_others.is_empty()) {
+        let only_busy = quiet && !self.busy_others.is_empty();
+        if !(none || only_busy) {
             let memory = given_or(&self.memory, &[Temperature::Cached]);
             let places = given_or(&self.placement, &Placement::ALL);
             cases = ReplayCase::combinations(works, memory, places);
@@ -675,16 +676,6 @@ fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigure
         contents: None,
         simulated_speedup: None,
         settings: None,
-    }
-}
-
-/// What a standby replays, what of its data is in memory, where its WAL comes from, and how many busy processes run
-/// beside it; None: it is no standby.
-fn how(case: &ReplayCase) -> Option<(Work, Temperature, Placement, u32)> {
-    match *case {
-        ReplayCase::Standby(work, memory, placement) => Some((work, memory, placement, 0)),
-        ReplayCase::Beside(work, others) => Some((work, case.memory(), Placement::Local, others)),
-        ReplayCase::CrashRecovery => None,
     }
 }
 

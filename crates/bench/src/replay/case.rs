@@ -110,6 +110,16 @@ impl ReplayCase {
         }
     }
 
+    /// What a standby replays, what of its data is in memory, where its WAL comes from, and how many busy
+    /// processes run beside it. None: it is no standby.
+    pub fn standby(&self) -> Option<(Work, Temperature, Placement, u32)> {
+        match *self {
+            Self::Standby(work, memory, placement) => Some((work, memory, placement, 0)),
+            Self::Beside(work, others) => Some((work, self.memory(), Placement::Local, others)),
+            Self::CrashRecovery => None,
+        }
+    }
+
     /// What of its data is in memory.
     pub fn memory(&self) -> Temperature {
         match *self {

@@ -25,8 +25,8 @@ const COUNTS: &str = "SELECT row_to_json(c)::text FROM (SELECT done_by_helpers, 
     (SELECT coalesce(sum(given_back), 0)::bigint FROM lockstep_stat_replay_workers) AS given_back, \
     waits, wait_cpu_ms, wait_io_ms, wait_lock_ms FROM lockstep_stat_replay_pipeline) c";
 
-/// Asks a server with these settings that has replayed all, and that nobody needs afterwards; None if it is stock.
-/// Its data has no extension, and a standby cannot get one: so it is promoted.
+/// Asks a server with these settings that has replayed all, and that nobody needs afterwards; None if it
+/// is stock. Its data has no extension, and a standby cannot get one: so it is promoted.
 pub fn counts(server: &mut Server, settings: &Settings) -> Result<Option<HelperCounts>> {
     if !settings.contains_key("shared_preload_libraries") {
         return Ok(None);
