@@ -238,8 +238,8 @@ dispatch_map_is_free(const DecodedBkpBlock *block, ForkNumber map, BlockNumber m
 }
 
 /*
- * Rule 4: have all images retired of the free space map's page in which this record enters what is left of its
- * block? An image would take the entry back.
+ * Rule 4: have all images retired of the free space map's page in which this record enters what is left of
+ * its block? An image would take the entry back.
  */
 static bool
 dispatch_may_enter_space(const DecodedXLogRecord *record, const LsFacts *facts)

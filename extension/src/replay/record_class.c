@@ -217,9 +217,9 @@ ls_visibility_map_block(BlockNumber heap_block)
 }
 
 /*
- * Rule 10: does redo of this barrier leave the files of all relations as they are? Its resource manager neither
- * makes nor drops nor truncates any, on all of 15 to 18: multixacts have files of their own, and the others'
- * barriers change a row in place, make a session wait, or resolve a conflict. Others might.
+ * Rule 10: does redo of this barrier leave the files of all relations as they are? Its resource manager
+ * neither makes nor drops nor truncates any, on all of 15 to 18: multixacts have files of their own, and the
+ * others' barriers change a row in place, make a session wait, or resolve a conflict. Others might.
  */
 bool
 ls_keeps_files(const DecodedXLogRecord *record)

@@ -167,7 +167,7 @@ ls_stretch_next(XLogReaderState *reader, DecodedXLogRecord *last, DecodedXLogRec
 	}
 }
 
-/* What the helper that has read the record says of it; NULL: it is not what ls_stretch_next() returned last. */
+/* What the helper that has read the record says of it; NULL: ls_stretch_next() returned another one last. */
 const LsFacts *
 ls_stretch_facts(const DecodedXLogRecord *record)
 {

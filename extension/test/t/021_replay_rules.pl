@@ -53,7 +53,8 @@ my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1, without_checksums($primary));
 # Without hints in the WAL: an image of the free space map comes before each truncation, and keeps from
 # running ahead what is inserted after it.
-$primary->append_conf('postgresql.conf', "wal_log_hints = off\nautovacuum = off\nallow_in_place_tablespaces = on\n"
+$primary->append_conf('postgresql.conf',
+	"wal_log_hints = off\nautovacuum = off\nallow_in_place_tablespaces = on\n"
 	. "wal_keep_size = 4GB\nmax_wal_size = 10GB\ncheckpoint_timeout = 1h\nlockstep.broken_rule = order\n");
 $primary->start;
 like(slurp_file($primary->logfile),

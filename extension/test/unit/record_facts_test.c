@@ -54,7 +54,8 @@ test_facts(void)
 	ok(facts.class == LS_CLASS_AHEAD && facts.cause == LS_CAUSE_NONE && !facts.hot,
 	   "an insertion may run ahead");
 	ok(facts.blocks == 1 && facts.slots[0] == ls_block_slot(&record->blocks[0]), "of one block");
-	ok(facts.enters_space && facts.space_block == ls_free_space_map_block(100), "of which it may enter free space");
+	ok(facts.enters_space && facts.space_block == ls_free_space_map_block(100),
+	   "of which it may enter free space");
 	record->blocks[0].blkno = 101;
 	ok(facts.slots[0] != ls_block_slot(&record->blocks[0]), "the next block has another slot");
 

@@ -593,15 +593,9 @@ impl ReplayArgs {
         let (seconds, usage, bytes, reads, helpers) = match placement {
             Placement::Local => {
                 let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
-                let outcome = local::run(site.lab, variant.name(), &standby, staged, busy)?;
+                let its = local::run(site.lab, variant.name(), &standby, staged, busy)?;
                 let bytes = recorded.recording.bytes();
-                (
-                    outcome.seconds,
-                    outcome.usage,
-                    bytes,
-                    outcome.reads,
-                    outcome.helpers,
-                )
+                (its.seconds, its.usage, bytes, its.reads, its.helpers)
             }
             Placement::Streamed | Placement::OneCore => {
                 let spec = RoundSpec {
@@ -612,15 +606,9 @@ impl ReplayArgs {
                     readers: None,
                     until: Until::Replayed,
                 };
-                let outcome = round::run(site.lab, variant.name(), &spec)?;
-                let bytes = outcome.replayed_bytes;
-                (
-                    outcome.seconds,
-                    outcome.usage,
-                    bytes,
-                    outcome.reads,
-                    outcome.helpers,
-                )
+                let its = round::run(site.lab, variant.name(), &spec)?;
+                let bytes = its.replayed_bytes;
+                (its.seconds, its.usage, bytes, its.reads, its.helpers)
             }
         };
         Ok(ReplayFigures {
