@@ -75,8 +75,9 @@ impl<'a> Replica<'a> {
             running: None,
         };
         let frequency = if cycles { ON_REQUEST } else { "0" };
-        let ends = ["--source", &replica.source, "--frequency", frequency];
-        replica.call("create", &ends)?;
+        // Stock's subscription has the same database.
+        let ends = ["--source", &replica.source, "--read-only", "off"];
+        replica.call("create", &[&ends[..], &["--frequency", frequency]].concat())?;
         Ok(replica)
     }
 

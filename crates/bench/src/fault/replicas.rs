@@ -87,6 +87,8 @@ fn open(lab: &Lab, stage: &mut Stage) -> Result<()> {
     create.args([
         "replica", "create", NAME, "--source", &source, "--target", &target,
     ]);
+    // Some of these faults are others who write there.
+    create.args(["--read-only", "off"]);
     create.env("TMPDIR", lab.folder());
     stage.others.push(Other {
         server,

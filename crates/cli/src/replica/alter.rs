@@ -10,6 +10,7 @@ use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::lifecycle::alter::{AlterOptions, Altered, alter};
 use lockstep_replica::lifecycle::alteration::Wishes;
+use lockstep_replica::lifecycle::read_only;
 use lockstep_replica::names::{Excluded, TableName};
 use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::ReplicaState;
@@ -75,8 +76,8 @@ pub struct AlterArgs {
 }
 
 /// Values of `--read-only`.
-const ON: &str = "on";
-const OFF: &str = "off";
+pub(super) const ON: &str = "on";
+pub(super) const OFF: &str = "off";
 
 fn wishes(args: &AlterArgs) -> Result<Wishes> {
     let whole = args.whole.iter().filter_map(|text| {
@@ -138,7 +139,7 @@ fn settings(args: &AlterArgs, target: &Conninfo) -> Result<()> {
             None => true,
         };
         match is_read_only {
-            Some(is_read_only) if is_there => state.set_read_only(name, is_read_only),
+            Some(is_read_only) if is_there => read_only::set(&mut state, name, is_read_only),
             _ => Ok(is_there),
         }
     };
@@ -153,11 +154,11 @@ fn settings(args: &AlterArgs, target: &Conninfo) -> Result<()> {
     Ok(())
 }
 
-fn read_only_words(is_read_only: bool) -> &'static str {
+pub(super) fn read_only_words(is_read_only: bool) -> &'static str {
     match is_read_only {
         true => {
-            "is read-only for others: new sessions in its database begin read-only, those that are open stay \
-             as they are"
+            "is read-only for others: new sessions in its database begin read-only (SET \
+             default_transaction_read_only = off lets one write), those that are open stay as they are"
         }
         false => "may be written to by others: new sessions in its database begin read-write",
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::error::Finding;
@@ -19,6 +20,7 @@ use lockstep_service::words::output::{self, Output};
 use lockstep_service::words::{amount, brief, figures, lines};
 use serde_json::json;
 
+use super::alter::{OFF, ON, read_only_words};
 use super::cycles::{frequency, frequency_words};
 use super::verify::unmade_json;
 use super::{conninfo, failed};
@@ -73,6 +75,11 @@ pub struct CreateArgs {
     /// target runs it at its place. Needs a superuser on the source
     #[arg(long)]
     ddl: bool,
+    /// Whether others' new sessions in the target's database begin read-only, until it is promoted or the
+    /// replica dropped
+    #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new([ON, OFF]))]
+    #[arg(default_value = ON)]
+    read_only: String,
     /// Leave out large objects, which PostgreSQL does not replicate
     #[arg(long)]
     skip_large_objects: bool,
@@ -115,6 +122,7 @@ pub fn run(args: &CreateArgs) -> Result<()> {
         skip_large_objects: args.skip_large_objects,
         frequency: args.frequency,
         ddl: args.ddl,
+        read_only: args.read_only == ON,
     };
     let mut told = Told::new(args.output);
     let created = create(&options, &mut told);
@@ -132,6 +140,9 @@ pub fn run(args: &CreateArgs) -> Result<()> {
             if args.ddl {
                 output::print("it follows changes of the schema");
             }
+            if created.read_only {
+                output::print(&format!("its target {}", read_only_words(true)));
+            }
         }
         (Output::Text, Err(_)) => {}
     }
@@ -148,8 +159,12 @@ pub fn run(args: &CreateArgs) -> Result<()> {
     Err(Failure::DataMismatch(format!(
         "replica {} is ready, but {few} of the source could not be made or set on its target: run the \
             commands \
-         above there, or where they say, with search_path empty unless they set it",
-        args.name
+         above there, or where they say, with search_path empty unless they set it{}",
+        args.name,
+        match created.read_only {
+            true => " (SET default_transaction_read_only = off first, on the target)",
+            false => "",
+        }
     ))
     .into())
 }

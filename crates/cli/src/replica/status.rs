@@ -312,6 +312,11 @@ impl Known {
         if self.replica.ddl {
             notes.push("it follows changes of the source's schema".to_owned());
         }
+        if self.replica.read_only {
+            let words = "new sessions of others in the target's database begin read-only: SET \
+                default_transaction_read_only = off lets one write";
+            notes.push(words.to_owned());
+        }
         notes.extend(
             self.source()
                 .into_iter()
@@ -474,6 +479,7 @@ impl Known {
             "publication": replica.publication,
             "paused": replica.paused,
             "ddl": replica.ddl,
+            "read_only": replica.read_only,
             "running": self.holder != Holder::Nobody,
             "apply": self.apply(),
             "applied_lsn": self.applied().map(text),

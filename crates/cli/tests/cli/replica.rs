@@ -35,8 +35,19 @@ pub fn sql(server: &Server) -> Connection {
 }
 
 /// Runs statements in database `app`.
+/// What a new session in database `app` begins with.
+pub fn begins_read_only(server: &Server) -> String {
+    let row = sql(server).query_one("SHOW default_transaction_read_only");
+    row.unwrap().remove(0).unwrap()
+}
+
+/// Runs statements in database `app`, also where sessions begin read-only.
 pub fn on(server: &Server, statements: &str) {
-    sql(server).execute(statements).unwrap();
+    let mut session = sql(server);
+    session
+        .execute("SET default_transaction_read_only = off")
+        .unwrap();
+    session.execute(statements).unwrap();
 }
 
 /// A source with this schema and rows, and an empty target.
@@ -554,6 +565,7 @@ fn killed_again_and_again(writers: &'static str, kills: u32) {
 fn a_process_that_is_killed_while_batches_ran_ahead_applies_each_once() {
     let mut followed = Followed::with_writers("CREATE TABLE log (n int)", "4");
     let mut gate = sql(&followed.target);
+    gate.execute("SET default_transaction_read_only = off").unwrap();
     gate.execute("BEGIN; SELECT FROM a WHERE id = 1 FOR UPDATE")
         .unwrap();
     let of_writers = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'r' AND";

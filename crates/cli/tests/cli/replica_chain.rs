@@ -5,7 +5,9 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::Server;
 
-use crate::replica::{Running, create_args, in_app, on, output, pair, said, server, until, value};
+use crate::replica::{
+    Running, begins_read_only, create_args, in_app, on, output, pair, said, server, until, value,
+};
 use crate::replica_switchover::follows;
 
 /// Rows of a table with their number and their sum.
@@ -70,6 +72,11 @@ fn a_chain_goes_on_whoever_is_killed_in_the_middle_and_does_not_close() {
             _ => {}
         }
     }
+    // The middle is read-only for others, since a replica applies to it.
+    let dry = output(&["switchover", "next", "--target", &c, "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(1), "{dry:?}");
+    assert_has!(said(&dry), "replicas apply to it: r");
+    assert!(!said(&dry).contains("moving away"), "{}", said(&dry));
     let wanted = value(&first, ROWS);
     until(&middle, ROWS, &wanted, &mut to_middle.0);
     until(&last, ROWS, &wanted, &mut to_last.0);
@@ -172,6 +179,7 @@ fn a_rollback_brings_back_what_was_written_since_whether_or_not_a_process_applie
     );
     assert_eq!(value(&source, ROWS), wanted);
     assert_eq!(value(&source, "SELECT nextval('s')"), "71");
+    assert_eq!(begins_read_only(&source), "off");
     on(&source, "INSERT INTO t VALUES (2000, 'again')");
     let refused = target.rows_in("app", "DELETE FROM t").unwrap_err();
     assert!(refused.to_string().contains("read-only"), "{refused}");
@@ -185,6 +193,7 @@ fn a_rollback_brings_back_what_was_written_since_whether_or_not_a_process_applie
     assert!(forward.status.success(), "{}", said(&forward));
     assert!(process.0.wait().unwrap().success(), "it ends by itself");
     assert_eq!(value(&target, ROWS), value(&source, ROWS));
+    assert_eq!(begins_read_only(&target), "off");
     let back = moves("rollback");
     assert!(back.status.success(), "{}", said(&back));
     on(&source, "INSERT INTO t VALUES (3000, 'and again')");

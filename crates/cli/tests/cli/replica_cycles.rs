@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor, once_right};
 use crate::replica::{
-    Halted, Running, create_args, in_app, lockstep, on, output, said, server, sql, status, text,
-    until, value,
+    Halted, Running, create_args, in_app, lockstep, on, output, pair, said, server, sql, status,
+    text, until, value,
 };
 use crate::replica_daemon::page;
 
@@ -35,7 +35,12 @@ impl Cycling {
         let created = output(&args);
         assert!(created.status.success(), "{created:?}");
         let says = text(&created.stdout);
-        assert_has!(says, "it has a cycle every", "--spool-dir");
+        assert_has!(
+            says,
+            "it has a cycle every",
+            "--spool-dir",
+            "read-only for others"
+        );
         Self {
             source,
             target,
@@ -266,10 +271,9 @@ fn a_target_is_read_only_for_others_until_that_is_taken_back() {
     let cycling = Cycling::new("1s");
     let neither = cycling.ask("alter", &[]);
     assert_eq!(neither.status.code(), Some(2), "{neither:?}");
-    let closed = cycling.ask("alter", &["--read-only", "on"]);
-    assert_has!(text(&closed.stdout), "read-only for others");
     let write = || sql(&cycling.target).execute("INSERT INTO t VALUES (1000)");
     assert!(write().unwrap_err().to_string().contains("read-only"));
+    assert_eq!(status_json(&cycling)["read_only"], true);
     // The replica itself goes on.
     let mut process = cycling.run();
     cycling
@@ -281,6 +285,26 @@ fn a_target_is_read_only_for_others_until_that_is_taken_back() {
     let open = cycling.ask("alter", &["--read-only", "off", "--frequency", "1h"]);
     assert_eq!(text(&open.stdout).lines().count(), 2, "{open:?}");
     write().unwrap();
+    assert_eq!(status_json(&cycling)["read_only"], false);
+    let closed = cycling.ask("alter", &["--read-only", "on"]);
+    assert_has!(text(&closed.stdout), "read-only for others");
+    assert!(write().unwrap_err().to_string().contains("read-only"));
+    let dropped = cycling.ask("drop", &[]);
+    assert!(dropped.status.success(), "{}", said(&dropped));
+    on(&cycling.target, "TRUNCATE t");
+    write().unwrap();
+}
+
+#[test]
+fn a_target_that_is_to_be_written_is_not_read_only() {
+    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    let mut args = create_args(&from, &to);
+    args.extend(["--read-only", "off"]);
+    let created = output(&args);
+    assert!(created.status.success(), "{}", said(&created));
+    assert!(!said(&created).contains("read-only"), "{}", said(&created));
+    sql(&target).execute("INSERT INTO t VALUES (1)").unwrap();
 }
 
 #[test]

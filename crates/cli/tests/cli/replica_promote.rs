@@ -7,7 +7,8 @@ use lockstep_lab::server::Stop;
 
 use crate::doctor_support::{doctor, once_right};
 use crate::replica::{
-    Running, create_args, in_app, lockstep, on, output, pair, said, sql, status, text, until, value,
+    Running, begins_read_only, create_args, in_app, lockstep, on, output, pair, said, sql, status,
+    text, until, value,
 };
 
 const PHASE: &str = "SELECT phase FROM lockstep.replica";
@@ -27,7 +28,7 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     let mut process = Running(child.unwrap());
     let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
     until(&target, state, "applying", &mut process.0);
-    target.run("ALTER DATABASE app SET default_transaction_read_only = on");
+    assert_eq!(begins_read_only(&target), "on");
 
     // A promotion that is killed while it waits for the target has changed nothing.
     let mut blocker = sql(&target);
@@ -61,6 +62,7 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     let log = std::fs::read_to_string(lab.folder().join("log")).unwrap();
     assert_has!(log, "a promotion of the replica has begun");
 
+    assert_eq!(begins_read_only(&target), "off");
     on(&target, "INSERT INTO a (v) VALUES ('here')");
     assert_eq!(
         value(&target, "SELECT count(*) || ' ' || max(id) FROM a"),

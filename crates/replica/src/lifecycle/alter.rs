@@ -316,6 +316,7 @@ impl Run<'_> {
                 skip_large_objects: true,
                 frequency: self.replica.frequency,
                 ddl: false,
+                read_only: false,
             })?;
             Ok(found)
         };

@@ -27,6 +27,7 @@ use crate::lifecycle::exporter::{
 };
 use crate::lifecycle::finish;
 use crate::lifecycle::made;
+use crate::lifecycle::read_only;
 use crate::lifecycle::remove::remove_from_source;
 use crate::lifecycle::setval;
 use crate::lifecycle::{Watcher, session};
@@ -59,6 +60,8 @@ pub struct CreateOptions {
     pub frequency: Duration,
     /// Changes of the source's schema are followed.
     pub ddl: bool,
+    /// Sessions of others begin read-only on the target until it is promoted or the replica dropped.
+    pub read_only: bool,
 }
 
 /// What came of it.
@@ -70,6 +73,8 @@ pub struct Created {
     pub copied: Moment,
     /// What the target lacks of the source, since it refused it.
     pub unmade: Vec<Unmade>,
+    /// Sessions of others begin read-only on the target, by the replica's doing.
+    pub read_only: bool,
 }
 
 /// Looks at both servers. Changes nothing.
@@ -84,6 +89,7 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
         options.skip_large_objects,
     )?;
     facts.ddl = options.ddl;
+    facts.read_only = options.read_only;
     facts.source.system_id = system_id(&mut source).map_err(ReplicaError::Source)?;
     facts.target.system_id = system_id(&mut target).map_err(ReplicaError::Target)?;
     let programs = Programs::find(facts.source.version, facts.target.version).ok();
@@ -120,6 +126,13 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     // Another call may have gone on before the lock was ours.
     let replica = state.replica(&replica.name)?.unwrap_or(replica);
     check_resumed(options, &replica)?;
+    match (options.read_only, replica.read_only) {
+        (true, false) => read_only::begin(&mut state, &replica.name)?,
+        (false, true) => {
+            read_only::set(&mut state, &replica.name, false)?;
+        }
+        _ => {}
+    }
     let mut run = Run {
         options,
         programs: programs(options)?,
@@ -189,6 +202,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         forces: 0,
         ddl: options.ddl,
         altering: false,
+        read_only: false,
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
@@ -312,11 +326,13 @@ impl Run<'_> {
         let start = self.replica.start.ok_or_else(|| {
             ReplicaError::State(format!("replica \"{}\" has no start", self.replica.name))
         })?;
-        let unmade = self.state.forget_made(&self.replica.name)?;
+        let name = &self.replica.name;
+        let unmade = self.state.forget_made(name)?;
         Ok(Created {
             start,
             copied,
             unmade,
+            read_only: self.state.replica(name)?.is_some_and(|it| it.read_only),
         })
     }
 

@@ -197,10 +197,15 @@ pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
     Fence::Left.is_there(session)
 }
 
-/// Whether that fence refuses writes.
-pub(crate) fn is_up(session: &mut Connection) -> Result<bool, ClientError> {
-    let comment = Fence::Left.comment(session)?;
+/// Whether a fence refuses writes.
+pub(crate) fn is_up(session: &mut Connection, fence: Fence) -> Result<bool, ClientError> {
+    let comment = fence.comment(session)?;
     Ok(comment.is_some_and(|it| it.starts_with(BEFORE)))
+}
+
+/// What `default_transaction_read_only` is set to for the database; None if it is not.
+pub(crate) fn setting(session: &mut Connection) -> Result<Option<String>, ClientError> {
+    field(&session.query_one(SETTING)?, 0)
 }
 
 /// Longest waits for a table, at first and at last: all who want to write into it wait meanwhile.
@@ -259,7 +264,7 @@ fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
     session.execute(LOCAL)?;
     let mut sql = fence.function(&fence.refuses());
     if fence.comment(session)?.is_none_or(|it| it.is_empty()) {
-        let before: Option<String> = field(&session.query_one(SETTING)?, 0)?;
+        let before = setting(session)?;
         let before = sql_literal(
             "setting",
             &format!("{BEFORE}{}", before.as_deref().unwrap_or(UNSET)),
@@ -417,8 +422,7 @@ pub(crate) fn gaps(session: &mut Connection, fence: Fence) -> Result<Option<Stri
             named(&unfenced)
         ));
     }
-    let setting: Option<String> = field(&session.query_one(SETTING)?, 0)?;
-    if setting.as_deref() != Some("on") {
+    if setting(session)?.as_deref() != Some("on") {
         words.push("default_transaction_read_only is not on for the database".to_owned());
     }
     Ok((!words.is_empty()).then(|| words.join(", and ")))

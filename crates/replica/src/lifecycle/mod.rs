@@ -8,6 +8,7 @@
 //! | `setval` | sets the target's sequences to the source's values |
 //! | `made` | what the target refused at first, tried again and listed |
 //! | [`fence`] | keeps a database from being written that a switchover leaves |
+//! | [`read_only`] | whether others begin read-only on the target |
 //! | [`remove`] | the end of a replica |
 //! | [`create`] | the phases of a creation in their order |
 //! | [`alteration`] | what an alteration of its tables changes; no I/O |
@@ -34,6 +35,7 @@ mod made;
 pub mod promote;
 pub mod promotion;
 mod raise;
+pub mod read_only;
 pub mod remove;
 mod sequences;
 mod setval;

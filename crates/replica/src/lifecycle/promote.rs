@@ -482,7 +482,7 @@ impl<'a> Run<'a> {
         self.is_open = true;
         self.read_only = open_database(self.state.connection(), &self.what.target)
             .map_err(ReplicaError::Target)?;
-        Ok(())
+        self.state.keep_read_only(&self.what.name, false)
     }
 
     /// Removes what is left of fences, for which nobody waits.

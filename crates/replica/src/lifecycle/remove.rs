@@ -10,6 +10,7 @@ use lockstep_wire::Lsn;
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::capture;
 use crate::lifecycle::fence::{self, Fence};
+use crate::lifecycle::read_only;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, ReplicaState, SwitchStage};
 use crate::status::source::{other_place, place, source_of};
@@ -249,7 +250,7 @@ fn removed(
     };
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
     failpoint::DROP_ORIGINS.reach();
-    state.remove(name)?;
+    read_only::forget(&mut state, &replica)?;
     Ok((replica, ended))
 }
 

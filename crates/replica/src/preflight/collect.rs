@@ -34,7 +34,8 @@ SELECT current_setting('server_version_num'), current_database(), pg_is_in_recov
         + current_setting('max_connections')::int8 + current_setting('max_worker_processes')::int8
         + current_setting('max_wal_senders')::int8 + current_setting('max_prepared_transactions')::int8
         + coalesce(current_setting('autovacuum_worker_slots', true),
-            current_setting('autovacuum_max_workers'))::int8)
+            current_setting('autovacuum_max_workers'))::int8),
+    pg_has_role(d.datdba, 'USAGE')
 FROM pg_database d, pg_roles r
 WHERE d.datname = current_database() AND r.rolname = current_user";
 
@@ -364,6 +365,7 @@ fn server(connection: &mut Connection) -> Result<Server, ClientError> {
         read_only: field::<String>(&row, 21)? == "on",
         locks_per_transaction: field(&row, 22)?,
         lock_room: field(&row, 23)?,
+        owns_database: field(&row, 24)?,
     })
 }
 

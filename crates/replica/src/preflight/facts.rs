@@ -53,6 +53,8 @@ pub struct Facts {
     pub skip_large_objects: bool,
     /// Changes of the source's schema are to be followed.
     pub ddl: bool,
+    /// Sessions of others are to begin read-only on the target.
+    pub read_only: bool,
     /// This machine has no pg_dump and pg_restore that know both servers.
     pub lacks_programs: bool,
     /// The pg_dump that would write options of the source's columns that the target refuses.
@@ -70,6 +72,8 @@ pub struct Server {
     /// `default_transaction_read_only` is on for the role, the database or the server. Our own sessions turn
     /// it off.
     pub read_only: bool,
+    /// Our role may set it for the database.
+    pub owns_database: bool,
     pub encoding: String,
     pub collate: String,
     pub ctype: String,

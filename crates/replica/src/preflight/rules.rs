@@ -210,7 +210,8 @@ fn source_rights(facts: &Facts, found: &mut Findings) {
     let source = &facts.source;
     if source.read_only && !source.in_recovery {
         let says = "its transactions are read-only unless they ask for more \
-                    (default_transaction_read_only): somebody may be moving away from it";
+                    (default_transaction_read_only): somebody may be moving away from it, or it is the \
+                    target of another replica";
         let todo = "ask who has set that; the replica's own sessions turn it off for themselves";
         found.warning("source", says, todo);
     }
@@ -643,6 +644,16 @@ fn acting(facts: &Facts, found: &mut Findings) {
         });
         let grants: Vec<_> = grants.take(MOST_NAMES).collect();
         found.warning("target", says, grants.join("; "));
+    }
+    if facts.read_only && !facts.target.owns_database {
+        let says = format!(
+            "role \"{}\" does not own its database, and so may not let others' sessions begin read-only there: others \
+             may write",
+            facts.target.role
+        );
+        let todo =
+            "connect to the target as the database's owner or a superuser, or say --read-only off";
+        found.warning("target", says, todo);
     }
     if facts.target.superuser {
         let calling = facts.copied().filter(|table| table.calls_functions);

@@ -676,9 +676,17 @@ fn what_acts_or_is_left_out_is_looked_at() {
             f.ddl = true;
             f.source.superuser = true;
         }),
+        (
+            Warning,
+            "target",
+            "others may write",
+            "--read-only off",
+            |f| {
+                f.read_only = true;
+            },
+        ),
         (Warning, "source", "7 large objects", "left out", |f| {
-            f.large_objects = 7;
-            f.skip_large_objects = true;
+            (f.large_objects, f.skip_large_objects) = (7, true);
         }),
     ]);
     // What is excluded is not looked at, nor what is below it.

@@ -42,7 +42,6 @@ mod locks;
 mod open;
 mod promotion;
 mod published;
-mod read_only;
 mod subsets;
 mod switchover;
 mod tables;
@@ -177,6 +176,8 @@ pub struct Replica {
     pub ddl: bool,
     /// Which tables it has is being altered: nothing applies until that has ended.
     pub altering: bool,
+    /// It has set that sessions in the target's database begin read-only.
+    pub read_only: bool,
 }
 
 impl Replica {
@@ -370,7 +371,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT name, source, system_id, source_database, slot, publication, origin, \
                  array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl, altering \
+                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl, altering, read_only \
              FROM lockstep.replica AS r ORDER BY name",
             subsets::OF_REPLICA
         );
@@ -552,6 +553,13 @@ impl ReplicaState {
         read().map_err(ReplicaError::Target)
     }
 
+    /// Keeps whether the replica has set that sessions in the target's database begin read-only.
+    pub(crate) fn keep_read_only(&mut self, name: &str, is_read_only: bool) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET read_only = $2::boolean WHERE name = $1";
+        let kept = self.connection.query_with(sql, &[&name, &is_read_only]);
+        kept.map(drop).map_err(ReplicaError::Target)
+    }
+
     /// Asks apply to pause or to go on. False if there is no such replica.
     pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
         self.check_not_promoted(name)?;
@@ -602,6 +610,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         forces: field(row, 15).map_err(ReplicaError::Target)?,
         ddl: field(row, 16).map_err(ReplicaError::Target)?,
         altering: field(row, 17).map_err(ReplicaError::Target)?,
+        read_only: field(row, 18).map_err(ReplicaError::Target)?,
     })
 }
 

@@ -366,6 +366,7 @@ mod tests {
             forces: 0,
             ddl: false,
             altering: false,
+            read_only: false,
         };
         for (system, database, slot, has_publication, wanted) in [
             ("7", "app", Some("app"), true, ""),

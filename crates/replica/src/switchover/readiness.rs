@@ -198,7 +198,12 @@ pub fn findings(replica: &Replica, facts: &SwitchFacts) -> Vec<Finding> {
     }
     source(facts, &mut found);
     rights("source", &facts.fence, &mut found);
-    in_the_way("source", &facts.fence, &mut found);
+    let fence = FenceFacts {
+        // A replica that applies to it has set that.
+        is_read_only: facts.fence.is_read_only && facts.fed.is_empty(),
+        ..facts.fence.clone()
+    };
+    in_the_way("source", &fence, &mut found);
     let closing = facts.closing.clone().map(|fence| FenceFacts {
         // No session is ended there, and the setting may be anything.
         unended: Vec::new(),

@@ -201,6 +201,7 @@ fn begun(name: &str, new: &Conninfo, server: &mut Connection) -> Result<Replica>
         forces: 0,
         ddl: false,
         altering: false,
+        read_only: false,
     })
 }
 

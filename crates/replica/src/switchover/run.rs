@@ -171,7 +171,7 @@ fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
     let waits = pooler.filter(|it| it.is_paused().is_ok_and(|it| it));
     let is_fenced = |source| {
         connect(source)
-            .and_then(|mut it| fence::is_up(&mut it))
+            .and_then(|mut it| fence::is_up(&mut it, Fence::Left))
             .ok()
     };
     let unknown = Unknown {

@@ -235,6 +235,7 @@ fn create_options(source: Conninfo, target: Conninfo) -> CreateOptions {
         skip_large_objects: false,
         frequency: Duration::ZERO,
         ddl: false,
+        read_only: false,
     }
 }
 
@@ -260,6 +261,7 @@ fn begun(name: &str, of_source: &str) -> Replica {
         forces: 0,
         ddl: false,
         altering: false,
+        read_only: false,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Servers whose transactions are read-only unless they ask for more.
 
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_replica::error::Severity;
-use lockstep_replica::lifecycle::create::{create, preflight};
+use lockstep_replica::error::{Finding, Severity};
+use lockstep_replica::lifecycle::create::{CreateOptions, create, preflight};
+use lockstep_replica::lifecycle::read_only::set;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::verify::{self};
 
@@ -56,4 +57,108 @@ fn a_replica_lives_on_servers_where_others_shall_only_read() {
         [""; 0]
     );
     assert_eq!(values(&target, "SELECT 1 FROM lockstep.replica"), [""; 0]);
+}
+
+/// What a new session begins with.
+fn begins(server: &Server) -> Option<String> {
+    let row = sql(server).query_one("SHOW default_transaction_read_only");
+    row.unwrap().remove(0)
+}
+
+#[test]
+fn what_a_replica_has_set_goes_with_it_and_what_others_have_set_stays() {
+    for (before, wanted) in [
+        ("", ["on", "off"]),
+        (
+            "ALTER DATABASE copy SET default_transaction_read_only = off",
+            ["on", "off"],
+        ),
+        (
+            "ALTER DATABASE copy SET default_transaction_read_only = on",
+            ["on", "on"],
+        ),
+    ] {
+        let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+        on(&target, before);
+        let options = CreateOptions {
+            read_only: true,
+            ..options(&source, &target)
+        };
+        let created = create(&options, &mut Told::default()).unwrap();
+        assert_eq!(created.read_only, wanted[1] == "off", "{before}");
+        assert_eq!(begins(&target).unwrap(), wanted[0], "{before}");
+        remove("r", &conninfo(&target), None).unwrap();
+        assert_eq!(begins(&target).unwrap(), wanted[1], "{before}");
+    }
+}
+
+#[test]
+fn a_fence_keeps_what_sessions_begin_with() {
+    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    // As a switchover that comes to the target, or has left it.
+    for fence in ["closed", "fence"] {
+        write(
+            &target,
+            &format!(
+                "CREATE FUNCTION lockstep.{fence}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'; \
+                 COMMENT ON FUNCTION lockstep.{fence}() IS 'default_transaction_read_only before: unset'; \
+                 ALTER DATABASE copy SET default_transaction_read_only = on"
+            ),
+        );
+        for is_read_only in [true, false] {
+            let refused = set(&mut state_of(&target), "r", is_read_only).unwrap_err();
+            assert!(
+                refused.to_string().contains("nothing is changed"),
+                "{refused}"
+            );
+        }
+        assert_eq!(begins(&target).unwrap(), "on", "{fence}");
+        write(
+            &target,
+            &format!(
+                "DROP FUNCTION lockstep.{fence}(); ALTER DATABASE copy RESET default_transaction_read_only"
+            ),
+        );
+    }
+    assert!(set(&mut state_of(&target), "r", true).unwrap());
+    assert_eq!(begins(&target).unwrap(), "on");
+}
+
+#[test]
+fn a_role_that_does_not_own_the_database_copies_and_says_that_others_may_write() {
+    let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
+    let role = "CREATE ROLE mover LOGIN REPLICATION";
+    on(&source, role);
+    on(&target, role);
+    let own = "ALTER TABLE t OWNER TO mover; ALTER TABLE t SET SCHEMA m";
+    on(
+        &source,
+        &format!("CREATE SCHEMA m AUTHORIZATION mover; {own}"),
+    );
+    let as_mover = |server| conninfo(server).with("user", "mover").unwrap();
+    let options = CreateOptions {
+        source: as_mover(&source),
+        target: as_mover(&target),
+        read_only: true,
+        ..options(&source, &target)
+    };
+    let says = |one: &Finding| one.says.contains("others may write");
+    // Each error says what mends it.
+    loop {
+        let (_, found) = preflight(&options).unwrap();
+        assert!(found.iter().any(|one| says(one) && !one.is_error()));
+        let Some(error) = found.into_iter().find(Finding::is_error) else {
+            break;
+        };
+        let server = if error.subject == "source" {
+            &source
+        } else {
+            &target
+        };
+        on(server, &error.todo);
+    }
+    let created = create(&options, &mut Told::default()).unwrap();
+    assert!(!created.read_only);
+    assert_eq!(begins(&target).unwrap(), "off");
 }

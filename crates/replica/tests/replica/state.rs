@@ -58,6 +58,7 @@ fn replica(name: &str) -> Replica {
         forces: 0,
         ddl: false,
         altering: false,
+        read_only: false,
     }
 }
 

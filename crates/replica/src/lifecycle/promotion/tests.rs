@@ -23,6 +23,7 @@ fn replica(phase: Phase) -> Replica {
         forces: 0,
         ddl: false,
         altering: false,
+        read_only: false,
     }
 }
 
