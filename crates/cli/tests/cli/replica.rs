@@ -75,7 +75,15 @@ pub fn output(args: &[&str]) -> Output {
     lockstep(args).output().unwrap()
 }
 
+/// Arguments that create a replica whose target tests write on, too.
 pub fn create_args<'a>(source: &'a str, target: &'a str) -> Vec<&'a str> {
+    let mut args = closed_args(source, target);
+    args.extend(["--read-only", "off"]);
+    args
+}
+
+/// Arguments that create a replica whose target is read-only for others.
+pub fn closed_args<'a>(source: &'a str, target: &'a str) -> Vec<&'a str> {
     vec!["create", "r", "--source", source, "--target", target]
 }
 
@@ -565,7 +573,6 @@ fn killed_again_and_again(writers: &'static str, kills: u32) {
 fn a_process_that_is_killed_while_batches_ran_ahead_applies_each_once() {
     let mut followed = Followed::with_writers("CREATE TABLE log (n int)", "4");
     let mut gate = sql(&followed.target);
-    gate.execute("SET default_transaction_read_only = off").unwrap();
     gate.execute("BEGIN; SELECT FROM a WHERE id = 1 FOR UPDATE")
         .unwrap();
     let of_writers = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'r' AND";

@@ -6,7 +6,7 @@ use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::Server;
 
 use crate::replica::{
-    Running, begins_read_only, create_args, in_app, on, output, pair, said, server, until, value,
+    Running, begins_read_only, closed_args, in_app, on, output, pair, said, server, until, value,
 };
 use crate::replica_switchover::follows;
 
@@ -38,7 +38,7 @@ fn a_chain_goes_on_whoever_is_killed_in_the_middle_and_does_not_close() {
     let last = server(&lab, "last");
     let [a, b, c] = [&first, &middle, &last].map(in_app);
     for args in [
-        create_args(&a, &b),
+        closed_args(&a, &b),
         vec!["create", "next", "--source", &b, "--target", &c],
     ] {
         let created = output(&args);
@@ -96,7 +96,7 @@ fn a_way_back_whose_old_server_was_written_names_what_differs() {
     let (lab, source, target) =
         pair("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'both')");
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let mut process = follows(&lab, "r", &to, &target);
     let patient = ["--max-pause", "60s", "--timeout", "300s"];
     let done = output(&[&["switchover", "r", "--target", &to][..], &patient].concat());
@@ -137,7 +137,7 @@ fn a_rollback_brings_back_what_was_written_since_whether_or_not_a_process_applie
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'before'); CREATE SEQUENCE s",
     );
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let patient = ["--max-pause", "60s", "--timeout", "300s"];
     let moves = |command: &str| output(&[&[command, "r", "--target", &to][..], &patient].concat());
     let early = moves("rollback");

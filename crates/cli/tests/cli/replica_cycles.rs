@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::doctor_support::{brief, doctor, once_right};
 use crate::replica::{
-    Halted, Running, create_args, in_app, lockstep, on, output, pair, said, server, sql, status,
-    text, until, value,
+    Halted, Running, closed_args, create_args, in_app, lockstep, on, output, pair, said, server,
+    sql, status, text, until, value,
 };
 use crate::replica_daemon::page;
 
@@ -30,7 +30,7 @@ impl Cycling {
         on(&source, "CREATE TABLE t (id int PRIMARY KEY)");
         let from = in_app(&source);
         let to = in_app(&target);
-        let mut args = create_args(&from, &to);
+        let mut args = closed_args(&from, &to);
         args.extend(["--frequency", frequency]);
         let created = output(&args);
         assert!(created.status.success(), "{created:?}");
@@ -299,9 +299,7 @@ fn a_target_is_read_only_for_others_until_that_is_taken_back() {
 fn a_target_that_is_to_be_written_is_not_read_only() {
     let (_lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY)");
     let (from, to) = (in_app(&source), in_app(&target));
-    let mut args = create_args(&from, &to);
-    args.extend(["--read-only", "off"]);
-    let created = output(&args);
+    let created = output(&create_args(&from, &to));
     assert!(created.status.success(), "{}", said(&created));
     assert!(!said(&created).contains("read-only"), "{}", said(&created));
     sql(&target).execute("INSERT INTO t VALUES (1)").unwrap();

@@ -70,7 +70,8 @@ impl Several {
         self.target
             .execute(&format!("CREATE DATABASE {name}"))
             .unwrap();
-        let created = output(&["create", name, "--source", &from, "--target", &to]);
+        let ends = ["--source", &from, "--target", &to, "--read-only", "off"];
+        let created = output(&[&["create", name][..], &ends].concat());
         assert!(created.status.success(), "{created:?}");
     }
 

@@ -19,7 +19,7 @@ use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 
 use crate::pool_haproxy::{PROGRAM, is_installed};
 use crate::relay_support::until;
-use crate::replica::{Running, create_args, in_app, lockstep, on, output, said, sql, value};
+use crate::replica::{Running, closed_args, in_app, lockstep, on, output, said, sql, value};
 use crate::replica_switchover::{follows, is_fenced, is_planted, signal};
 
 /// The server that a switchover adds while new sessions wait.
@@ -234,7 +234,7 @@ impl Stage {
         });
         on(&source, "CREATE TABLE a (id int PRIMARY KEY)");
         let (from, to) = (in_app(&source), in_app(&target));
-        assert!(output(&create_args(&from, &to)).status.success());
+        assert!(output(&closed_args(&from, &to)).status.success());
         let proxy = Proxy::start(&lab, &source, &target);
         Self {
             process: follows(&lab, "r", &to, &target),

@@ -7,8 +7,8 @@ use lockstep_lab::server::Stop;
 
 use crate::doctor_support::{doctor, once_right};
 use crate::replica::{
-    Running, begins_read_only, create_args, in_app, lockstep, on, output, pair, said, sql, status,
-    text, until, value,
+    Running, begins_read_only, closed_args, create_args, in_app, lockstep, on, output, pair, said,
+    sql, status, text, until, value,
 };
 
 const PHASE: &str = "SELECT phase FROM lockstep.replica";
@@ -17,7 +17,7 @@ const PHASE: &str = "SELECT phase FROM lockstep.replica";
 fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
     let (lab, mut source, target) = pair("CREATE TABLE a (id serial PRIMARY KEY, v text)");
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let promote = ["promote", "r", "--target", &to];
     let early = output(&promote);
     assert_eq!(early.status.code(), Some(1), "{early:?}");

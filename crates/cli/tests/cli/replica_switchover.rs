@@ -12,7 +12,7 @@ use lockstep_lab::server::{SUPERUSER, Server, settings_of};
 
 use crate::relay_support;
 use crate::replica::{
-    Running, create_args, in_app, lockstep, on, output, pair, said, server, sql, text, until, value,
+    Running, closed_args, in_app, lockstep, on, output, pair, said, server, sql, text, until, value,
 };
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
@@ -154,7 +154,7 @@ fn clients_of_a_pooler_move_there_and_back_without_an_error() {
         "CREATE SEQUENCE numbers; SELECT setval('numbers', 70)",
     );
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let bouncer = Bouncer::start(&lab, &source);
     let mut process = follows(&lab, "r", &to, &target);
 
@@ -301,7 +301,7 @@ fn what_comes_before_the_fence_takes_the_attempt_back_and_settings_stay() {
     let target = server(&lab, "target");
     on(&source, "CREATE TABLE a (id int PRIMARY KEY)");
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     source.run("ALTER DATABASE app SET default_transaction_read_only = off");
     target.run("ALTER DATABASE app SET default_transaction_read_only = on");
     let mut process = follows(&lab, "r", &to, &target);
@@ -410,7 +410,7 @@ fn what_would_fail_is_found_first_and_what_takes_too_long_is_taken_back() {
          ALTER EVENT TRIGGER audits ENABLE ALWAYS",
     );
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let switchover =
         |more: &[&str]| output(&[&["switchover", "r", "--target", &to][..], more].concat());
     let found = switchover(&[]);
@@ -503,7 +503,7 @@ fn by_hand() -> String {
 fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched_to() {
     let (lab, source, mut target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let bouncer = Bouncer::start(&lab, &source);
     let mut process = follows(&lab, "r", &to, &target);
     let (console, leads) = (bouncer.console(), bouncer.on_switch());
@@ -635,7 +635,7 @@ fn a_target_that_is_lost_meanwhile_leaves_words_and_one_that_is_back_is_switched
 fn a_source_that_is_lost_meanwhile_is_waited_for() {
     let (lab, mut source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
     let (from, to) = (in_app(&source), in_app(&target));
-    assert!(output(&create_args(&from, &to)).status.success());
+    assert!(output(&closed_args(&from, &to)).status.success());
     let mut process = follows(&lab, "r", &to, &target);
     // One that has written holds the fence up, until the source is gone.
     let in_the_middle = |source: &mut Server, comes_back: bool, timeout: &str| {

@@ -1,7 +1,7 @@
 //! Whether sessions of others begin read-only on the target while a replica follows.
 //!
 //! That is a setting of the target's database: a session may turn it off for itself, as those of a replica
-//! do, and one that is open stays as it is. The state says whether the replica has set it, in the same commit.
+//! do, and one that is open stays as it is. The state says in the same commit whether the replica has set it.
 //! A promotion takes it back whoever has set it, and a removal if the replica has. The fences of a switchover
 //! set it, too, and know what it was: meanwhile nobody else touches it.
 

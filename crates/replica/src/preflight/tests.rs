@@ -676,15 +676,9 @@ fn what_acts_or_is_left_out_is_looked_at() {
             f.ddl = true;
             f.source.superuser = true;
         }),
-        (
-            Warning,
-            "target",
-            "others may write",
-            "--read-only off",
-            |f| {
-                f.read_only = true;
-            },
-        ),
+        (Warning, "target", "others may write", "off", |f| {
+            f.read_only = true
+        }),
         (Warning, "source", "7 large objects", "left out", |f| {
             (f.large_objects, f.skip_large_objects) = (7, true);
         }),
