@@ -12,7 +12,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::for_tests::pause;
 use lockstep_lab::server::Server;
 
-use crate::replica::{closed_args, in_app, lockstep, output, pair, said, value};
+use crate::replica::{create_args, in_app, lockstep, output, pair, said, value};
 use crate::replica_switchover::follows;
 
 /// Longest time after which a command is killed: most take less.
@@ -71,7 +71,7 @@ fn switchovers_that_are_killed_lose_nothing() {
     let (lab, source, target) =
         pair("CREATE TABLE t (id int PRIMARY KEY, n bigint); CREATE SEQUENCE s");
     let (from, to) = (in_app(&source), in_app(&target));
-    let created = output(&closed_args(&from, &to));
+    let created = output(&create_args(&from, &to));
     assert!(created.status.success(), "{}", said(&created));
     let next = AtomicU32::new(1);
     let mut process = follows(&lab, "r", &to, &target);
