@@ -176,7 +176,7 @@ pub struct Replica {
     pub ddl: bool,
     /// Which tables it has is being altered: nothing applies until that has ended.
     pub altering: bool,
-    /// It has set that sessions in the target's database begin read-only.
+    /// Sessions in the target's database begin read-only since this replica has set that.
     pub read_only: bool,
 }
 
