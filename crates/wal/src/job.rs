@@ -5,8 +5,8 @@
 //! made in this WAL. Then its first block is missing, and its free space map until a record is about a
 //! second block. Nor can it know what sessions of a standby see: it takes them to see nothing that is
 //! pruned. Nor how far replay is when it dispatches a record that clears bits of a visibility map, or enters
-//! free space in a map: the record is one for helpers if the last one that names the map's page must have left
-//! the queue.
+//! free space in a map: the record is one for helpers if the last one that names the map's page must have
+//! left the queue.
 
 use std::collections::HashMap;
 

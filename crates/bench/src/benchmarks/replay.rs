@@ -111,8 +111,8 @@ pub struct ReplayArgs {
     /// Where WAL comes from, and the standby's cores, separated by commas; else all three
     #[arg(long, value_enum, value_name = "PLACES", value_delimiter = ',')]
     pub placement: Vec<Placement>,
-    /// Cases beside so many processes that use all the CPU that they get, separated by commas, for --writes or
-    /// all kinds; data is cached, and WAL in pg_wal
+    /// Cases beside so many processes that use all the CPU that they get, separated by commas, for --writes
+    /// or all kinds; data is cached, and WAL in pg_wal
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=i64::from(MOST_BUSY)))]
     pub busy_others: Vec<u32>,
     /// Recovery of a primary that was killed, beside what --writes, --memory and --placement choose
