@@ -89,6 +89,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         per_cycle: base.per_cycle,
         per_table: args.overhead.map_or(base.per_table, |it| it.as_secs_f64()),
         rate: args.rate.map_or(base.rate, |rate| rate as f64),
+        // A table takes what is said, whatever is in it.
+        per_full: args.overhead.map_or(base.per_full, |_| 0.0),
+        ..base
     };
     let wanted = Wanted {
         budget: args.budget,
@@ -151,6 +154,7 @@ fn ask(name: &str, target: &str) -> Result<History> {
             seconds: it.elapsed_ms as f64 / 1000.0,
             tables: it.tables,
             bytes: it.sent_bytes,
+            rows: it.rows,
             after: before.map(|before| (it.start_ms - before) / 1000.0),
         }
     };
@@ -183,8 +187,16 @@ fn costs_words(costs: Costs, args: &PlanArgs, is_measured: bool) -> String {
         true => format!("a cycle takes {} (measured), ", time(costs.per_cycle)),
         false => String::new(),
     };
+    let full = match costs.per_full > 0.0 {
+        true => format!(
+            ", and {} more with {} of rows or more",
+            time(costs.per_full),
+            bytes(costs.full_bytes)
+        ),
+        false => String::new(),
+    };
     format!(
-        "{cycle}a table takes {} ({}), data moves at {}/s ({}); 1 GB is 1024 MB",
+        "{cycle}a table takes {}{full} ({}), data moves at {}/s ({}); 1 GB is 1024 MB",
         time(costs.per_table),
         from(args.overhead.is_some()),
         bytes(costs.rate),
@@ -356,6 +368,8 @@ fn as_json(costs: Costs, plan: Option<&Plan>, history: Option<&History>) -> Valu
     json!({
         "start_s_per_cycle": costs.per_cycle,
         "overhead_s_per_table": costs.per_table,
+        "overhead_s_per_full_table": costs.per_full,
+        "full_table_bytes": finite(costs.full_bytes),
         "rate_bytes_per_s": finite(costs.rate),
         "plan": plan.map(|plan| json!({
             "budget_s": plan.budget,
@@ -393,6 +407,7 @@ mod tests {
             seconds: tables as f64 * 0.5 + bytes as f64 / 100.0,
             tables,
             bytes,
+            rows: 1,
             after: None,
         };
         let cycles = vec![cycle(1, 300), cycle(10, 20), cycle(3, 280)];

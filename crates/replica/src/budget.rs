@@ -1,6 +1,11 @@
-//! Which cycle fits into which time: `start + tables × overhead + data / rate ≤ budget`. No I/O.
+//! Which cycle fits into which time: `start + tables × overhead + full buffers × their cost + data / rate ≤
+//! budget`. No I/O.
 //!
 //! Times are seconds, data is bytes, rates are bytes a second.
+//!
+//! `full` is what the target's COPY takes for its buffer: it gathers up to 1,000 rows of a table, and notes the
+//! table's row type once for each, among those that it has noted before (`ResourceOwnerRememberTupleDesc`). So
+//! the buffer costs with the square of the rows in it, about 0.8 ms if it is full, however many rows follow.
 
 use std::time::Duration;
 
@@ -13,7 +18,14 @@ pub struct Costs {
     pub per_table: f64,
     /// Bytes a second; infinite if data costs nothing that could be measured.
     pub rate: f64,
+    /// Seconds for each changed table that has a full buffer of rows.
+    pub per_full: f64,
+    /// Bytes of a table's rows that fill a buffer; infinite if that is not known.
+    pub full_bytes: f64,
 }
+
+/// Rows that fill a buffer of COPY.
+const FULL_ROWS: f64 = 1_000.0;
 
 /// Yellowbrick's published replication: 1,000 one-row tables in 266.39 s, and 881,083,886,988 bytes in
 /// 875.959 s, published as 1,005 MB/s (1 MB is 1,000,000 bytes).
@@ -21,6 +33,8 @@ pub const REFERENCE: Costs = Costs {
     per_cycle: 0.0,
     per_table: 0.266_39,
     rate: 1_005e6,
+    per_full: 0.0,
+    full_bytes: f64::INFINITY,
 };
 
 /// Bytes of a GB of the reference's formula, in which 1,005 MB/s is 0.981 GB/s: 1,024 MB.
@@ -59,7 +73,7 @@ impl Plan {
             tables,
             data,
             for_cycle: costs.per_cycle,
-            for_tables: costs.tables(tables),
+            for_tables: costs.tables(tables, data as f64),
             for_data: costs.data(data),
         }
     }
@@ -86,8 +100,9 @@ pub enum NoPlan {
 }
 
 impl Costs {
-    fn tables(self, tables: u64) -> f64 {
-        tables as f64 * self.per_table
+    /// Seconds for so many tables, over which data is spread evenly.
+    fn tables(self, tables: u64, data: f64) -> f64 {
+        tables as f64 * self.per_table + full(tables, data, self.full_bytes) * self.per_full
     }
 
     fn data(self, bytes: u64) -> f64 {
@@ -100,22 +115,27 @@ impl Costs {
         match (budget, wanted.tables, wanted.data) {
             (Some(budget), Some(tables), Some(data)) => Ok(Plan::new(self, budget, tables, data)),
             (None, Some(tables), Some(data)) => {
-                let budget = self.per_cycle + self.tables(tables) + self.data(data);
-                Ok(Plan::new(self, budget, tables, data))
+                let plan = Plan::new(self, 0.0, tables, data);
+                let budget = plan.takes();
+                Ok(Plan { budget, ..plan })
             }
             (Some(budget), None, Some(data)) => {
-                let tables = whole((budget - self.per_cycle - self.data(data)) / self.per_table)?;
-                Ok(fitting(Plan::new(self, budget, tables, data), |plan| {
-                    Plan::new(self, budget, plan.tables.saturating_sub(1), data)
+                let most = whole((budget - self.per_cycle - self.data(data)) / self.per_table)?;
+                let plan = |tables| Plan::new(self, budget, tables, data);
+                // Beyond so many tables, one more takes more than it takes from the others' buffers.
+                let filled = data as f64 / self.full_bytes;
+                let turn = filled * (self.per_full / self.per_table).sqrt().max(1.0);
+                let turn = (turn.ceil() as u64).min(most);
+                Ok(plan(match plan(turn).fits() {
+                    true => largest(turn, most, |tables| plan(tables).fits()),
+                    false => largest(0, (filled as u64).min(most), |tables| plan(tables).fits()),
                 }))
             }
             (Some(budget), Some(tables), None) => {
-                let data = whole((budget - self.per_cycle - self.tables(tables)) * self.rate)?;
-                // Bytes of a few microseconds at most are left out.
-                let step = 1 + data / 1_000_000_000;
-                Ok(fitting(Plan::new(self, budget, tables, data), |plan| {
-                    Plan::new(self, budget, tables, plan.data.saturating_sub(step))
-                }))
+                let left = budget - self.per_cycle - self.tables(tables, 0.0);
+                let most = whole(left * self.rate)?;
+                let plan = |data| Plan::new(self, budget, tables, data);
+                Ok(plan(largest(0, most, |data| plan(data).fits())))
             }
             _ => Err(NoPlan::TooFew),
         }
@@ -125,8 +145,35 @@ impl Costs {
     /// so many bytes a second; None if the data comes as fast as it is applied, or faster.
     pub fn shortest(self, tables: u64, made_per_s: f64) -> Option<f64> {
         let left = 1.0 - made_per_s / self.rate;
-        (left > 0.0).then(|| (self.per_cycle + self.tables(tables)) / left)
+        let takes = |data: f64| (self.per_cycle + self.tables(tables, data)) / left;
+        // With full buffers any longer frequency holds, too; each step comes nearer to the shortest.
+        let steps = 0..STEPS;
+        (left > 0.0).then(|| steps.fold(takes(f64::MAX), |every, _| takes(made_per_s * every)))
     }
+}
+
+/// Steps to the shortest frequency.
+const STEPS: u32 = 50;
+
+/// Full buffers that would take as long as those of so many tables, over which data is spread evenly.
+fn full(tables: u64, data: f64, full_bytes: f64) -> f64 {
+    let tables = tables as f64;
+    match tables > 0.0 {
+        true => tables * (data / tables / full_bytes).min(1.0).powi(2),
+        false => 0.0,
+    }
+}
+
+/// The largest number up to `most` that fits, if `least` does and each fits that is below one that does.
+fn largest(mut least: u64, mut most: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    while least < most {
+        let middle = least + (most - least).div_ceil(2);
+        match fits(middle) {
+            true => least = middle,
+            false => most = middle - 1,
+        }
+    }
+    least
 }
 
 /// A number of things that fit.
@@ -139,20 +186,13 @@ fn whole(number: f64) -> Result<u64, NoPlan> {
     }
 }
 
-/// A solution that rounding has put over its budget by a hair, and one less that fits.
-fn fitting(plan: Plan, less: impl Fn(&Plan) -> Plan) -> Plan {
-    match plan.fits() {
-        true => plan,
-        false => less(&plan),
-    }
-}
-
 /// A cycle that was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     pub seconds: f64,
     pub tables: u64,
     pub bytes: u64,
+    pub rows: u64,
     /// Seconds from the beginning of the cycle before, whose end its data follows; None if that is not known.
     pub after: Option<f64>,
 }
@@ -161,7 +201,7 @@ pub struct Measured {
 pub const FEWEST: usize = 3;
 
 /// What a cycle may cost: in this order the simplest that explains as much as others.
-const KINDS: [&[usize]; 7] = [
+const KINDS: [&[usize]; 9] = [
     &[DATA],
     &[TABLES],
     &[CYCLE],
@@ -169,10 +209,13 @@ const KINDS: [&[usize]; 7] = [
     &[CYCLE, DATA],
     &[CYCLE, TABLES],
     &[CYCLE, TABLES, DATA],
+    &[TABLES, FULL, DATA],
+    &[CYCLE, TABLES, FULL, DATA],
 ];
 const CYCLE: usize = 0;
 const TABLES: usize = 1;
 const DATA: usize = 2;
+const FULL: usize = 3;
 
 /// Least time of a cycle that is told from none: they are measured in milliseconds.
 const LEAST_SECONDS: f64 = 1e-3;
@@ -182,48 +225,70 @@ const LEAST_SECONDS: f64 = 1e-3;
 /// with changes.
 pub fn fit(cycles: &[Measured]) -> Option<Costs> {
     let changed = cycles.iter().filter(|it| it.tables > 0 && it.bytes > 0);
-    let changed: Vec<_> = changed.map(parts).collect();
+    let sums = changed.clone().map(|it| (it.bytes as f64, it.rows as f64));
+    let (bytes, rows) = sums.fold((0.0, 0.0), |all, it| (all.0 + it.0, all.1 + it.1));
+    let full_bytes = FULL_ROWS * bytes / rows;
+    let changed: Vec<_> = changed.map(|it| parts(it, full_bytes)).collect();
     if changed.len() < FEWEST {
         return None;
     }
-    let mut best: Option<([f64; 3], f64)> = None;
-    for kind in KINDS.into_iter().filter(|kind| kind.len() < changed.len()) {
-        let Some(costs) = least_squares(&changed, kind) else {
+    let costs = best(&changed)?;
+    // What has waited for something, as the first cycle after a start does, tells nothing of the next.
+    let (usual, waited): (Vec<_>, Vec<_>) =
+        (changed.iter()).partition(|parts| forecast(parts, costs) > WAITED);
+    let is_rare = waited.len() * 4 <= changed.len() && usual.len() >= FEWEST;
+    let again = best(&usual).filter(|_| is_rare);
+    let [per_cycle, per_table, per_byte, per_full] = again.unwrap_or(costs);
+    Some(Costs {
+        per_cycle,
+        per_table,
+        rate: 1.0 / per_byte,
+        per_full,
+        full_bytes,
+    })
+}
+
+/// Part of the time that a cycle took below which its forecast says that it has waited.
+const WAITED: f64 = 2.0 / 3.0;
+
+/// The costs of the kind that is off least.
+fn best(cycles: &[[f64; 4]]) -> Option<[f64; 4]> {
+    let mut best: Option<([f64; 4], f64)> = None;
+    for kind in KINDS.into_iter().filter(|kind| kind.len() < cycles.len()) {
+        let Some(costs) = least_squares(cycles, kind) else {
             continue;
         };
-        let off = off(&changed, costs);
+        let off = off(cycles, costs);
         // A cost more has to explain something.
         if best.is_none_or(|(_, least)| off < least * 0.999 - 1e-12) {
             best = Some((costs, off));
         }
     }
-    let ([per_cycle, per_table, per_byte], _) = best?;
-    Some(Costs {
-        per_cycle,
-        per_table,
-        rate: 1.0 / per_byte,
-    })
+    best.map(|(costs, _)| costs)
 }
 
-/// One, tables and bytes of a cycle, as parts of its seconds.
-fn parts(cycle: &Measured) -> [f64; 3] {
-    let seconds = cycle.seconds.max(LEAST_SECONDS);
-    [1.0, cycle.tables as f64, cycle.bytes as f64].map(|number| number / seconds)
+/// What a cycle is forecast to take, as a part of what it took.
+fn forecast(parts: &[f64; 4], costs: [f64; 4]) -> f64 {
+    let each = parts.iter().zip(costs);
+    each.map(|(part, cost)| part * cost).sum()
+}
+
+/// One, tables, bytes and full buffers of a cycle, as parts of its seconds.
+fn parts(cycle: &Measured, full_bytes: f64) -> [f64; 4] {
+    let (seconds, bytes) = (cycle.seconds.max(LEAST_SECONDS), cycle.bytes as f64);
+    let full = full(cycle.tables, bytes, full_bytes);
+    [1.0, cycle.tables as f64, bytes, full].map(|number| number / seconds)
 }
 
 /// Sum of the squares by which forecasts are off, as parts of what was measured.
-fn off(cycles: &[[f64; 3]], costs: [f64; 3]) -> f64 {
-    let forecast = |parts: &[f64; 3]| -> f64 {
-        let each = parts.iter().zip(costs);
-        each.map(|(part, cost)| part * cost).sum()
-    };
-    let squares = cycles.iter().map(|parts| (forecast(parts) - 1.0).powi(2));
-    squares.sum()
+fn off(cycles: &[[f64; 4]], costs: [f64; 4]) -> f64 {
+    let parts = cycles.iter().map(|parts| forecast(parts, costs));
+    parts.map(|part| (part - 1.0).powi(2)).sum()
 }
 
 /// The costs of a kind that are off least; None if they are not determined, or one is negative.
-fn least_squares(cycles: &[[f64; 3]], kind: &[usize]) -> Option<[f64; 3]> {
-    let of = |parts: &[f64; 3], which: usize| parts.get(which).copied().unwrap_or_default();
+fn least_squares(cycles: &[[f64; 4]], kind: &[usize]) -> Option<[f64; 4]> {
+    let of = |parts: &[f64; 4], which: usize| parts.get(which).copied().unwrap_or_default();
     // Bytes and tables differ by many orders of magnitude.
     let scale = |which: usize| cycles.iter().map(|it| of(it, which)).fold(0.0, f64::max);
     let scales: Vec<_> = kind.iter().map(|which| scale(*which)).collect();
@@ -249,7 +314,7 @@ fn least_squares(cycles: &[[f64; 3]], kind: &[usize]) -> Option<[f64; 3]> {
         })
         .collect();
     let solved = solved(system)?;
-    let mut costs = [0.0; 3];
+    let mut costs = [0.0; 4];
     for ((which, scale), value) in kind.iter().zip(&scales).zip(solved) {
         *costs.get_mut(*which)? = value / scale;
     }
@@ -335,6 +400,7 @@ mod tests {
         per_cycle: 0.0,
         per_table: 0.5,
         rate: 100.0,
+        ..REFERENCE
     };
 
     #[test]
@@ -398,6 +464,7 @@ mod tests {
             seconds: tables as f64 * 0.5 + bytes as f64 / 100.0,
             tables,
             bytes,
+            rows: bytes / 100,
             after: None,
         };
         let cycles = [cycle(1, 900), cycle(10, 20), cycle(3, 300), cycle(0, 0)];
@@ -416,6 +483,7 @@ mod tests {
             seconds,
             tables,
             bytes,
+            rows: bytes / 100,
             after: None,
         };
         let costs = fit(&[odd(4, 1, 4.0), odd(4, 100, 3.9), odd(1, 50, 1.0)]).unwrap();
@@ -432,16 +500,18 @@ mod tests {
             per_cycle: 0.02,
             per_table: 0.000_4,
             rate: 3e7,
+            ..REFERENCE
         };
         let random = &mut fastrand::Rng::with_seed(7);
         // Each takes up to 5 % more or less, and is measured in milliseconds.
         let mut cycle = |tables: u64, bytes: u64| {
-            let seconds = truth.per_cycle + truth.tables(tables) + truth.data(bytes);
+            let seconds = truth.per_cycle + truth.tables(tables, 0.0) + truth.data(bytes);
             let noise = 0.95 + 0.1 * random.f64();
             Measured {
                 seconds: (seconds * noise * 1e3).floor() / 1e3,
                 tables,
                 bytes,
+                rows: bytes / 100,
                 after: None,
             }
         };
@@ -468,6 +538,73 @@ mod tests {
             (costs.per_cycle / truth.per_cycle - 1.0).abs() < 0.05,
             "{costs:?}"
         );
+    }
+
+    /// Forecasts of hundreds of tables with a thousand rows each were a third too short: what is measured here
+    /// are the times in milliseconds of five kinds of cycle.
+    #[test]
+    fn full_buffers_are_part_of_each_forecast() {
+        let kinds = [
+            (1_000, 50, [594, 193, 195, 191]),
+            (100, 5_000, [677, 619, 644, 611]),
+            (500, 200, [211, 201, 202, 190]),
+            (1, 500_000, [559, 582, 528, 538]),
+            (250, 1_000, [526, 530, 499, 500]),
+        ];
+        let cycle = |(tables, rows, took): (u64, u64, [u32; 4]), round: usize| Measured {
+            seconds: f64::from(took[round]) / 1e3,
+            tables,
+            bytes: 125 * rows * tables,
+            rows: rows * tables,
+            after: None,
+        };
+        let past = (0..3).flat_map(|round| kinds.map(|kind| cycle(kind, round)));
+        let costs = fit(&past.collect::<Vec<_>>()).unwrap();
+        assert!((costs.per_full - 0.8e-3).abs() < 0.1e-3, "{costs:?}");
+        for kind in kinds {
+            let next = cycle(kind, 3);
+            let forecast = costs.solve(Wanted {
+                budget: None,
+                tables: Some(next.tables),
+                data: Some(next.bytes),
+            });
+            let off = (forecast.unwrap().budget - next.seconds).abs() / next.seconds;
+            assert!(off < 0.1, "{next:?} {off} {costs:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_tables_fit_as_their_buffers_let() {
+        let costs = Costs {
+            per_full: 2.0,
+            full_bytes: 100.0,
+            ..ROUND
+        };
+        for (budget, data) in [(1, 0), (5, 300), (8, 300), (9, 300), (12, 500), (30, 1_000)] {
+            let fits = |tables| {
+                let plan = costs.solve(Wanted {
+                    budget: seconds(budget),
+                    tables: Some(tables),
+                    data: Some(data),
+                });
+                plan.unwrap().fits()
+            };
+            let wanted = Wanted {
+                budget: seconds(budget),
+                tables: None,
+                data: Some(data),
+            };
+            let most = (0..1_000).filter(|tables| fits(*tables)).max();
+            assert_eq!(
+                costs.solve(wanted).map(|it| it.tables).ok(),
+                most,
+                "{budget} s"
+            );
+        }
+        // A frequency that holds does, and a hair less does not.
+        let every = costs.shortest(4, 20.0).unwrap();
+        let holds = |every: f64| costs.tables(4, 20.0 * every) + 20.0 * every / 100.0 <= every;
+        assert!(holds(every * 1.000_001) && !holds(every * 0.999), "{every}");
     }
 
     #[test]
@@ -530,6 +667,7 @@ mod tests {
             seconds,
             tables: 2,
             bytes,
+            rows: bytes / 100,
             after: Some(after),
         };
         let calm = [cycle(3.0, 200, 10.0), cycle(3.0, 200, 10.0)];
