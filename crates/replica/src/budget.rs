@@ -3,9 +3,10 @@
 //!
 //! Times are seconds, data is bytes, rates are bytes a second.
 //!
-//! `full` is what the target's COPY takes for its buffer: it gathers up to 1,000 rows of a table, and notes the
-//! table's row type once for each, among those that it has noted before (`ResourceOwnerRememberTupleDesc`). So
-//! the buffer costs with the square of the rows in it, about 0.8 ms if it is full, however many rows follow.
+//! `full` is what the target's COPY takes for its buffer: it gathers up to 1,000 rows of a table, and notes
+//! the table's row type once for each, among those that it has noted before
+//! (`ResourceOwnerRememberTupleDesc`). So the buffer costs with the square of the rows in it, about 0.8 ms
+//! if it is full, however many rows follow.
 
 use std::time::Duration;
 
@@ -540,8 +541,8 @@ mod tests {
         );
     }
 
-    /// Forecasts of hundreds of tables with a thousand rows each were a third too short: what is measured here
-    /// are the times in milliseconds of five kinds of cycle.
+    /// Forecasts of hundreds of tables with a thousand rows each were a third too short: what is measured
+    /// here are the times in milliseconds of five kinds of cycle.
     #[test]
     fn full_buffers_are_part_of_each_forecast() {
         let kinds = [
