@@ -37,7 +37,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-pool build test test-extension test-rust test-bed test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
+.PHONY: help demo demo-pool build test test-extension test-rust test-bed test-subscribers test-majors test-minors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
 	setup build-extension build-release build-lab check-pg
 
 help: ## this list
@@ -92,6 +92,9 @@ test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) t
 
 test-majors: ## the replica from 15 to 17 and to 18, and the other way, in Debian roots (MAJORS="15-17 17-15", T=part_of_a_name; root)
 	@scripts/test-majors $(if $(T),--test $(T)) $(MAJORS)
+
+test-minors: check-pg ## the extension built on one minor release and run on another, both ways, in Debian roots (T="t/020_replay_workers.pl"; root)
+	@scripts/test-minors $(T)
 
 test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
 	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh

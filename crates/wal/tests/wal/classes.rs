@@ -226,8 +226,11 @@ fn every_kind_of_record_has_the_extensions_class() {
 /// The first heap block that has its bits in page 1 of the map.
 const FAR: u32 = 8_168 * 4;
 
-/// A record of heap, its blocks by identifier, fork and number.
-fn heap_record<'a>(operation: u8, main: &'a [u8], named: &[(u8, u8, u32)]) -> Record<'a> {
+/// A block's identifier, fork and number.
+type Named = (u8, u8, u32);
+
+/// A record of heap with these blocks.
+fn heap_record<'a>(operation: u8, main: &'a [u8], named: &[Named]) -> Record<'a> {
     let mut all = blocks(
         &named
             .iter()
@@ -265,7 +268,7 @@ fn an_update_runs_ahead_only_if_it_names_all_of_its_pages_of_the_map() {
     let ahead = Class::Ahead;
     let at_turn = Class::Inline(Cause::Map);
     let asked = Class::ClearsMap;
-    let cases: [(u8, Vec<(u8, u8, u32)>, &[(u8, u8, u32)], Class); 18] = [
+    let cases: [(u8, Vec<Named>, &[Named], Class); 18] = [
         (none, heap(0, Some(FAR)), &[], ahead),
         (both, heap(0, Some(FAR)), &[], asked),
         (both, heap(0, Some(FAR)), &[(2, 2, 0), (3, 2, 1)], ahead),
