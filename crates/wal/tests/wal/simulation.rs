@@ -15,6 +15,7 @@ const HEAP_VISIBLE: (u8, u8) = (9, 0x40);
 const BTREE_INSERT: (u8, u8) = (11, 0x00);
 const COMMIT: (u8, u8) = (1, 0x00);
 const CHECKPOINT: (u8, u8) = (0, 0x10);
+const HINT_IMAGE: (u8, u8) = (0, 0xA0);
 
 /// Costs in which reading and the pipeline are nearly free, so that redo decides.
 fn redo_only() -> Costs {
@@ -147,6 +148,30 @@ fn what_clears_a_map_waits_only_for_what_sets_bits_of_its_page() {
     // A record that names the page itself waits as for any block; others wait for it.
     records[1_101].2.push(Block { id: 1, ..map });
     assert_eq!(held(&records), 1 + 99 + 512);
+}
+
+/// Rule 4 again, of the other map. The image itself has its turn, and is no barrier.
+#[test]
+fn what_enters_free_space_waits_only_for_an_image_of_its_page() {
+    let held = |relation: u32, map_block: u32| {
+        let mut image = Block {
+            fork: 1,
+            ..block(0, map_block)
+        };
+        image.relation.number += relation;
+        let records: Vec<Written> = (0..2_000)
+            .map(|number| match number {
+                1_000 => (HINT_IMAGE, 0, vec![image.clone()], [0; 16]),
+                _ => (HEAP_INSERT, 0, vec![block(0, number)], [0; 16]),
+            })
+            .collect();
+        let report = analyzed_whole(Stage::HotStandby, redo_only(), &records);
+        assert_eq!(report.barriers, 0);
+        report.held[&Cause::Map].share.records
+    };
+    assert_eq!(held(0, 2), 1 + 512);
+    assert_eq!(held(0, 3), 1);
+    assert_eq!(held(1, 2), 1);
 }
 
 #[test]
