@@ -82,6 +82,9 @@ pub struct Touched {
     /// Whether the table had rows before that, which are not in the stream.
     #[serde(default)]
     pub rows: bool,
+    /// All of its rows come behind the command: they have values that only the source knows.
+    #[serde(default)]
+    pub anew: bool,
     /// The replica identity that the source's event trigger has given it: FULL or DEFAULT.
     pub identity: Option<String>,
     /// What rows from before have in columns that were added without rewriting the table.
@@ -669,6 +672,7 @@ mod tests {
             name: "t".to_owned(),
             joins: true,
             rows,
+            anew: false,
             identity: None,
             missing: BTreeMap::new(),
             bound: None,
@@ -745,6 +749,7 @@ mod tests {
             name: "t".to_owned(),
             joins: false,
             rows: false,
+            anew: false,
             identity: None,
             bound: None,
         };

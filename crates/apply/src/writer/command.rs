@@ -166,6 +166,12 @@ const JOIN: &str = "INSERT INTO lockstep.table_copy AS t (replica, schema_name, 
       start_lsn = excluded.start_lsn, source_oid = excluded.source_oid, target_oid = excluded.target_oid, \
       copied_at = excluded.copied_at, missing_rows = 0, doubt = NULL";
 
+/// What empties the table whose OID on the source is `$2`, unless it is left out.
+const EMPTIES: &str = "SELECT pg_catalog.format('TRUNCATE ONLY %I.%I', n.nspname, c.relname) \
+    FROM lockstep.table_copy AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.target_oid \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+    WHERE t.replica = $1 AND t.source_oid = $2::pg_catalog.oid AND t.state <> 'left_out'";
+
 /// What to do about a command that cannot be repeated.
 const BY_HAND: &str = "either make the same change on the target by hand, so that it has the source's values, and \
     then run lockstep replica resume NAME --made-by-hand LSN with the command's position; or drop the replica \
@@ -218,6 +224,9 @@ impl Writer {
         let shown = command.shown();
         let asked = |error| ApplyError::on_command(command.named(), error);
         let listed = self.listed().map_err(asked)?;
+        for touched in command.captured.tables.iter().filter(|one| one.anew) {
+            self.empty(touched).map_err(asked)?;
+        }
         match by_hand {
             Some(true) => info!("a command was made by hand: {shown}"),
             _ => self.run_command(command)?,
@@ -239,6 +248,16 @@ impl Writer {
     fn listed(&mut self) -> lockstep_client::Result<String> {
         let rows = self.connection.query_with(LISTED, &[&self.replica])?;
         field(rows.first().map_or(&[][..], Vec::as_slice), 0)
+    }
+
+    /// Empties a table whose rows come behind the command.
+    fn empty(&mut self, touched: &Touched) -> lockstep_client::Result<()> {
+        let rows = (self.connection).query_with(EMPTIES, &[&self.replica, &touched.oid])?;
+        for row in rows {
+            let sql: String = field(&row, 0)?;
+            self.connection.execute(&sql)?;
+        }
+        Ok(())
     }
 
     fn run_command(&mut self, command: &Command) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Event triggers on the source that write each command which changes the schema into the stream, as a
 //! logical message. `lockstep_apply::ddl` reads it, and docs/decisions says why it is as it is.
 //!
-//! Five triggers and two functions for each replica, in schema `lockstep`. The first function runs as whoever
+//! Six triggers and two functions for each replica, in schema `lockstep`. The first function runs as whoever
 //! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
 //! it adds new tables to the publication and writes the message, with digits that need a key which only
 //! superusers can read. An error in it is written into the stream in place of the command, and the replica
@@ -28,6 +28,40 @@ BEGIN
 END
 "#;
 
+/// Whether a command that has rewritten table `one` has given its rows values that only the source knows: a
+/// column of this transaction has a default that is not the same at all times. Not if the rows cannot be
+/// written once more without a foreign key, a trigger, a rule or a subscriber that takes notice of it, or
+/// without code of a user, which would run as a superuser.
+const NEW_VALUES: &str = r#"
+    EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+            LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            CROSS JOIN LATERAL (SELECT coalesce(d.adbin, t.typdefaultbin)::text) AS e(tree)
+            CROSS JOIN LATERAL (SELECT (said ->> 'xid')::int8) AS x(xid)
+            CROSS JOIN LATERAL (SELECT (a.xmin::text::int8 - x.xid) & 4294967295) AS l(later)
+        WHERE a.attrelid = one.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+            AND l.later < 2147483648
+            AND NOT pg_visible_in_snapshot((x.xid + l.later)::text::xid8, pg_current_snapshot())
+            AND (a.attidentity <> '' OR e.tree ~ 'NEXTVALUEEXPR|SQLVALUEFUNCTION' OR EXISTS (
+                SELECT FROM regexp_matches(e.tree, ':(?:funcid|opfuncid) ([0-9]+)', 'g') m
+                    JOIN pg_proc p ON p.oid = m[1]::oid WHERE p.provolatile <> 'i')))
+    AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = one.oid)
+    AND NOT EXISTS (SELECT FROM pg_constraint k
+        WHERE k.contype = 'f' AND k.confrelid = one.oid AND k.conrelid <> one.oid)
+    AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = one.oid AND g.tgenabled IN ('A', 'R'))
+    AND NOT EXISTS (SELECT FROM pg_rewrite w WHERE w.ev_class = one.oid AND w.ev_enabled IN ('A', 'R'))
+    AND NOT EXISTS (SELECT FROM pg_publication_tables b
+        WHERE b.schemaname = one.nspname AND b.tablename = one.relname AND b.pubname <> '{publication}')
+    AND NOT EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = one.oid AND NOT a.attisdropped AND t.oid >= 16384 AND t.typtype <> 'e')
+    AND NOT EXISTS (SELECT FROM (SELECT k.conbin::text FROM pg_constraint k WHERE k.conrelid = one.oid
+            UNION ALL SELECT concat(i.indexprs, i.indpred) FROM pg_index i WHERE i.indrelid = one.oid
+            UNION ALL SELECT d.adbin::text FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid
+                AND a.attnum = d.adnum WHERE d.adrelid = one.oid AND a.attgenerated <> '') AS u(tree)
+        WHERE u.tree ~ 'COERCETODOMAIN' OR EXISTS (
+            SELECT FROM regexp_matches(u.tree, ':(?:funcid|opfuncid) ([0-9]+)', 'g') m
+            WHERE m[1]::oid >= 16384))
+"#;
+
 /// Writes a command into the stream. `{schemas}` and `{tables}` are arrays of what is left out.
 const WRITE: &str = r#"
 DECLARE
@@ -41,6 +75,8 @@ DECLARE
     has_rows boolean;
     made text;
     kept text;
+    columns text := '';
+    is_anew boolean;
     new_identity text;
     other_full name;
     is_given boolean;
@@ -51,7 +87,14 @@ DECLARE
 BEGIN
     -- The commands of an extension's script are part of the one that runs it, which sets a mark before it
     -- begins and takes it away at its end.
-    IF tg_event = 'ddl_command_start' THEN
+    IF tg_event = 'table_rewrite' THEN
+        -- 2: rows get values of a default.
+        IF pg_event_trigger_table_rewrite_reason() & 2 > 0 THEN
+            PERFORM set_config('lockstep_ddl.rewritten', concat_ws(',', current_setting('lockstep_ddl.rewritten',
+                true), pg_event_trigger_table_rewrite_oid()::int8), true);
+        END IF;
+        RETURN;
+    ELSIF tg_event = 'ddl_command_start' THEN
         PERFORM set_config('backtrace_functions', '{mark},' || outer_mark, true);
         RETURN;
     ELSIF tg_event = 'ddl_command_end' AND tg_tag IN ('CREATE EXTENSION', 'ALTER EXTENSION')
@@ -161,7 +204,7 @@ BEGIN
         IF tg_event = 'ddl_command_end' THEN
             PERFORM set_config('backtrace_functions', 'lockstep_ddl', true);
             FOR one IN
-                SELECT DISTINCT c.oid, n.nspname, c.relname, c.relkind, c.relreplident,
+                SELECT DISTINCT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relispartition,
                     format('%I.%I', n.nspname, c.relname) AS name,
                     EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
                         AND i.indimmediate) AS has_key,
@@ -195,6 +238,27 @@ BEGIN
                         EXECUTE format('TRUNCATE %s', made);
                         has_rows := false;
                     END IF;
+                END IF;
+                is_anew := false;
+                IF one.is_published AND one.relkind = 'r' AND NOT one.relispartition AND tg_tag = 'ALTER TABLE'
+                    AND made IS NULL
+                    AND current_setting('lockstep_ddl.rewritten', true) ~ format('\m%s\M', one.oid)
+                    AND {new_values}
+                THEN
+                    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', one.name) INTO is_anew;
+                END IF;
+                IF is_anew THEN
+                    -- The target empties its table, and gets all rows behind the command.
+                    columns := (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum)
+                        FROM pg_attribute a WHERE a.attrelid = one.oid AND a.attnum > 0 AND NOT a.attisdropped
+                            AND a.attgenerated = '');
+                    made := one.name;
+                    kept := format('lockstep.%I', 'rows_' || one.oid);
+                    EXECUTE format('CREATE UNLOGGED TABLE %s AS SELECT %s FROM ONLY %s', kept, columns, made);
+                    columns := format('(%s)', columns);
+                    EXECUTE format('ALTER PUBLICATION {quoted} DROP TABLE ONLY %s', made);
+                    EXECUTE format('TRUNCATE ONLY %s', made);
+                    EXECUTE format('ALTER PUBLICATION {quoted} ADD TABLE ONLY %s', made);
                 END IF;
                 IF one.relkind = 'r' AND NOT one.has_key AND one.relreplident = 'd'
                     AND (NOT one.is_published OR tg_tag = 'ALTER TABLE')
@@ -238,6 +302,7 @@ BEGIN
                 END IF;
                 tables := tables || jsonb_build_object('oid', one.oid::int8, 'schema', one.nspname,
                     'name', one.relname, 'joins', NOT one.is_published, 'rows', has_rows, 'identity', new_identity,
+                    'anew', is_anew,
                     'bound', CASE tg_tag
                         WHEN 'CREATE TABLE' THEN (SELECT pg_get_expr(b.relpartbound, b.oid)
                             FROM pg_class b WHERE b.oid = one.oid)
@@ -256,6 +321,7 @@ BEGIN
                         '{}'));
             END LOOP;
             PERFORM set_config('backtrace_functions', outer_mark, true);
+            PERFORM set_config('lockstep_ddl.rewritten', '', true);
             said := said || jsonb_build_object('tables', tables);
             IF tg_tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
                 said := said || jsonb_build_object('create', (
@@ -289,7 +355,7 @@ BEGIN
     -- message if another savepoint has made it: so one more record stands between them.
     PERFORM pg_logical_emit_message(true, 'lockstep', 'ddl');
     IF made IS NOT NULL THEN
-        EXECUTE format('INSERT INTO %s TABLE %s', made, kept);
+        EXECUTE format('INSERT INTO %s %s OVERRIDING SYSTEM VALUE TABLE %s', made, columns, kept);
         EXECUTE format('DROP TABLE %s', kept);
     END IF;
 END
@@ -324,7 +390,7 @@ impl Names {
     }
 
     /// Event triggers of one event fire in the order of their names.
-    fn triggers(replica: &Replica) -> [(String, &'static str, bool); 5] {
+    fn triggers(replica: &Replica) -> [(String, &'static str, bool); 6] {
         let name = |end: &str| format!("{}_{end}", replica.slot);
         [
             (
@@ -332,6 +398,7 @@ impl Names {
                 "ddl_command_start WHEN TAG IN ('CREATE EXTENSION', 'ALTER EXTENSION')",
                 false,
             ),
+            (name("0r"), "table_rewrite", false),
             (name("1d"), "ddl_command_end", true),
             (name("2d"), "ddl_command_end", false),
             (name("1s"), "sql_drop", true),
@@ -354,6 +421,7 @@ fn array(texts: &[String]) -> Result<String, ClientError> {
 pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<String, ClientError> {
     let names = Names::new(replica);
     let write = WRITE
+        .replace("{new_values}", NEW_VALUES.trim())
         .replace("{full}", &names.full)
         .replace("{key}", &names.key)
         .replace("'{schemas}'", &array(&replica.exclude_schemas)?)

@@ -43,7 +43,7 @@ pub fn is_of_replica(line: &str) -> bool {
         .split_once(" EVENT TRIGGER - lockstep_")
         .map(|(_, rest)| rest);
     let name = name.and_then(|rest| rest.split_whitespace().next());
-    let ends = ["_0e", "_1d", "_2d", "_1s", "_2s"];
+    let ends = ["_0e", "_0r", "_1d", "_2d", "_1s", "_2s"];
     let number = name.and_then(|name| ends.iter().find_map(|end| name.strip_suffix(end)));
     let number = number.and_then(|name| name.rsplit_once('_'));
     number.is_some_and(|(_, digits)| {

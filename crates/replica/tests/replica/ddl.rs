@@ -441,7 +441,9 @@ fn create_table_as_is_a_table_and_its_rows() {
 
 #[test]
 fn what_cannot_be_repeated_stops_with_words_and_can_be_made_by_hand() {
-    let scene = Scene::new("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)");
+    let scene = Scene::new(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE r (id int REFERENCES t); INSERT INTO t VALUES (1), (2)",
+    );
     scene
         .run("INSERT INTO t VALUES (3); ALTER TABLE t ADD n serial; INSERT INTO t (id) VALUES (4)");
     let error = scene.blocked();

@@ -222,7 +222,7 @@ fn the_commands_of_an_extensions_script_are_part_of_the_one_that_runs_it() {
 fn several_commands_of_a_transaction_can_be_made_by_hand() {
     let scene = Scene::new(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO t VALUES (1); \
-         INSERT INTO u VALUES (1); CREATE TABLE z (id int PRIMARY KEY)",
+         INSERT INTO u VALUES (1); CREATE TABLE z (id int PRIMARY KEY); CREATE TABLE r (id int REFERENCES t REFERENCES u)",
     );
     let mut session = sql(&scene.source);
     for statement in [

@@ -1,5 +1,5 @@
-//! Tables without which a replica goes on that follows changes of the schema, and partitions whose bounds the
-//! source has computed.
+//! Tables without which a replica goes on that follows changes of the schema, and what the source has computed:
+//! bounds of partitions and values of new columns.
 
 use lockstep_lab::assert_has;
 use lockstep_replica::state::LeftOut;
@@ -120,4 +120,59 @@ fn bounds_of_partitions_are_those_that_the_source_has_computed() {
     }
     scene.run("INSERT INTO days VALUES (NULL, 'it''s'), (NULL, 'b')");
     scene.assert_same();
+}
+
+#[test]
+fn values_of_new_columns_are_those_that_the_source_has_computed() {
+    let scene = Scene::new(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+         CREATE TABLE k (id int PRIMARY KEY REFERENCES k, v text, m mood, g text GENERATED ALWAYS AS (left(v, 9)) STORED); \
+         CREATE TABLE n (v text, gone int); CREATE INDEX ON n (upper(v)) WHERE v > 'a'; ALTER TABLE n DROP gone; \
+         INSERT INTO k SELECT i, repeat('v', i * 900), 'glad' FROM generate_series(1, 9) i; \
+         INSERT INTO n SELECT v FROM k; CREATE TABLE late (id int); \
+         CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''%'', TG_OP; END'; \
+         CREATE TRIGGER told BEFORE INSERT OR TRUNCATE ON k FOR EACH STATEMENT EXECUTE FUNCTION told(); \
+         ALTER TABLE k DISABLE TRIGGER told",
+    );
+    scene.run("ALTER TABLE k ENABLE TRIGGER told; ALTER TABLE k ADD a uuid NOT NULL DEFAULT gen_random_uuid() UNIQUE");
+    scene.run("ALTER TABLE n ADD id serial PRIMARY KEY; UPDATE n SET v = 'x' WHERE id = 3");
+    scene.run(
+        "BEGIN; UPDATE k SET v = 'y' WHERE id = 1; DELETE FROM k WHERE id = 2; SAVEPOINT s; \
+         ALTER TABLE k ADD b bigint GENERATED ALWAYS AS IDENTITY, ADD c timestamptz DEFAULT clock_timestamp(), \
+             ALTER id TYPE bigint; SAVEPOINT u; UPDATE k SET v = 'z' WHERE id = 3; \
+         ALTER TABLE k ADD d text DEFAULT md5(random()::text), ADD e timestamptz DEFAULT now(); \
+         DELETE FROM k WHERE id = 4; ALTER TABLE k RENAME TO kk; COMMIT",
+    );
+    scene.run(
+        "DO $$ BEGIN ALTER TABLE n ADD r float8 DEFAULT random(), ADD h text GENERATED ALWAYS AS (upper(v)) STORED; \
+         UPDATE n SET r = 0 WHERE id = 1; END $$",
+    );
+    // Nothing to send.
+    scene.run("ALTER TABLE late ADD r float8 DEFAULT random(); INSERT INTO late VALUES (1)");
+    scene.assert_same();
+    let left = "SELECT count(*) FROM pg_class WHERE relname LIKE 'rows\\_%'";
+    assert_eq!(values(&scene.source, left), ["0"]);
+
+    // A superuser does not run a user's code, and others are not told twice.
+    for (in_the_way, away) in [
+        (
+            "ALTER TABLE n ADD CHECK (f() > 0)",
+            "ALTER TABLE n DROP CONSTRAINT n_check",
+        ),
+        (
+            "CREATE PUBLICATION other FOR TABLE n",
+            "DROP PUBLICATION other",
+        ),
+    ] {
+        scene.run(in_the_way);
+        scene.run(
+            "BEGIN; ALTER TABLE n ADD q int DEFAULT random() * 9; ALTER TABLE n DROP q; COMMIT",
+        );
+        let error = scene.blocked();
+        assert_has!(error, "another value in each row");
+        on(&scene.target, "ALTER TABLE n ADD q int");
+        scene.made_by_hand(&error);
+        scene.run(away);
+        scene.assert_same();
+    }
 }
