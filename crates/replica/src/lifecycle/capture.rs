@@ -31,7 +31,7 @@ END
 /// Whether a command that has rewritten table `one` has given its rows values that only the source knows: a
 /// column of this transaction has a default that is not the same at all times. Not if the rows cannot be
 /// written once more without a foreign key, a trigger, a rule or a subscriber that takes notice of it, or
-/// without code of a user, which would run as a superuser.
+/// without code of a user, which would run as a superuser, and not if a constraint might refuse them now.
 const NEW_VALUES: &str = r#"
     EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
             LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -57,9 +57,10 @@ const NEW_VALUES: &str = r#"
             UNION ALL SELECT concat(i.indexprs, i.indpred) FROM pg_index i WHERE i.indrelid = one.oid
             UNION ALL SELECT d.adbin::text FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid
                 AND a.attnum = d.adnum WHERE d.adrelid = one.oid AND a.attgenerated <> '') AS u(tree)
-        WHERE u.tree ~ 'COERCETODOMAIN' OR EXISTS (
+        WHERE u.tree ~ 'COERCETODOMAIN|SQLVALUEFUNCTION' OR EXISTS (
             SELECT FROM regexp_matches(u.tree, ':(?:funcid|opfuncid) ([0-9]+)', 'g') m
-            WHERE m[1]::oid >= 16384))
+                JOIN pg_proc p ON p.oid = m[1]::oid WHERE p.oid >= 16384 OR p.provolatile <> 'i'))
+    AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = one.oid AND NOT k.convalidated)
 "#;
 
 /// Writes a command into the stream. `{schemas}` and `{tables}` are arrays of what is left out.

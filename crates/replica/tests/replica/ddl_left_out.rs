@@ -160,6 +160,14 @@ fn values_of_new_columns_are_those_that_the_source_has_computed() {
             "ALTER TABLE n DROP CONSTRAINT n_check",
         ),
         (
+            "ALTER TABLE n ADD CHECK (v < 'a') NOT VALID",
+            "ALTER TABLE n DROP CONSTRAINT n_v_check",
+        ),
+        (
+            "ALTER TABLE n ADD CHECK (localtimestamp > 'epoch')",
+            "ALTER TABLE n DROP CONSTRAINT n_check",
+        ),
+        (
             "CREATE PUBLICATION other FOR TABLE n",
             "DROP PUBLICATION other",
         ),

@@ -49,10 +49,19 @@ fn is_moment(source: &mut Connection, table: &str, column: &str) -> bool {
     !texts(source, &sql).is_empty()
 }
 
+/// A table is no partition and has none, and its rows violate no constraint.
+fn is_plain(source: &mut Connection, table: &str) -> bool {
+    let sql = format!(
+        "SELECT 1 FROM pg_class c WHERE oid = to_regclass('{table}') AND relkind = 'r' AND NOT relispartition \
+         AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND NOT k.convalidated)"
+    );
+    !texts(source, &sql).is_empty()
+}
+
 fn command(rng: &mut Rng, source: &mut Connection) -> String {
     let ((table, column), n) = (table(rng, source), rng.u32(0..1_000_000));
     let schema = rng.choice(["public", "s", "r"]).unwrap();
-    match rng.u32(0..26) {
+    match rng.u32(0..28) {
         0 => format!("CREATE TABLE {schema}.t{n} (id int PRIMARY KEY, v text)"),
         1 => format!("CREATE TABLE {schema}.t{n} (id int, v text DEFAULT ';')"),
         2 => format!("CREATE TABLE {schema}.t{n} (id serial PRIMARY KEY, v text UNIQUE)"),
@@ -66,7 +75,8 @@ fn command(rng: &mut Rng, source: &mut Connection) -> String {
         7 => format!("CREATE TEMP TABLE t{n} (id int)"),
         8 => format!("ALTER TABLE {table} ADD c{n} int"),
         9 => format!("ALTER TABLE {table} ADD c{n} int NOT NULL DEFAULT {n}"),
-        10 => format!(
+        // An update of rows from before refuses those that violate a constraint.
+        10 if is_plain(source, &table) => format!(
             "ALTER TABLE {table} ADD c{n} timestamptz DEFAULT now(), ADD d{n} text DEFAULT 'd'"
         ),
         11 => format!("ALTER TABLE {table} ADD g{n} text GENERATED ALWAYS AS (md5('{n}')) STORED"),
@@ -86,6 +96,10 @@ fn command(rng: &mut Rng, source: &mut Connection) -> String {
         22 if n % 3 == 0 => format!("DROP TABLE {table} CASCADE"),
         23 => format!("CREATE TABLE x{n} PARTITION OF p FOR VALUES FROM (2{n}0) TO (2{n}9)"),
         24 => format!("ALTER TABLE {table} REPLICA IDENTITY FULL"),
+        // Partitions stop it, and so does such a constraint.
+        25..27 if is_plain(source, &table) => {
+            format!("ALTER TABLE {table} ADD s{n} serial, ADD u{n} uuid DEFAULT gen_random_uuid()")
+        }
         _ => format!(
             "ALTER TABLE {table} ADD CONSTRAINT k{n} CHECK ({column} IS NOT NULL) NOT VALID"
         ),
