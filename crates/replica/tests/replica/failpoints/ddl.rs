@@ -28,7 +28,7 @@ fn a_command_is_made_once_whatever_dies() {
             let provoke = |scene: &Scene| {
                 let n = scene.next();
                 scene.write(&format!(
-                    "ALTER TABLE k ADD c_{n} int DEFAULT {n}; UPDATE k SET c_{n} = 1 WHERE id = {n}; \
+                    "ALTER TABLE k ADD c_{n} int DEFAULT {n}, ADD r_{n} float8 DEFAULT random(); UPDATE k SET c_{n} = 1 WHERE id = {n}; \
                      CREATE TABLE made_{n} (a int); INSERT INTO made_{n} VALUES ({n}); \
                      UPDATE made_{n} SET a = a + 1"
                 ));
@@ -37,8 +37,14 @@ fn a_command_is_made_once_whatever_dies() {
             scene.goes_on(writers);
             let (theirs, ours) = (values(&scene.source, MADE), values(&scene.target, MADE));
             assert_eq!(theirs, ours, "{}", scene.said());
-            for table in ours.iter().filter(|name| name.starts_with("made_")) {
-                let rows = format!("SELECT a::text FROM {table}");
+            let mut tables = vec!["k"];
+            tables.extend(
+                ours.iter()
+                    .map(String::as_str)
+                    .filter(|name| name.starts_with("made_")),
+            );
+            for table in tables {
+                let rows = format!("SELECT t::text FROM {table} t ORDER BY 1");
                 assert_eq!(
                     values(&scene.source, &rows),
                     values(&scene.target, &rows),
