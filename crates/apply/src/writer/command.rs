@@ -109,7 +109,7 @@ const NEW_COLUMNS: &str = "SELECT a.attname, pg_catalog.format_type(a.atttypid, 
 /// The first of these functions (`$1`) that is not immutable; what else is named (`$2`) and is no column of
 /// table `$3` with a type that is written and read alike at any time; an operator of a user that is not
 /// immutable, whose sign the command (`$4`) has or that a word may stand for; a cast of a user that is not
-/// immutable.
+/// immutable, from or to what a function may return.
 const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHERE p.provolatile <> 'i' \
       AND p.proname = ANY (ARRAY(SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json))) \
     UNION ALL SELECT n.name FROM pg_catalog.json_array_elements_text($2::pg_catalog.json) AS n(name) \
@@ -120,6 +120,8 @@ const NOT_SAME: &str = "SELECT p.proname::text FROM pg_catalog.pg_proc AS p WHER
       AND (pg_catalog.strpos($4, o.oprname::text) > 0 OR o.oprname ~ '^([<>=]+|!?~~?[*]?)$') \
     UNION ALL SELECT p.proname::text FROM pg_catalog.pg_cast AS c \
       JOIN pg_catalog.pg_proc AS p ON p.oid = c.castfunc WHERE c.oid >= 16384 AND p.provolatile <> 'i' \
+      AND (pg_catalog.json_array_length($1::pg_catalog.json) > 0 \
+        OR c.castsource IN (SAME) AND c.casttarget IN (SAME)) \
     LIMIT 1";
 
 /// The types of table `$1`, as JSON by the numbers of the columns.

@@ -29,6 +29,8 @@ fn rows_that_are_computed_anew_from_more_than_themselves_stop_it() {
                   CREATE FUNCTION ff(text) RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN now()::text; END'; \
                   CREATE FUNCTION add(int, int) RETURNS int STABLE RETURN $1 + $2; \
                   CREATE OPERATOR +% (FUNCTION = add, LEFTARG = int, RIGHTARG = int); \
+                  CREATE TYPE own AS (a int); CREATE FUNCTION to_own(int) RETURNS own STABLE RETURN row($1); \
+                  CREATE CAST (int AS own) WITH FUNCTION to_own(int) AS IMPLICIT; \
                   CREATE DOMAIN dts AS timestamptz DEFAULT now() CHECK (value IS NOT NULL)";
     for (command, words) in [
         (

@@ -1,5 +1,5 @@
-//! Tables without which a replica goes on that follows changes of the schema, and what the source has computed:
-//! bounds of partitions and values of new columns.
+//! Tables without which a replica goes on that follows changes of the schema, and what the source has
+//! computed: bounds of partitions and values of new columns.
 
 use lockstep_lab::assert_has;
 use lockstep_replica::state::LeftOut;
