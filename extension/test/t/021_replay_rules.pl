@@ -186,7 +186,7 @@ $maps->clean_node;
 # With checksums or wal_log_hints vacuum logs an image of the free space map as well, which is a barrier.
 my $bits = PostgreSQL::Test::Cluster->new('bits');
 $bits->init(without_checksums($bits));
-$bits->append_conf('postgresql.conf', "autovacuum = off\nmax_wal_size = 10GB\n");
+$bits->append_conf('postgresql.conf', "autovacuum = off\nmax_wal_size = 10GB\nwal_recycle = off\n");
 $bits->start;
 # Tables of 400 pages, each of the last 200 with a dead row, and their bits of the visibility map cleared.
 my @vacuumed = map { "v$_" } 1 .. 3;
