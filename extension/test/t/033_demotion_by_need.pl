@@ -176,6 +176,8 @@ my $left = reader();
 passes_until('demoted = 1', 'one more session is demoted');
 my $controller = controller_pid($standby);
 kill 'STOP', $controller;
+# a failed test must not leave it so: the server could not stop
+END { kill 'CONT', $controller if $controller; }
 end_query($left);
 $left->close;
 wait_until($admin, sub { view('demoted') eq '0' }, 'a demoted session that ends while the controller stands still is not counted');
