@@ -1,5 +1,6 @@
 //! What others ask of a replica that applies, and what they can see of it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -198,7 +199,7 @@ struct State {
 
 /// A handle on a replica that applies; clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Control(Arc<(Mutex<State>, Condvar)>);
+pub struct Control(Arc<(Mutex<State>, Condvar, AtomicU64)>);
 
 impl State {
     fn is_held(&self, lsn: Lsn) -> bool {
@@ -279,6 +280,16 @@ impl Control {
         if self.wanted().frequency != frequency {
             self.want(|wanted| wanted.frequency = frequency);
         }
+    }
+
+    /// From now on no more bytes a second are received from the source; None: no limit.
+    pub fn set_bandwidth(&self, bytes_per_s: Option<u64>) {
+        self.0.2.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Most bytes a second that are received. Asked for each message, so it takes no lock.
+    pub(crate) fn bandwidth(&self) -> Option<u64> {
+        Some(self.0.2.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
     /// This many times a cycle was asked for: one begins now unless one has begun since the last time.

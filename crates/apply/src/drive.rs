@@ -494,7 +494,7 @@ impl Started {
         let known = first.known(stands)?;
         let cycles = cycles(control.wanted().frequency, spool, first)?;
         failpoint::APPLY_OPENED.reach();
-        let (feed, timeline) = feed(settings, (from, stands), &known, first, events)?;
+        let (feed, timeline) = feed(settings, (from, stands), &known, first, (control, events))?;
         Ok(Self {
             writers,
             stands,
@@ -525,7 +525,7 @@ fn feed(
     (from, stands): (From<'_>, Lsn),
     known: &FollowedSource,
     first: &mut Writer,
-    events: &Sender<Event>,
+    (control, events): (&Control, &Sender<Event>),
 ) -> Result<(Feed, Option<Timeline>)> {
     let source = match from {
         From::Source(source) => source.continues(settings, known)?,
@@ -539,6 +539,6 @@ fn feed(
     if known.timeline != Some(timeline) {
         first.keep_timeline(timeline)?;
     }
-    let stream = source.stream(settings, stands)?;
+    let stream = source.stream(settings, stands, control)?;
     Ok((Feed::Source(stream), Some(timeline)))
 }

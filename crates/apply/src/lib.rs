@@ -51,6 +51,7 @@
 //! | [`order`] | what a batch waits for; no I/O |
 //! | [`crew`] | how many writers are used; no I/O |
 //! | [`turn`] | whose turn it is to commit; no I/O |
+//! | [`bandwidth`] | when bytes may go that have a limit a second; no I/O |
 //! | [`fault`] | faults that only tests plant |
 //! | [`cycle`] | when a cycle begins, and where it ends; no I/O |
 //! | [`target_state`] | what apply reads and writes of the replica's state in the target |
@@ -59,6 +60,7 @@
 //! | [`ending`] | how long the writers may take at a session's end; no I/O |
 //! | [`settings`] | what to apply, and where |
 //! | [`control`] | what others ask of a replica that applies, and see of it |
+//! | `limited` | the source's stream, with a limit a second |
 //! | [`keys`] | integer keys of rows to delete, packed; no I/O |
 //! | [`binary`] | rows in COPY's binary form; no I/O |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
@@ -82,6 +84,7 @@
 )]
 
 pub mod arrays;
+pub mod bandwidth;
 pub mod batch;
 pub mod binary;
 pub mod catalog;
@@ -98,6 +101,7 @@ pub mod error;
 pub mod failpoint;
 pub mod fault;
 pub mod keys;
+mod limited;
 pub mod merge;
 pub mod names;
 pub mod net;

@@ -5,12 +5,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockstep_client::quote::publication_names;
-use lockstep_client::{Connection, Purpose, Stream, field};
+use lockstep_client::{Connection, Purpose, field};
 use lockstep_intake::continuity::{FollowedSource, SourceFound};
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::continuity::{Holder, gap};
+use crate::control::Control;
 use crate::error::{ApplyError, Result};
+use crate::limited::LimitedStream;
 use crate::settings::Settings;
 
 /// Longest time that the source may take to end its stream.
@@ -93,7 +95,12 @@ impl Source {
     }
 
     /// Everything that commits after `from`, or after what the slot confirms if that is later.
-    pub fn stream(self, settings: &Settings, from: Lsn) -> Result<Stream> {
+    pub fn stream(
+        self,
+        settings: &Settings,
+        from: Lsn,
+        control: &Control,
+    ) -> Result<LimitedStream> {
         let publications = publication_names(&settings.publications).map_err(ApplyError::Source)?;
         let mut options = vec![
             ("proto_version", "1".to_owned()),
@@ -103,7 +110,8 @@ impl Source {
             options.push(("messages", "true".to_owned()));
         }
         let stream = self.connection.start(&settings.slot, from, &options);
-        stream.map_err(ApplyError::Source)
+        let stream = stream.map_err(ApplyError::Source)?;
+        Ok(LimitedStream::new(stream, control))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockstep_client::{CopyData, Next, Stream};
+use lockstep_client::{CopyData, Next};
 use lockstep_spool::{Folder, Log, LogError, Read, Reader, Storage};
 use lockstep_wire::logical::frames::{self, FRAME_HEADER};
 use lockstep_wire::stream::XLOG_DATA_HEADER;
@@ -16,6 +16,7 @@ use lockstep_wire::{Lsn, Timeline, WireError};
 use super::Spool;
 use crate::error::{ApplyError, Result};
 use crate::fault::Fault;
+use crate::limited::LimitedStream;
 
 /// Bytes that are read at once.
 const READ: usize = 256 * 1024;
@@ -51,7 +52,7 @@ pub enum Arrived {
 
 /// Where a session's messages come from.
 pub(crate) enum Feed {
-    Source(Stream),
+    Source(LimitedStream),
     Spool(Box<FromSpool>),
 }
 

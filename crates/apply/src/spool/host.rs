@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{ClientError, Stream};
+use lockstep_client::ClientError;
 use lockstep_intake::continuity::{FollowedSource, SourceFound};
 use lockstep_intake::driver::{Driver, Host, News, Rest, SourceStream};
 use lockstep_intake::error::IntakeError;
@@ -33,6 +33,7 @@ use crate::control::{Control, FullBy, SpoolFull, SpoolStats};
 use crate::error::{ApplyError, Result};
 use crate::failpoint;
 use crate::fault::Fault;
+use crate::limited::LimitedStream;
 use crate::session::STATUS_EVERY;
 use crate::settings::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::source::{FAREWELL, Source};
@@ -57,7 +58,11 @@ pub fn take_in(spool: &Spool, settings: &Settings, control: &Control) {
         Err(error) => return spool.refuse(None, ApplyError::System(error.to_string())),
     };
     spool.state().intake = Some(waker);
-    let world = Real { settings, sleeper };
+    let world = Real {
+        settings,
+        control,
+        sleeper,
+    };
     let host = SpoolHost::new(spool.clone(), control.clone(), world);
     Driver::new(host, TERMS).run();
     spool.state().intake = None;
@@ -179,12 +184,13 @@ pub trait SpoolWorld {
 /// Servers and threads as they are.
 struct Real<'a> {
     settings: &'a Settings,
+    control: &'a Control,
     sleeper: Sleeper,
 }
 
 impl SpoolWorld for Real<'_> {
     type Asked = Source;
-    type Stream = Stream;
+    type Stream = LimitedStream;
 
     fn ask(&mut self) -> Result<(Source, SourceFound)> {
         let source = Source::ask(self.settings)?;
@@ -192,16 +198,16 @@ impl SpoolWorld for Real<'_> {
         Ok((source, found))
     }
 
-    fn start(&mut self, mut source: Source, from: Lsn) -> Result<Stream> {
+    fn start(&mut self, mut source: Source, from: Lsn) -> Result<LimitedStream> {
         source.check_published(self.settings)?;
-        source.stream(self.settings, from)
+        source.stream(self.settings, from, self.control)
     }
 
     fn slot(&self) -> &str {
         &self.settings.slot
     }
 
-    fn wait(&mut self, stream: &mut Stream, most: Duration) -> Result<(), ClientError> {
+    fn wait(&mut self, stream: &mut LimitedStream, most: Duration) -> Result<(), ClientError> {
         if stream.wait(Some(self.sleeper.fd()), most)?.woken {
             self.sleeper.drain();
         }

@@ -16,7 +16,7 @@ use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::ReplicaState;
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::output::{self, Output};
-use lockstep_service::words::{amount, figures};
+use lockstep_service::words::{amount, brief, figures};
 
 use super::create::{Told, table_name};
 use super::cycles::{frequency, frequency_words, no_replica};
@@ -25,7 +25,7 @@ use super::{ReplicaArgs, failed};
 /// `lockstep replica alter`
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("what").required(true).multiple(true).args([
-    "frequency", "read_only", "exclude_schema", "exclude_table", "include_schema", "include_table", "filters",
+    "frequency", "bandwidth", "read_only", "exclude_schema", "exclude_table", "include_schema", "include_table", "filters",
     "columns", "whole", "go_on",
 ])))]
 pub struct AlterArgs {
@@ -70,9 +70,9 @@ pub struct AlterArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most bytes that are copied from source to target each second, such as 50MB; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
-    bandwidth: u64,
+    /// Most bytes a second from source to target, such as 50MB, from now on; 0: no limit
+    #[arg(long, value_name = "SIZE", value_parser = amount::parse)]
+    bandwidth: Option<u64>,
 }
 
 /// Values of `--read-only`.
@@ -115,7 +115,6 @@ pub fn run(args: &AlterArgs) -> Result<()> {
         wishes,
         drops: args.drop_tables,
         jobs: usize::from(args.jobs),
-        bytes_per_s: Some(args.bandwidth).filter(|bytes| *bytes > 0),
     };
     let mut told = Told::new(Output::Text);
     let altered = alter(&options, &mut told);
@@ -134,10 +133,13 @@ fn settings(args: &AlterArgs, target: &Conninfo) -> Result<()> {
         let Some(mut state) = ReplicaState::find(target)? else {
             return Ok(false);
         };
-        let is_there = match args.frequency {
+        let mut is_there = match args.frequency {
             Some(frequency) => state.set_frequency(name, frequency)?,
             None => true,
         };
+        if let (Some(bytes), true) = (args.bandwidth, is_there) {
+            is_there = state.set_bandwidth(name, Some(bytes).filter(|bytes| *bytes > 0))?;
+        }
         match is_read_only {
             Some(is_read_only) if is_there => read_only::set(&mut state, name, is_read_only),
             _ => Ok(is_there),
@@ -148,10 +150,21 @@ fn settings(args: &AlterArgs, target: &Conninfo) -> Result<()> {
     }
     let frequency = args.frequency.map(frequency_words);
     let read_only = is_read_only.map(|it| read_only_words(it).to_owned());
-    for words in [frequency, read_only].into_iter().flatten() {
+    let bandwidth = args.bandwidth.map(bandwidth_words);
+    for words in [frequency, bandwidth, read_only].into_iter().flatten() {
         output::print(&format!("replica {name} {words}"));
     }
     Ok(())
+}
+
+fn bandwidth_words(bytes: u64) -> String {
+    match bytes {
+        0 => "has no limit of bandwidth".to_owned(),
+        _ => format!(
+            "moves at most {}/s from source to target",
+            brief::bytes(bytes as f64)
+        ),
+    }
 }
 
 pub(super) fn read_only_words(is_read_only: bool) -> &'static str {

@@ -64,7 +64,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most bytes that are copied from source to target each second, such as 50MB; 0: no limit
+    /// Most bytes a second from source to target, such as 50MB, while rows are copied and afterwards; 0: no
+    /// limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount::parse)]
     bandwidth: u64,
     /// Time from the beginning of one cycle to that of the next, such as 60s, for a target that moves in

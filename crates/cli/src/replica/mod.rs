@@ -61,11 +61,11 @@ pub enum ReplicaCommand {
     /// The target then has everything that the source had when the command began. Needs a process that
     /// applies changes (lockstep replica run).
     Force(cycles::ForceArgs),
-    /// Change a replica's frequency, whether others may write to its target, or which tables it has
+    /// Change a replica's frequency or bandwidth, who may write to its target, or which tables it has
     ///
-    /// A process that applies changes takes up frequency and writes within a second or two; a cycle that runs
-    /// is begun again. To change what is left out, row filters and column lists, end that process first. Only
-    /// tables that join, or of which another part is wanted, are copied; all others go on from where they
+    /// A process that applies changes takes up frequency and bandwidth within a second or two; a cycle that
+    /// runs is begun again. To change what is left out, row filters and column lists, end that process first.
+    /// Only tables that join, or of which another part is wanted, are copied; all others go on from where they
     /// are. Tables that join must be on the target already, without rows. A command that was killed can be
     /// repeated.
     Alter(Box<alter::AlterArgs>),

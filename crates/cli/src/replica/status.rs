@@ -312,6 +312,12 @@ impl Known {
         if self.replica.ddl {
             notes.push("it follows changes of the source's schema".to_owned());
         }
+        if let Some(bytes) = self.replica.bandwidth {
+            let rate = brief::bytes(bytes as f64);
+            notes.push(format!(
+                "at most {rate}/s are received from the source (--bandwidth)"
+            ));
+        }
         if self.replica.read_only {
             let words = "new sessions of others in the target's database begin read-only: SET \
                 default_transaction_read_only = off lets one write";
@@ -480,6 +486,7 @@ impl Known {
             "paused": replica.paused,
             "ddl": replica.ddl,
             "read_only": replica.read_only,
+            "bandwidth": replica.bandwidth,
             "running": self.holder != Holder::Nobody,
             "apply": self.apply(),
             "applied_lsn": self.applied().map(text),

@@ -1,10 +1,13 @@
 //! `lockstep replica alter` as a user gives it: other tables, and another part of some.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use lockstep_lab::assert_has;
 
-use crate::replica::{create_args, in_app, on, output, pair, said, value};
+use crate::replica::{
+    Running, create_args, in_app, lockstep, on, output, pair, said, until, value,
+};
 use crate::replica_switchover::follows;
 
 /// Rows of a table with their number and their sum.
@@ -367,4 +370,39 @@ fn an_alteration_goes_on_with_the_filter_that_it_began_with() {
     let done = alter(&["--go-on"]);
     assert_has!(said(&done), "11 rows of 1 table copied");
     assert_eq!(value(&target, &format!("{ROWS}at")), "11 198");
+}
+
+/// At the first rate the rows would take a quarter of an hour.
+#[test]
+fn a_bandwidth_holds_for_what_follows_and_a_process_that_applies_takes_up_another() {
+    for spooled in [false, true] {
+        let (lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        let (from, to) = (in_app(&source), in_app(&target));
+        let mut args = create_args(&from, &to);
+        args.extend(["--bandwidth", "1kB"]);
+        let created = output(&args);
+        assert!(created.status.success(), "{}", said(&created));
+        let mut command = lockstep(&["run", "r", "--target", &to]);
+        if spooled {
+            command.arg("--spool-dir").arg(lab.folder().join("spool"));
+            command.args(["--spool-limit", "1GB"]);
+        }
+        let mut process = Running(command.stderr(Stdio::null()).spawn().unwrap());
+        let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
+        until(&target, state, "applying", &mut process.0);
+        let rows = "INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 1000) n";
+        on(&source, rows);
+        let began = Instant::now();
+        let alter =
+            |bandwidth: &str| output(&["alter", "r", "--target", &to, "--bandwidth", bandwidth]);
+        let altered = alter("500kB");
+        assert!(altered.status.success(), "{}", said(&altered));
+        assert_has!(said(&altered), "replica r moves at most 500 kB/s");
+        until(&target, "SELECT count(*) FROM t", "1000", &mut process.0);
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(1500), "{took:?}");
+        assert_has!(said(&alter("0")), "replica r has no limit of bandwidth");
+        let kept = "SELECT bandwidth FROM lockstep.replica";
+        assert_eq!(value(&target, kept), "0");
+    }
 }

@@ -56,8 +56,6 @@ pub struct AlterOptions {
     /// Tables that leave are dropped on the target.
     pub drops: bool,
     pub jobs: usize,
-    /// Most bytes a second from source to target.
-    pub bytes_per_s: Option<u64>,
 }
 
 /// What came of it.
@@ -525,7 +523,7 @@ impl Run<'_> {
             start: exporter.start,
             tables: &tables,
             jobs: self.options.jobs,
-            bytes_per_s: self.options.bytes_per_s,
+            bytes_per_s: self.replica.bandwidth,
         };
         let moment = copy(&work, &mut |moment| watcher.progress(moment))?;
         failpoint::ALTER_COPIED.reach();

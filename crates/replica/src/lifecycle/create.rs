@@ -126,6 +126,9 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     // Another call may have gone on before the lock was ours.
     let replica = state.replica(&replica.name)?.unwrap_or(replica);
     check_resumed(options, &replica)?;
+    if options.bytes_per_s != replica.bandwidth {
+        state.set_bandwidth(&replica.name, options.bytes_per_s)?;
+    }
     match (options.read_only, replica.read_only) {
         (true, false) => read_only::begin(&mut state, &replica.name)?,
         (false, true) => {
@@ -203,6 +206,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         ddl: options.ddl,
         altering: false,
         read_only: false,
+        bandwidth: options.bytes_per_s,
     };
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);

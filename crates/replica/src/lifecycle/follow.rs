@@ -131,6 +131,7 @@ impl Followed {
             taken: Some(Arc::clone(&lock) as _),
             ..settings(&replica, &source, &what.target)?
         };
+        control.set_bandwidth(replica.bandwidth);
         // Verify has no spool, and is about to hold the replica: it does without cycles.
         if altered_ends {
             control.set_frequency(replica.frequency);

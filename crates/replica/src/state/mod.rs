@@ -178,6 +178,8 @@ pub struct Replica {
     pub altering: bool,
     /// Sessions in the target's database begin read-only since this replica has set that.
     pub read_only: bool,
+    /// Most bytes a second from source to target.
+    pub bandwidth: Option<u64>,
 }
 
 impl Replica {
@@ -333,9 +335,9 @@ impl ReplicaState {
         let sql = format!(
             "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \
                  source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase, \
-                 frequency_ms, ddl) \
+                 frequency_ms, ddl, bandwidth) \
              SELECT $1, $2, $3, $4, $5, $6, $7, ARRAY(SELECT json_array_elements_text($8)), \
-                 ARRAY(SELECT json_array_elements_text($9)), $10, $12::bigint, $13::boolean RETURNING name) {}",
+                 ARRAY(SELECT json_array_elements_text($9)), $10, $12::bigint, $13::boolean, $14::bigint RETURNING name) {}",
             subsets::add("added", "$11")
         );
         let (schemas, tables) = (
@@ -360,6 +362,7 @@ impl ReplicaState {
                     &subsets,
                     &cycles::whole_ms(replica.frequency),
                     &replica.ddl,
+                    &replica.bandwidth.unwrap_or(0),
                 ],
             )
             .map_err(ReplicaError::Target)?;
@@ -371,7 +374,7 @@ impl ReplicaState {
         let sql = format!(
             "SELECT name, source, system_id, source_database, slot, publication, origin, \
                  array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl, altering, read_only \
+                 start_lsn, paused, resumes, {}, frequency_ms, forces, ddl, altering, read_only, nullif(bandwidth, 0) \
              FROM lockstep.replica AS r ORDER BY name",
             subsets::OF_REPLICA
         );
@@ -560,6 +563,14 @@ impl ReplicaState {
         kept.map(drop).map_err(ReplicaError::Target)
     }
 
+    /// Limits the bytes a second from source to target; None: no limit. False if there is no such replica.
+    pub fn set_bandwidth(&mut self, name: &str, bandwidth: Option<u64>) -> Result<bool> {
+        self.check_not_promoted(name)?;
+        let sql = "UPDATE lockstep.replica SET bandwidth = $2 WHERE name = $1 RETURNING name";
+        let rows = (self.connection).query_with(sql, &[&name, &bandwidth.unwrap_or(0)]);
+        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+    }
+
     /// Asks apply to pause or to go on. False if there is no such replica.
     pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
         self.check_not_promoted(name)?;
@@ -611,6 +622,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         ddl: field(row, 16).map_err(ReplicaError::Target)?,
         altering: field(row, 17).map_err(ReplicaError::Target)?,
         read_only: field(row, 18).map_err(ReplicaError::Target)?,
+        bandwidth: field(row, 19).map_err(ReplicaError::Target)?,
     })
 }
 

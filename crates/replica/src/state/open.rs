@@ -18,7 +18,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 24] = [
+const VERSIONS: [&str; 25] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -212,6 +212,9 @@ ALTER TABLE lockstep.ddl ADD refused oid, ADD refused_table text, ADD refused_at
 ",
     "
 ALTER TABLE lockstep.replica ADD read_only boolean NOT NULL DEFAULT false;
+",
+    "
+ALTER TABLE lockstep.replica ADD bandwidth bigint NOT NULL DEFAULT 0;
 ",
 ];
 

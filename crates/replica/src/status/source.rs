@@ -367,6 +367,7 @@ mod tests {
             ddl: false,
             altering: false,
             read_only: false,
+            bandwidth: None,
         };
         for (system, database, slot, has_publication, wanted) in [
             ("7", "app", Some("app"), true, ""),

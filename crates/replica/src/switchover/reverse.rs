@@ -202,6 +202,7 @@ fn begun(name: &str, new: &Conninfo, server: &mut Connection) -> Result<Replica>
         ddl: false,
         altering: false,
         read_only: false,
+        bandwidth: None,
     })
 }
 

@@ -215,7 +215,6 @@ fn to_alter(target: Conninfo) -> AlterOptions {
         },
         drops: false,
         jobs: 2,
-        bytes_per_s: None,
     }
 }
 
@@ -262,6 +261,7 @@ fn begun(name: &str, of_source: &str) -> Replica {
         ddl: false,
         altering: false,
         read_only: false,
+        bandwidth: None,
     }
 }
 

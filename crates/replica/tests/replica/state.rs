@@ -59,6 +59,7 @@ fn replica(name: &str) -> Replica {
         ddl: false,
         altering: false,
         read_only: false,
+        bandwidth: None,
     }
 }
 
@@ -312,7 +313,7 @@ pub const VERSION_1: &str = "
         DROP cycle_late_ms, DROP writers, DROP writers_why, DROP spool_full_by,
         DROP applied_commit, DROP promote_lsn, DROP promote_loses, DROP promote_sequences,
         DROP promote_left, DROP promoted_lsn, DROP promoted_at, DROP switchover, DROP ddl,
-        DROP altering, DROP read_only;
+        DROP altering, DROP read_only, DROP bandwidth;
     ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid,
         DROP target_oid, DROP doubt;
     DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication,

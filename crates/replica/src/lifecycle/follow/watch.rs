@@ -25,6 +25,7 @@ struct Wants {
     paused: bool,
     resumes: u64,
     frequency: Duration,
+    bandwidth: Option<u64>,
     forces: u64,
     /// Nothing more is to be applied.
     is_promoted: bool,
@@ -36,6 +37,7 @@ impl Wants {
             paused: replica.paused,
             resumes: replica.resumes,
             frequency: replica.frequency,
+            bandwidth: replica.bandwidth,
             forces: replica.forces,
             is_promoted: replica.phase > Phase::Ready,
         }
@@ -45,6 +47,9 @@ impl Wants {
     fn tell(self, before: Self, control: &Control) {
         if self.frequency != before.frequency {
             control.set_frequency(self.frequency);
+        }
+        if self.bandwidth != before.bandwidth {
+            control.set_bandwidth(self.bandwidth);
         }
         if self.forces != before.forces {
             control.force(self.forces);

@@ -24,6 +24,7 @@ fn replica(phase: Phase) -> Replica {
         ddl: false,
         altering: false,
         read_only: false,
+        bandwidth: None,
     }
 }
 
