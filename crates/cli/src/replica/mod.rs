@@ -64,10 +64,10 @@ pub enum ReplicaCommand {
     /// Change a replica's frequency or bandwidth, who may write to its target, or which tables it has
     ///
     /// A process that applies changes takes up frequency and bandwidth within a second or two; a cycle that
-    /// runs is begun again. To change what is left out, row filters and column lists, end that process first.
-    /// Only tables that join, or of which another part is wanted, are copied; all others go on from where they
-    /// are. Tables that join must be on the target already, without rows. A command that was killed can be
-    /// repeated.
+    /// runs is begun again. To change what is left out, row filters and column lists, end that process
+    /// first. Only tables that join, or of which another part is wanted, are copied; all others go on from
+    /// where they are. Tables that join must be on the target already, without rows. A command that was
+    /// killed can be repeated.
     Alter(Box<alter::AlterArgs>),
     /// Compare all rows of a replica with those of its source, at one position, while changes go on
     ///
