@@ -19,51 +19,24 @@
 //! target may have the fence of the switchover that has left it, which stays if this one is taken back.
 
 use std::collections::BTreeMap;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::quote::{identifier, sql_literal};
-use lockstep_client::{ClientError, Connection, field};
+use lockstep_apply::sessions::SILENT;
+use lockstep_client::ClientError;
 use lockstep_service::words::figures::counted;
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::exporter::{LOCKED, has_code};
-use crate::names::{named, with_namespaces};
-use crate::status::source::END;
-use lockstep_apply::sessions::{self, SILENT};
+use crate::names::named;
 
-/// Tables that a switchover fences, all that keep rows, as far as they have no trigger of the fence that
-/// fires for ordinary sessions.
-const UNFENCED: &str = "
-SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}
-    AND c.oid NOT IN (SELECT t.tgrelid FROM pg_trigger t
-        WHERE t.tgname = 'lockstep_{fence}' AND t.tgenabled IN ('O', 'A')
-            AND t.tgfoid = to_regprocedure('lockstep.{fence}()'))
-ORDER BY 1";
+mod server;
 
-/// Number of the tables that a switchover fences.
-const TABLES: &str = "
-SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}";
-
-/// Transactions of others that have locked a table for writing, with their process: 0 for a prepared one.
-const WRITERS: &str = "
-SELECT DISTINCT l.virtualtransaction, coalesce(l.pid, 0)
-FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-    AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}";
-
-/// Transactions of the database that are prepared and not ended.
-const PREPARED: &str =
-    "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared";
+pub use server::FenceFacts;
+pub(crate) use server::{look, tables};
 
 /// Why a database takes no writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fence {
+pub enum Fence {
     /// A switchover has left it.
     Left,
     /// A switchover comes to it.
@@ -72,84 +45,89 @@ pub(crate) enum Fence {
 
 impl Fence {
     /// The name of the function; those of the triggers end with it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Left => "fence",
             Self::Comes => "closed",
         }
     }
-
-    fn refuses(self) -> String {
-        let (says, hint) = match self {
-            Self::Left => (
-                "takes no writes: lockstep replica switchover has moved it to another server",
-                "Connect to the server that has it now.",
-            ),
-            Self::Comes => (
-                "takes no writes yet: lockstep replica switchover is moving it here",
-                "Try again in a moment; after a command that was killed, run it again.",
-            ),
-        };
-        format!(
-            "RAISE EXCEPTION 'database % {says}', quote_ident(current_database()) \
-             USING ERRCODE = 'read_only_sql_transaction', HINT = '{hint}';"
-        )
-    }
-
-    fn function(self, body: &str) -> String {
-        format!(
-            "CREATE OR REPLACE FUNCTION lockstep.{}() RETURNS trigger LANGUAGE plpgsql AS \
-                 $fence$ BEGIN {body} END $fence$",
-            self.name()
-        )
-    }
-
-    fn trigger(self, table: &str) -> String {
-        let name = self.name();
-        format!(
-            "CREATE OR REPLACE TRIGGER lockstep_{name} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE \
-             ON {table} FOR EACH STATEMENT EXECUTE FUNCTION lockstep.{name}()"
-        )
-    }
-
-    /// Whether something of it is there.
-    pub(crate) fn is_there(self, session: &mut Connection) -> Result<bool, ClientError> {
-        Ok(self.comment(session)?.is_some())
-    }
-
-    /// The words of the function's comment; None if there is no function.
-    fn comment(self, session: &mut Connection) -> Result<Option<String>, ClientError> {
-        let row = session.query_opt(&format!(
-            "SELECT coalesce(obj_description(p.oid, 'pg_proc'), '') FROM pg_proc p \
-             JOIN pg_namespace n ON n.oid = p.pronamespace \
-             WHERE n.nspname = 'lockstep' AND p.proname = '{}'",
-            self.name()
-        ))?;
-        row.map(|row| field(&row, 0)).transpose()
-    }
-
-    /// Tables that lack its trigger, or whose trigger does not fire.
-    fn unfenced(self, session: &mut Connection) -> Result<Vec<String>, ClientError> {
-        let sql = with_namespaces(UNFENCED).replace("{fence}", self.name());
-        names(session, &sql)
-    }
-
-    /// Tables that have its trigger.
-    fn fenced(self, session: &mut Connection) -> Result<Vec<String>, ClientError> {
-        let sql = format!(
-            "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_trigger t \
-             JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
-             WHERE t.tgname = 'lockstep_{}' AND NOT t.tgisinternal ORDER BY 1",
-            self.name()
-        );
-        names(session, &sql)
-    }
 }
 
-/// The database's own setting, as it was before a fence.
-const SETTING: &str = "SELECT (SELECT split_part(c, '=', 2) FROM pg_db_role_setting s, unnest(s.setconfig) c \
-    WHERE s.setrole = 0 AND s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-      AND c LIKE 'default_transaction_read_only=%')";
+/// Transactions that have locked a table for writing, by their names, and their processes: 0 for a prepared
+/// one.
+pub type Writers = BTreeMap<String, u32>;
+
+/// A database that can be fenced: a session of it, or that of a simulation. What a method changes is one
+/// commit.
+pub trait Fenced {
+    /// Settings of the session alone.
+    fn set(&mut self, settings: &str) -> Result<(), ClientError>;
+
+    /// The words of the function's comment, empty if it has none; None if there is no function.
+    fn comment(&mut self, fence: Fence) -> Result<Option<String>, ClientError>;
+
+    /// The database's own setting of `default_transaction_read_only`.
+    fn setting(&mut self) -> Result<Option<String>, ClientError>;
+
+    /// Makes the function, and the schema for it. It lets everything pass.
+    fn make_function(&mut self, fence: Fence) -> Result<(), ClientError>;
+
+    /// Lets the function pass everything.
+    fn let_pass(&mut self, fence: Fence) -> Result<(), ClientError>;
+
+    /// Lets the function refuse writes, and sessions begin read-only. If there is a `comment`, it is kept.
+    fn refuse(&mut self, fence: Fence, comment: Option<&str>) -> Result<(), ClientError>;
+
+    /// Sets `default_transaction_read_only` of the database, or unsets it, and takes the comment away.
+    fn restore(&mut self, fence: Fence, setting: Option<&str>) -> Result<(), ClientError>;
+
+    fn drop_function(&mut self, fence: Fence) -> Result<(), ClientError>;
+
+    /// Tables that lack its trigger, or whose trigger does not fire.
+    fn unfenced(&mut self, fence: Fence) -> Result<Vec<String>, ClientError>;
+
+    /// Tables that have its trigger.
+    fn fenced(&mut self, fence: Fence) -> Result<Vec<String>, ClientError>;
+
+    /// Makes the trigger of a table. False if that is locked for so long.
+    fn make_trigger(
+        &mut self,
+        fence: Fence,
+        table: &str,
+        patience: Duration,
+    ) -> Result<bool, ClientError>;
+
+    /// Drops it. False if the table is locked.
+    fn drop_trigger(&mut self, fence: Fence, table: &str) -> Result<bool, ClientError>;
+
+    /// The server's time.
+    fn clock(&mut self) -> Result<String, ClientError>;
+
+    /// Ends sessions that began at a time of the server's or before and are not `spared`, all or those that
+    /// are idle. Returns how many there were.
+    fn end_sessions(
+        &mut self,
+        begun: &str,
+        spared: &[u32],
+        is_idle: bool,
+    ) -> Result<u64, ClientError>;
+
+    /// Transactions of others that have locked a table for writing.
+    fn writers(&mut self) -> Result<Writers, ClientError>;
+
+    /// Names of the transactions that are prepared in the database.
+    fn prepared(&mut self) -> Result<Vec<String>, ClientError>;
+
+    /// The processes in words, with what they do.
+    fn words(&mut self, processes: &[u32]) -> Result<String, ClientError>;
+
+    /// The end of the WAL once a commit, with all before it, is on disk.
+    fn mark(&mut self) -> Result<Lsn, ClientError>;
+
+    fn now(&self) -> Instant;
+
+    fn rest(&mut self, time: Duration);
+}
 
 /// What the comment of a fence's function says of the setting begins with this.
 const BEFORE: &str = "default_transaction_read_only before: ";
@@ -157,95 +135,51 @@ const BEFORE: &str = "default_transaction_read_only before: ";
 /// What it says if there was none.
 const UNSET: &str = "unset";
 
-/// Ends the sessions of the database that may write and are not spared (`{spared}`), as far as this role may.
-/// A walsender of a database executes SQL as well, unless it streams from a slot.
-const END_SESSIONS: &str = "
-SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_activity a
-    JOIN pg_roles me ON me.rolname = current_user LEFT JOIN pg_roles r ON r.oid = a.usesysid
-WHERE a.datid = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND (a.backend_type = 'client backend' OR a.backend_type = 'walsender' AND NOT EXISTS
-        (SELECT FROM pg_replication_slots s WHERE s.active_pid = a.pid))
-    AND a.pid <> pg_backend_pid() AND a.pid <> ALL ('{spared}'::int[])
-    AND (me.rolsuper OR NOT r.rolsuper
-        AND (pg_has_role(a.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))";
+/// Whether something of a fence is there.
+pub(crate) fn is_there(session: &mut impl Fenced, fence: Fence) -> Result<bool, ClientError> {
+    Ok(session.comment(fence)?.is_some())
+}
 
-const PASSES: &str = "RETURN NULL;";
-
-/// How long the removal of one table's trigger waits for its readers.
-const REMOVED_WITHIN: &str = "SET lock_timeout = '300ms'";
+/// Whether a fence refuses writes.
+pub(crate) fn is_up(session: &mut impl Fenced, fence: Fence) -> Result<bool, ClientError> {
+    let comment = session.comment(fence)?;
+    Ok(comment.is_some_and(|it| it.starts_with(BEFORE)))
+}
 
 /// A commit waits for no standby: the replica, which may be one, is held.
 const LOCAL: &str = "SET synchronous_commit = local";
 
-fn names(session: &mut Connection, sql: &str) -> Result<Vec<String>, ClientError> {
-    let rows = session.query(sql)?;
-    rows.iter().map(|row| field(row, 0)).collect()
-}
-
-fn database(session: &mut Connection) -> Result<String, ClientError> {
-    let row = session.query_one("SELECT current_database()")?;
-    identifier("database", &field::<String>(&row, 0)?)
-}
-
-/// Number of the tables that a fence would be on.
-pub(crate) fn tables(session: &mut Connection) -> Result<u64, ClientError> {
-    field(&session.query_one(&with_namespaces(TABLES))?, 0)
-}
-
-/// Whether something of the fence of a switchover that has left this database is there.
-pub(crate) fn is_there(session: &mut Connection) -> Result<bool, ClientError> {
-    Fence::Left.is_there(session)
-}
-
-/// Whether a fence refuses writes.
-pub(crate) fn is_up(session: &mut Connection, fence: Fence) -> Result<bool, ClientError> {
-    let comment = fence.comment(session)?;
-    Ok(comment.is_some_and(|it| it.starts_with(BEFORE)))
-}
-
-/// What `default_transaction_read_only` is set to for the database; None if it is not.
-pub(crate) fn setting(session: &mut Connection) -> Result<Option<String>, ClientError> {
-    field(&session.query_one(SETTING)?, 0)
-}
+/// How long the removal of one table's trigger waits for its readers.
+const REMOVED_WITHIN: &str = "SET lock_timeout = '300ms'";
 
 /// Longest waits for a table, at first and at last: all who want to write into it wait meanwhile.
 const LOCKED_WITHIN: Duration = Duration::from_millis(20);
 const LOCKED_AT_MOST: Duration = Duration::from_secs(1);
 
-/// Names of the transactions that are prepared in a session's database.
-pub(crate) fn prepared(session: &mut Connection) -> Result<Vec<String>, ClientError> {
-    names(session, PREPARED)
-}
-
 /// Makes the triggers of a fence that are missing. Its function is made if there is none, and lets everything
 /// pass. Tables that are locked come last, with more time; returns one that is locked for `patience`, or
 /// [`LOCKED_AT_MOST`].
 pub(crate) fn plant(
-    session: &mut Connection,
+    session: &mut impl Fenced,
     fence: Fence,
     patience: Duration,
 ) -> Result<Option<String>, ClientError> {
-    session.execute(SILENT)?;
+    session.set(SILENT)?;
     // What commits later, and is flushed, flushes all of this.
-    session.execute("SET synchronous_commit = off")?;
-    if !fence.is_there(session)? {
-        let function = fence.function(PASSES);
-        session.execute(&format!("CREATE SCHEMA IF NOT EXISTS lockstep; {function}"))?;
+    session.set("SET synchronous_commit = off")?;
+    if !is_there(session, fence)? {
+        session.make_function(fence)?;
     }
     let patience = patience.min(LOCKED_AT_MOST);
     let mut most = LOCKED_WITHIN.min(patience);
     loop {
         let mut locked = None;
         // Each by itself: no session that locks several tables waits for one while this waits for another.
-        for table in fence.unfenced(session)? {
-            let trigger = fence.trigger(&table);
-            let sql = format!("BEGIN; {}; {trigger}; COMMIT", wait_at_most(most));
-            match session.execute(&sql) {
-                Ok(()) => continue,
-                Err(error) if has_code(&error, LOCKED) => locked = Some(table),
-                Err(error) => return Err(error),
+        for table in session.unfenced(fence)? {
+            if session.make_trigger(fence, &table, most)? {
+                continue;
             }
-            session.execute("ROLLBACK")?;
+            locked = Some(table);
             if most >= patience {
                 break;
             }
@@ -259,25 +193,17 @@ pub(crate) fn plant(
 
 /// Lets the function of a fence refuse writes, and sessions begin read-only. The comment keeps what the
 /// setting was.
-fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
-    session.execute(SILENT)?;
-    session.execute(LOCAL)?;
-    let mut sql = fence.function(&fence.refuses());
-    if fence.comment(session)?.is_none_or(|it| it.is_empty()) {
-        let before = setting(session)?;
-        let before = sql_literal(
-            "setting",
-            &format!("{BEFORE}{}", before.as_deref().unwrap_or(UNSET)),
-        )?;
-        sql.push_str(&format!(
-            "; COMMENT ON FUNCTION lockstep.{}() IS {before}",
-            fence.name()
-        ));
-    }
-    let database = database(session)?;
-    session.execute(&format!(
-        "{sql}; ALTER DATABASE {database} SET default_transaction_read_only = on"
-    ))
+fn begin(session: &mut impl Fenced, fence: Fence) -> Result<(), ClientError> {
+    session.set(SILENT)?;
+    session.set(LOCAL)?;
+    let comment = match session.comment(fence)?.is_none_or(|it| it.is_empty()) {
+        true => {
+            let before = session.setting()?;
+            Some(format!("{BEFORE}{}", before.as_deref().unwrap_or(UNSET)))
+        }
+        false => None,
+    };
+    session.refuse(fence, comment.as_deref())
 }
 
 /// Fences the database of a session, whose triggers are there, and returns the end of its WAL: everything
@@ -285,29 +211,30 @@ fn begin(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
 /// `spared`, idle ones at once and others when no transaction is open any more that has written. An error
 /// after `patience` if a session or a transaction that has written does not end, a prepared one within
 /// [`PREPARED_WITHIN`]. Another call does the same again.
-pub(crate) fn raise(session: &mut Connection, spared: &[u32], patience: Duration) -> Result<Lsn> {
-    let began = Instant::now();
+pub(crate) fn raise(session: &mut impl Fenced, spared: &[u32], patience: Duration) -> Result<Lsn> {
+    let began = session.now();
     let source = ReplicaError::Source;
     begin(session, Fence::Left).map_err(source)?;
-    let all = end_sessions(session, spared).map_err(source)?;
-    let idle = format!("{all} AND a.state = 'idle'");
-    let mut writers = writers(session).map_err(source)?;
+    // Sessions that are connected now would not notice the setting, and no trigger holds what they write
+    // elsewhere.
+    let connected = session.clock().map_err(source)?;
+    let mut writers = session.writers().map_err(source)?;
     loop {
         let mut open = Open {
             sessions: 0,
             writers: still(session, &mut writers).map_err(source)?,
-            prepared: names(session, PREPARED).map_err(source)?,
+            prepared: session.prepared().map_err(source)?,
         };
-        let ended = session.query_one(if open.is_none() { &all } else { &idle });
-        open.sessions = ended.and_then(|row| field(&row, 0)).map_err(source)?;
+        let ended = session.end_sessions(&connected, spared, !open.is_none());
+        open.sessions = ended.map_err(source)?;
         if open.is_none() {
-            return mark(session).map_err(source);
+            return session.mark().map_err(source);
         }
-        if began.elapsed() >= open.patience(patience) {
-            let who = sessions::words(session, &open.writers).map_err(source)?;
+        if session.now().duration_since(began) >= open.patience(patience) {
+            let who = session.words(&open.writers).map_err(source)?;
             return Err(ReplicaError::State(open.words(&who)));
         }
-        thread::sleep(LOOK_EVERY);
+        session.rest(LOOK_EVERY);
     }
 }
 
@@ -360,30 +287,13 @@ impl Open {
     }
 }
 
-/// The command that ends all sessions that are connected now: they would not notice the setting, and no
-/// trigger holds what they write elsewhere.
-fn end_sessions(session: &mut Connection, spared: &[u32]) -> Result<String, ClientError> {
-    let now: String = field(&session.query_one("SELECT clock_timestamp()::text")?, 0)?;
-    let now = sql_literal("time", &now)?;
-    let spared: Vec<_> = spared.iter().map(u32::to_string).collect();
-    let sql = END_SESSIONS.replace("{spared}", &format!("{{{}}}", spared.join(",")));
-    Ok(format!("{sql} AND a.backend_start <= {now}::timestamptz"))
-}
-
-/// Transactions of others that have locked a table for writing, by their names, and their processes.
-type Writers = BTreeMap<String, u32>;
-
-fn writers(session: &mut Connection) -> Result<Writers, ClientError> {
-    let rows = session.query(&with_namespaces(WRITERS))?;
-    let rows = rows.iter().map(|row| Ok((field(row, 0)?, field(row, 1)?)));
-    rows.collect()
-}
-
-/// Leaves only those writers that have not ended. Returns their processes.
-fn still(session: &mut Connection, before: &mut Writers) -> Result<Vec<u32>, ClientError> {
+/// Leaves only those writers that have not ended, and adds prepared ones: one of them may have been prepared
+/// since, which gives it another name. Returns their processes.
+fn still(session: &mut impl Fenced, before: &mut Writers) -> Result<Vec<u32>, ClientError> {
     if !before.is_empty() {
-        let now = writers(session)?;
-        before.retain(|transaction, _| now.contains_key(transaction));
+        let mut now = session.writers()?;
+        now.retain(|transaction, pid| *pid == 0 || before.contains_key(transaction));
+        *before = now;
     }
     Ok(before.values().copied().collect())
 }
@@ -391,30 +301,30 @@ fn still(session: &mut Connection, before: &mut Writers) -> Result<Vec<u32>, Cli
 /// Keeps the database of a session, whose triggers are there, from being written, but for sessions with
 /// `session_replication_role = replica`. No session is ended. An error after `patience` if a transaction that
 /// has written into a table does not end. Another call does the same again.
-pub(crate) fn close(session: &mut Connection, patience: Duration) -> Result<()> {
-    let began = Instant::now();
+pub(crate) fn close(session: &mut impl Fenced, patience: Duration) -> Result<()> {
+    let began = session.now();
     let target = ReplicaError::Target;
     begin(session, Fence::Comes).map_err(target)?;
-    let mut writers = writers(session).map_err(target)?;
+    let mut writers = session.writers().map_err(target)?;
     loop {
         let pids = still(session, &mut writers).map_err(target)?;
         if pids.is_empty() {
             return Ok(());
         }
-        if began.elapsed() >= patience {
-            let who = sessions::words(session, &pids).map_err(target)?;
+        if session.now().duration_since(began) >= patience {
+            let who = session.words(&pids).map_err(target)?;
             return Err(ReplicaError::State(format!(
                 "transactions on the target that have locked a table for writing have not ended in time: {who}"
             )));
         }
-        thread::sleep(LOOK_EVERY);
+        session.rest(LOOK_EVERY);
     }
 }
 
 /// Tables that a fence no longer holds, and whether sessions begin read-only, in words; None if it is whole.
-pub(crate) fn gaps(session: &mut Connection, fence: Fence) -> Result<Option<String>, ClientError> {
+pub(crate) fn gaps(session: &mut impl Fenced, fence: Fence) -> Result<Option<String>, ClientError> {
     let mut words = Vec::new();
-    let unfenced = fence.unfenced(session)?;
+    let unfenced = session.unfenced(fence)?;
     if !unfenced.is_empty() {
         words.push(format!(
             "trigger lockstep_{} is disabled or missing on {}",
@@ -422,76 +332,44 @@ pub(crate) fn gaps(session: &mut Connection, fence: Fence) -> Result<Option<Stri
             named(&unfenced)
         ));
     }
-    if setting(session)?.as_deref() != Some("on") {
+    let setting = session.setting()?;
+    if setting.as_deref() != Some("on") {
         words.push("default_transaction_read_only is not on for the database".to_owned());
     }
     Ok((!words.is_empty()).then(|| words.join(", and ")))
 }
 
-/// Bounds the waits of a transaction for locks. An autovacuum that has a lock ends for whoever has waited so
-/// long, where this role may say how long.
-fn wait_at_most(patience: Duration) -> String {
-    format!(
-        "SET LOCAL lock_timeout = {}; \
-         SELECT set_config('deadlock_timeout', '20ms', true) \
-         WHERE has_parameter_privilege('deadlock_timeout', 'SET')",
-        patience.as_millis().max(1)
-    )
-}
-
-/// The end of the WAL once a commit, with all before it, is on disk.
-pub(crate) fn mark(session: &mut Connection) -> Result<Lsn, ClientError> {
-    session.execute(LOCAL)?;
-    session.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'lockstep', 'switchover')")?;
-    field(&session.query_one(END)?, 0)
-}
-
 /// Lets a fence, if there is one, pass everything, and restores the setting. Waits for no lock of a table.
-pub(crate) fn pass(session: &mut Connection, fence: Fence) -> Result<(), ClientError> {
-    let Some(comment) = fence.comment(session)? else {
+pub fn pass(session: &mut impl Fenced, fence: Fence) -> Result<(), ClientError> {
+    let Some(comment) = session.comment(fence)? else {
         return Ok(());
     };
-    session.execute(SILENT)?;
-    session.execute(LOCAL)?;
-    session.execute(&fence.function(PASSES))?;
-    let Some(before) = comment.strip_prefix(BEFORE) else {
-        return Ok(());
-    };
-    let database = database(session)?;
-    let setting = match before {
-        UNSET => "RESET default_transaction_read_only".to_owned(),
-        before => format!(
-            "SET default_transaction_read_only = {}",
-            sql_literal("setting", before)?
-        ),
-    };
-    session.execute(&format!(
-        "ALTER DATABASE {database} {setting}; COMMENT ON FUNCTION lockstep.{}() IS NULL",
-        fence.name()
-    ))
+    session.set(SILENT)?;
+    session.set(LOCAL)?;
+    session.let_pass(fence)?;
+    match comment.strip_prefix(BEFORE) {
+        None => Ok(()),
+        Some(before) => session.restore(fence, Some(before).filter(|it| *it != UNSET)),
+    }
 }
 
 /// Removes triggers that let everything pass, and the function with the last of them. Returns tables that are
 /// in use, whose triggers stay.
-pub(crate) fn remove(session: &mut Connection, fence: Fence) -> Result<Vec<String>, ClientError> {
-    let (mut left, name) = (Vec::new(), fence.name());
-    if !fence.is_there(session)? {
+pub fn remove(session: &mut impl Fenced, fence: Fence) -> Result<Vec<String>, ClientError> {
+    let mut left = Vec::new();
+    if !is_there(session, fence)? {
         return Ok(left);
     }
-    session.execute(SILENT)?;
-    session.execute(REMOVED_WITHIN)?;
-    for table in fence.fenced(session)? {
-        match session.execute(&format!(
-            "DROP TRIGGER IF EXISTS lockstep_{name} ON {table}"
-        )) {
-            Ok(()) => {}
-            Err(error) if has_code(&error, LOCKED) => left.push(table),
-            Err(error) => return Err(error),
+    session.set(SILENT)?;
+    session.set(REMOVED_WITHIN)?;
+    for table in session.fenced(fence)? {
+        if !session.drop_trigger(fence, &table)? {
+            left.push(table);
         }
     }
-    session.execute("SET lock_timeout = 0")?;
+    session.set("SET lock_timeout = 0")?;
     if left.is_empty() {
-        session.execute(&format!("DROP FUNCTION IF EXISTS lockstep.{name}()"))?;
+        session.drop_function(fence)?;
     }
     Ok(left)
 }
@@ -504,94 +382,6 @@ pub(crate) fn left(fence: Fence, tables: &[String]) -> Option<String> {
             fence.name(),
             tables.join(", ")
         )
-    })
-}
-
-/// What a session sees of a database that is to be fenced.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FenceFacts {
-    /// This role may set the database's settings.
-    pub owns_database: bool,
-    /// This role may create a schema in it.
-    pub makes_schemas: bool,
-    /// Tables on which this role may not create a trigger.
-    pub untriggered: Vec<String>,
-    /// Roles with sessions that this role may not end.
-    pub unended: Vec<String>,
-    /// Somebody else than this role or a superuser owns schema `lockstep`.
-    pub foreign_schema: Option<String>,
-    pub has_plpgsql: bool,
-    /// The database is read-only by default, and no switchover has done that.
-    pub is_read_only: bool,
-    /// Event triggers of users that would fire for the fence's own statements.
-    pub event_triggers: Vec<String>,
-    /// Kinds of background workers that are connected to the database.
-    pub workers: Vec<String>,
-}
-
-const FACTS: &str = "
-SELECT pg_has_role(d.datdba, 'USAGE'),
-    (SELECT o.rolname FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner
-        WHERE n.nspname = 'lockstep' AND NOT o.rolsuper AND o.rolname <> current_user),
-    EXISTS (SELECT FROM pg_language WHERE lanname = 'plpgsql'),
-    EXISTS (SELECT FROM pg_db_role_setting s, unnest(s.setconfig) c
-        WHERE s.setdatabase = d.oid AND s.setrole = 0
-            AND c ~* '^default_transaction_read_only=(on|true|yes|1)$'),
-    has_database_privilege(d.oid, 'CREATE')
-FROM pg_database d WHERE d.datname = current_database()";
-
-const UNTRIGGERED: &str = "
-SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {namespaces}
-    AND NOT has_table_privilege(c.oid, 'TRIGGER')
-ORDER BY 1";
-
-/// Whose sessions stay, or cannot be seen.
-const UNENDED: &str = "
-SELECT DISTINCT a.usename FROM pg_stat_activity a
-    JOIN pg_roles me ON me.rolname = current_user LEFT JOIN pg_roles r ON r.oid = a.usesysid
-WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND (a.backend_type IS NULL
-    OR a.backend_type IN ('client backend', 'walsender') AND NOT (me.rolsuper OR NOT r.rolsuper
-        AND (pg_has_role(a.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))))
-ORDER BY 1";
-
-/// Event triggers that fire although [`SILENT`] keeps most of them from that; ours write nothing for us.
-const EVENT_TRIGGERS: &str = "
-SELECT e.evtname FROM pg_event_trigger e
-WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_end', 'sql_drop')
-    AND (e.evttags IS NULL OR e.evttags && ARRAY['CREATE SCHEMA', 'CREATE FUNCTION', 'CREATE TRIGGER',
-        'COMMENT', 'DROP TRIGGER', 'DROP FUNCTION', 'CREATE TABLE', 'ALTER TABLE', 'CREATE PUBLICATION',
-        'DROP PUBLICATION'])
-    AND NOT EXISTS (SELECT FROM pg_settings s
-        WHERE s.name = 'event_triggers' AND has_parameter_privilege(s.name, 'SET'))
-    AND NOT EXISTS (SELECT FROM pg_proc p
-        WHERE p.oid = e.evtfoid AND p.pronamespace = to_regnamespace('lockstep'))
-    AND (e.evtenabled <> 'O' OR NOT has_parameter_privilege('session_replication_role', 'SET'))
-ORDER BY 1";
-
-/// Background workers of extensions that are connected to the database.
-const WORKERS: &str = "
-SELECT DISTINCT a.backend_type FROM pg_stat_activity a
-WHERE a.datname = current_database() AND a.backend_type NOT IN ('client backend', 'walsender',
-    'autovacuum worker', 'parallel worker', 'logical replication worker',
-    'logical replication apply worker', 'logical replication tablesync worker',
-    'logical replication parallel worker', 'slotsync worker')
-ORDER BY 1";
-
-/// Looks whether the database of a session can be fenced. Changes nothing.
-pub(crate) fn look(session: &mut Connection) -> Result<FenceFacts, ClientError> {
-    let is_there = is_there(session)?;
-    let row = session.query_one(FACTS)?;
-    Ok(FenceFacts {
-        owns_database: field(&row, 0)?,
-        makes_schemas: field(&row, 4)?,
-        foreign_schema: field(&row, 1)?,
-        has_plpgsql: field(&row, 2)?,
-        is_read_only: field::<bool>(&row, 3)? && !is_there,
-        untriggered: names(session, &with_namespaces(UNTRIGGERED))?,
-        unended: names(session, UNENDED)?,
-        event_triggers: names(session, EVENT_TRIGGERS)?,
-        workers: names(session, WORKERS)?,
     })
 }
 

@@ -17,8 +17,10 @@ use lockstep_wire::Lsn;
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::fence::{self, Fence};
-use crate::lifecycle::promotion::{Drained, Next, Process, Seen, SourceSays, Wish, next};
+use crate::lifecycle::fence;
+use crate::lifecycle::promotion::{
+    Drained, Next, Part, Process, Seen, SourceSays, Wish, next, parts,
+};
 use crate::lifecycle::raise::raise;
 use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, remove_origins};
 use crate::lifecycle::{session, setval};
@@ -164,29 +166,58 @@ impl<'a> Run<'a> {
 
     /// Does what comes next, unless that is an end.
     pub(crate) fn take(&mut self, step: Next, told: &mut dyn FnMut(&str)) -> Result<()> {
-        match step {
-            Next::Drain(to) => {
+        for part in parts(&step) {
+            self.part(part, told)?;
+        }
+        if step == Next::Fence {
+            failpoint::PROMOTE_FENCED.reach();
+            self.is_fenced = true;
+        }
+        self.refresh()
+    }
+
+    fn part(&mut self, part: Part, told: &mut dyn FnMut(&str)) -> Result<()> {
+        let name = &self.what.name;
+        match part {
+            Part::Drain(to) => {
                 told(&format!(
                     "waiting until the target has everything before {to}"
                 ));
                 self.drained = self.drain(to, self.what.patience)?;
             }
-            Next::Begin { to, loses } => self.begin(to, loses)?,
-            Next::Fence => {
+            Part::KeepBegun { to, loses } => self.state.begin_promotion(name, to, loses)?,
+            Part::EndHold => {
+                self.state.end_hold(name)?;
+                failpoint::PROMOTE_BEGUN.reach();
+            }
+            Part::Lock => {
                 told("waiting until nothing is applied any more");
-                self.fence()?;
+                self.state.lock_within(name, ENDS_WITHIN)?;
             }
-            Next::SetSequences => self.set_sequences()?,
-            Next::RaiseSequences => self.raise_sequences()?,
-            Next::Open => self.open_database()?,
-            Next::Clean => self.clean()?,
-            Next::End => {
-                self.remove_fences()?;
-                self.state.end_promotion(&self.what.name)?;
+            Part::KeepStands => self.state.keep_promoted(name)?,
+            Part::DropOrigins => {
+                remove_origins(&mut self.state, &self.replica).map_err(ReplicaError::Target)?;
             }
-            Next::Refuse(_) | Next::Done => {}
+            Part::SetSequences => self.set_sequences()?,
+            Part::RaiseSequences => self.raise_sequences()?,
+            Part::Pass(fence) => {
+                fence::pass(self.state.connection(), fence).map_err(ReplicaError::Target)?;
+            }
+            Part::OpenDatabase => {
+                self.is_open = true;
+                let open = open_database(self.state.connection(), &self.what.target);
+                self.read_only = open.map_err(ReplicaError::Target)?;
+                self.state.keep_read_only(name, false)?;
+            }
+            Part::Clean => self.clean()?,
+            Part::Remove(fence) => {
+                let left = fence::remove(self.state.connection(), fence);
+                self.notes
+                    .extend(fence::left(fence, &left.map_err(ReplicaError::Target)?));
+            }
+            Part::KeepEnded => self.state.end_promotion(name)?,
         }
-        self.refresh()
+        Ok(())
     }
 
     /// This call has opened the target.
@@ -412,27 +443,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn begin(&mut self, to: Option<Lsn>, loses: bool) -> Result<()> {
-        let name = &self.what.name;
-        self.state.begin_promotion(name, to, loses)?;
-        self.state.end_hold(name)?;
-        failpoint::PROMOTE_BEGUN.reach();
-        Ok(())
-    }
-
-    /// Waits for the end of whoever applies, and takes what it would need to apply again.
-    fn fence(&mut self) -> Result<()> {
-        let name = &self.what.name;
-        self.state.lock_within(name, ENDS_WITHIN)?;
-        self.state.keep_promoted(name)?;
-        remove_origins(&mut self.state, &self.replica).map_err(ReplicaError::Target)?;
-        // What a session has committed until then.
-        self.state.keep_promoted(name)?;
-        failpoint::PROMOTE_FENCED.reach();
-        self.is_fenced = true;
-        Ok(())
-    }
-
     fn set_sequences(&mut self) -> Result<()> {
         let (excluded, publication) = (self.replica.excluded(), &self.replica.publication);
         let mut target = target_session(&self.what.target)?;
@@ -471,28 +481,6 @@ impl<'a> Run<'a> {
         let name = &self.what.name;
         self.state.set_unmade(name, Phase::Ready, &unset)?;
         self.state.keep_sequences_set(name)
-    }
-
-    /// Lets fences of switchovers pass, and takes back a setting of the database that lets sessions begin
-    /// read-only. Others are told of.
-    fn open_database(&mut self) -> Result<()> {
-        for fence in [Fence::Comes, Fence::Left] {
-            fence::pass(self.state.connection(), fence).map_err(ReplicaError::Target)?;
-        }
-        self.is_open = true;
-        self.read_only = open_database(self.state.connection(), &self.what.target)
-            .map_err(ReplicaError::Target)?;
-        self.state.keep_read_only(&self.what.name, false)
-    }
-
-    /// Removes what is left of fences, for which nobody waits.
-    fn remove_fences(&mut self) -> Result<()> {
-        for fence in [Fence::Comes, Fence::Left] {
-            let left = fence::remove(self.state.connection(), fence);
-            let left = left.map_err(ReplicaError::Target)?;
-            self.notes.extend(fence::left(fence, &left));
-        }
-        Ok(())
     }
 
     fn clean(&mut self) -> Result<()> {

@@ -23,6 +23,7 @@ use std::time::Duration;
 use lockstep_service::words::span;
 use lockstep_wire::Lsn;
 
+use crate::lifecycle::fence::Fence;
 use crate::state::{Phase, Replica};
 
 /// What the user wants.
@@ -116,6 +117,64 @@ pub enum Next {
     End,
     /// Nothing: it is promoted.
     Done,
+}
+
+/// A part of a step: one change that outlives a crash, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Drain(Lsn),
+    /// Keep in the state that the replica is being promoted.
+    KeepBegun {
+        to: Option<Lsn>,
+        loses: bool,
+    },
+    /// Let go of apply, if it was held: it sees that it is to end.
+    EndHold,
+    /// Wait until nobody has the replica's lock, and take it.
+    Lock,
+    /// Keep where the target stands.
+    KeepStands,
+    /// Drop the origins, which waits for nobody: one that a session has is an error.
+    DropOrigins,
+    SetSequences,
+    RaiseSequences,
+    /// Let a fence of the target pass everything.
+    Pass(Fence),
+    /// Take back what else lets sessions of the target begin read-only.
+    OpenDatabase,
+    Clean,
+    /// Remove what is left of a fence of the target.
+    Remove(Fence),
+    KeepEnded,
+}
+
+/// The parts of a step, in their order. Each step is done once all of them are.
+pub fn parts(step: &Next) -> Vec<Part> {
+    match *step {
+        Next::Drain(to) => vec![Part::Drain(to)],
+        Next::Begin { to, loses } => vec![Part::KeepBegun { to, loses }, Part::EndHold],
+        Next::Fence => vec![
+            Part::Lock,
+            Part::KeepStands,
+            Part::DropOrigins,
+            // What a session has committed until then.
+            Part::KeepStands,
+        ],
+        Next::SetSequences => vec![Part::SetSequences],
+        Next::RaiseSequences => vec![Part::RaiseSequences],
+        Next::Open => vec![
+            Part::Pass(Fence::Comes),
+            Part::Pass(Fence::Left),
+            Part::OpenDatabase,
+        ],
+        Next::Clean => vec![Part::Clean],
+        Next::End => vec![
+            Part::Remove(Fence::Comes),
+            Part::Remove(Fence::Left),
+            Part::KeepEnded,
+        ],
+        Next::Refuse(_) | Next::Done => Vec::new(),
+    }
 }
 
 /// What to do next.

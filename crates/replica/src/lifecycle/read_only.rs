@@ -9,7 +9,7 @@ use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Connection, field};
 
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::fence::{self, Fence};
+use crate::lifecycle::fence::{self, Fence, Fenced};
 use crate::state::{Phase, Replica, ReplicaState};
 
 /// What the database's own setting is set to, and back.
@@ -43,7 +43,7 @@ pub fn set(state: &mut ReplicaState, name: &str, is_read_only: bool) -> Result<b
 pub(super) fn begin(state: &mut ReplicaState, name: &str) -> Result<()> {
     let session = state.connection();
     let may = session.query_one(OWNS).and_then(|row| field(&row, 0));
-    let is_set = fence::setting(session).map(|it| it.as_deref() == Some("on"));
+    let is_set = session.setting().map(|it| it.as_deref() == Some("on"));
     match (may, is_set) {
         (Ok(true), Ok(false)) => set(state, name, true).map(drop),
         (Ok(_), Ok(_)) => Ok(()),
@@ -58,10 +58,7 @@ pub(super) fn forget(state: &mut ReplicaState, replica: &Replica) -> Result<()> 
     let is_set = replica.read_only
         && replica.phase != Phase::Promoted
         && !is_fenced(session).map_err(ReplicaError::Target)?
-        && fence::setting(session)
-            .map_err(ReplicaError::Target)?
-            .as_deref()
-            == Some("on");
+        && session.setting().map_err(ReplicaError::Target)?.as_deref() == Some("on");
     match is_set {
         false => state.remove(name),
         true => in_one_commit(state, RESET, |state| state.remove(name)),

@@ -44,12 +44,20 @@ pub enum Clients {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WayBack {
     NotWanted,
-    /// Nothing of it is made, or not all.
+    /// Nothing of it is made.
     Missing,
+    /// Something of it is made, and not all.
+    Part,
     /// Made, with a slot that begins too early.
     Prepared,
     /// Begins where the target opened.
     Ready,
+}
+
+impl WayBack {
+    fn is_to_be_made(self) -> bool {
+        matches!(self, Self::Missing | Self::Part)
+    }
 }
 
 /// What came of a comparison.
@@ -180,10 +188,10 @@ fn end(seen: &SwitchSeen) -> Option<&String> {
 /// What comes before the state says anything.
 fn begin(seen: &SwitchSeen) -> Step {
     match end(seen) {
-        Some(_) if seen.way_back == WayBack::Prepared => Step::Unprepare,
+        Some(_) if matches!(seen.way_back, WayBack::Part | WayBack::Prepared) => Step::Unprepare,
         Some(words) => Step::Refuse(words.clone()),
         None if !seen.is_analyzed => Step::Analyze,
-        None if seen.way_back == WayBack::Missing => Step::Prepare,
+        None if seen.way_back.is_to_be_made() => Step::Prepare,
         None => Step::Begin,
     }
 }
@@ -236,7 +244,7 @@ fn wait(seen: &SwitchSeen) -> Step {
     if let Some(words) = &seen.failure {
         return Step::Wait(words.clone());
     }
-    if seen.way_back == WayBack::Missing {
+    if seen.way_back.is_to_be_made() {
         return Step::Prepare;
     }
     // Nobody is to wait for a lock behind a long transaction.

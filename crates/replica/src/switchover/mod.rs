@@ -9,11 +9,15 @@
 //! | `reverse` | the replica for the way back |
 //! | [`readiness`] | what would make it fail, seen before; the rules do no I/O |
 //! | [`decision`] | what comes next; no I/O |
-//! | [`run`] | does that |
+//! | [`left`] | what a command leaves that ends in the middle, in words; no I/O |
+//! | [`drive`] | asks that, and has it done, by servers or by a simulation |
+//! | [`run`] | does it, on servers |
 //! | [`rollback`] | back to the server that was left |
 
 pub mod decision;
+pub mod drive;
 pub mod haproxy;
+pub mod left;
 mod pgbouncer;
 pub mod pooler;
 pub mod readiness;

@@ -31,7 +31,7 @@ pub(super) enum Pooler {
 
 /// Clients that wait, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub struct Waiting {
     /// Whose they are.
     pub whose: &'static str,
     /// What lets them go on by hand.

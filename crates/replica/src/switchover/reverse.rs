@@ -16,7 +16,7 @@ use crate::copy::tables;
 use crate::error::{ReplicaError, Result};
 use crate::lifecycle::create::unique;
 use crate::lifecycle::exporter::{PLUGIN, bound_wait};
-use crate::lifecycle::fence::mark;
+use crate::lifecycle::fence::Fenced;
 use crate::lifecycle::remove::remove_from_source;
 use crate::lifecycle::session;
 use crate::names::TableName;
@@ -277,7 +277,7 @@ pub fn found(old: &Conninfo, new: &Conninfo, replica: Replica) -> Result<Option<
 pub fn complete(reverse: &mut Reverse) -> Result<()> {
     let (slot, server) = (&reverse.replica.slot, &mut reverse.server);
     let mut advance = || -> Result<_, ClientError> {
-        let end = mark(server)?;
+        let end = server.mark()?;
         server.advance_slot(slot, end)?;
         server.slot(slot)
     };

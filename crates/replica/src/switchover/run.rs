@@ -1,7 +1,8 @@
 //! `replica switchover`: clients write on the target from now on, and nobody on the source any more.
-//! [`decision`](super::decision) decides, this does.
+//! [`decision`](super::decision) decides, [`drive`](super::drive) has it done, and this does it on servers.
 
-use std::process::Command;
+use std::cell::RefCell;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,11 +16,15 @@ use crate::error::{End, Finding, ReplicaError, Result};
 use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::finish;
 use crate::lifecycle::promote::{Promote, Promoted, Run};
-use crate::lifecycle::promotion::{self, Drained, Next, Wish};
+use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
+use crate::lifecycle::session;
 use crate::state::failpoint;
-use crate::state::{Phase, Replica, SwitchStage, system_id};
+use crate::state::{Replica, SwitchStage, system_id};
 use crate::status::source::{END, connect};
-use crate::switchover::decision::{Clients, Compared, Step, SwitchSeen, WayBack, next};
+use crate::switchover::decision::{Clients, WayBack};
+use crate::switchover::drive;
+use crate::switchover::drive::{Drive, Limits, Opens, Servers, through};
+use crate::switchover::left::{Left, Unknown};
 use crate::switchover::pooler::{Pooler, PoolerOptions, other_options};
 use crate::switchover::readiness::{self, SwitchFacts, findings};
 use crate::switchover::reverse::{self, Reverse};
@@ -29,24 +34,15 @@ use lockstep_client::quote::identifier;
 mod behind;
 mod compare;
 mod hook;
-mod left;
 mod rehearse;
 mod ways;
 
 use behind::Objects;
 use hook::redirected;
-use left::{Left, Unknown};
 pub use rehearse::{Rehearsed, rehearse};
-
-/// Longest wait for transactions of a pooler's clients in one attempt.
-const PAUSED_WITHIN: Duration = Duration::from_secs(2);
 
 /// WAL that the target may be behind when clients begin to wait.
 const NEAR_BYTES: u64 = 4_000_000;
-
-/// Interval of looks at what is waited for, and the rest between two attempts.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const REST: Duration = Duration::from_secs(2);
 
 /// Looks of apply's process that show that it looks often, how often that is, and the longest wait for them.
 const LOOKS: u32 = 3;
@@ -122,41 +118,78 @@ fn to_promote(what: &Switchover) -> Promote {
     }
 }
 
-/// Switches over, or goes on with a switchover that was begun. If a server's connection is lost, it connects
-/// again for as long as the timeout says, and goes on as another call would.
+/// What hears of it, shared by who connects and who is connected.
+type Told<'a> = RefCell<&'a mut dyn SwitchWatcher>;
+
+/// Switches over, or goes on with a switchover that was begun.
 pub fn switchover(what: &Switchover, watcher: &mut dyn SwitchWatcher) -> Result<Switched> {
-    let began = Instant::now();
-    let (mut lost, mut left) = (None, None);
-    loop {
-        let timeout = what.timeout.saturating_sub(began.elapsed());
-        let this = Switchover {
+    let mut command = Command {
+        what,
+        promote: &to_promote(what),
+        watcher: &RefCell::new(watcher),
+    };
+    through(&mut command, what.timeout)
+}
+
+/// The command, while it connects.
+struct Command<'a> {
+    what: &'a Switchover,
+    promote: &'a Promote,
+    watcher: &'a Told<'a>,
+}
+
+impl<'a> Command<'a> {
+    fn limits(&self, timeout: Duration) -> Limits {
+        Limits {
+            max_pause: self.what.max_pause,
             timeout,
-            ..what.clone()
-        };
-        let promote = to_promote(&this);
-        let done = Switch::open(&this, &promote).and_then(|mut switch| {
-            lost = None;
-            let done = switch.run_through(watcher);
-            left = Some(switch.leaves());
-            match done {
-                Ok(is_again) => switch.done(is_again),
-                Err(error) => Err(error),
-            }
-        });
-        let error = match done {
-            Err(error) => error,
-            done => return done,
-        };
-        let Some(left) = &left else {
-            return Err(unknown(&this, error));
-        };
-        let since: &mut Instant = lost.get_or_insert_with(Instant::now);
-        let is_stopped = what.stop.load(Ordering::Relaxed);
-        if !error.is_lost() || is_stopped || since.elapsed() >= what.timeout {
-            return Err(left.told(error));
+            compares: self.what.compare != Compare::None,
         }
-        watcher.says(&format!("{error}; connecting again"));
-        thread::sleep(REST);
+    }
+}
+
+impl<'a> Opens for Command<'a> {
+    type Servers = Ends<'a>;
+    type Done = Switched;
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn rest(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.what.stop.load(Ordering::Relaxed)
+    }
+
+    fn says(&mut self, words: &str) {
+        self.watcher.borrow_mut().says(words);
+    }
+
+    fn open(&mut self, timeout: Duration) -> Result<Drive<Ends<'a>>> {
+        let ends = Ends::open(self.what, self.promote, self.watcher)?;
+        Drive::open(ends, self.limits(timeout))
+    }
+
+    fn done(&mut self, drive: Drive<Ends<'a>>, is_again: bool) -> Result<Switched> {
+        let ends = drive.servers;
+        let way_back = match (&ends.what.way_back, drive.way_back) {
+            (Some(name), WayBack::Ready) => reverse::find(&ends.run.source, name)?,
+            _ => None,
+        };
+        Ok(Switched {
+            is_again,
+            promoted: ends.run.done(is_again)?,
+            pause: drive.pause,
+            steps: drive.steps,
+            way_back,
+        })
+    }
+
+    fn unknown(&self, error: ReplicaError) -> ReplicaError {
+        unknown(self.what, error)
     }
 }
 
@@ -182,8 +215,10 @@ fn unknown(what: &Switchover, error: ReplicaError) -> ReplicaError {
     unknown.told(error)
 }
 
-struct Switch<'a> {
+/// Both servers and the pooler.
+pub(super) struct Ends<'a> {
     what: &'a Switchover,
+    watcher: &'a Told<'a>,
     run: Run<'a>,
     pooler: Option<Pooler>,
     /// None while it is not connected.
@@ -192,173 +227,27 @@ struct Switch<'a> {
     before: Option<Objects>,
     /// Replicas that apply to the source.
     fed: Vec<String>,
-    refusal: Option<String>,
-    failure: Option<String>,
-    began: Instant,
-    /// Since when clients wait.
-    paused: Option<Instant>,
-    pause: Option<Duration>,
-    steps: Vec<(&'static str, Duration)>,
-    is_analyzed: bool,
-    is_armed: bool,
-    clients: Clients,
-    way_back: WayBack,
     way: Option<Reverse>,
-    is_planted: bool,
-    is_surely_planted: bool,
-    is_closed: bool,
-    is_surely_closed: bool,
-    is_fenced: bool,
-    fence: Option<Lsn>,
-    compared: Compared,
-    is_whole: bool,
-    is_redirected: bool,
-    stage: SwitchStage,
-    /// What was waited for last.
-    said: String,
+    /// One that an earlier call has begun, whole or not.
+    begun: Option<Replica>,
 }
 
-impl<'a> Switch<'a> {
-    fn open(what: &'a Switchover, promote: &'a Promote) -> Result<Self> {
+impl<'a> Ends<'a> {
+    fn open(what: &'a Switchover, promote: &'a Promote, watcher: &'a Told<'a>) -> Result<Self> {
         let mut run = Run::open(promote)?;
         // What is open on the source now ends before the fence.
         run.notes.clear();
-        let mut switch = Self {
+        Ok(Self {
             what,
+            watcher,
             run,
             pooler: None,
             source: None,
             before: None,
             fed: Vec::new(),
-            refusal: None,
-            failure: None,
-            began: Instant::now(),
-            paused: None,
-            pause: None,
-            steps: Vec::new(),
-            is_analyzed: false,
-            is_armed: false,
-            clients: Clients::Direct,
-            way_back: WayBack::NotWanted,
             way: None,
-            is_planted: false,
-            is_surely_planted: false,
-            is_closed: false,
-            is_surely_closed: false,
-            is_fenced: false,
-            fence: None,
-            compared: not_compared(what),
-            is_whole: false,
-            is_redirected: false,
-            stage: SwitchStage::None,
-            said: String::new(),
-        };
-        // From here on no other command works on the switchover.
-        if !switch.run.state.take_hold(&what.name)? {
-            let words = switch.run.state.hold_words(&what.name)?;
-            return Err(ReplicaError::State(words));
-        }
-        switch.run.refresh()?;
-        let stage = switch.run.state.switch_stage(&what.name)?;
-        switch.stage = stage;
-        switch.find_pooler()?;
-        let is_ready = switch.run.replica.phase == Phase::Ready;
-        if is_ready && stage.is_begun() {
-            let is_fenced = fence::is_there(switch.source()?);
-            switch.is_fenced = is_fenced.map_err(ReplicaError::Source)?;
-            let is_closed = Fence::Comes.is_there(switch.run.state.connection());
-            switch.is_closed = is_closed.map_err(ReplicaError::Target)?;
-            switch.is_planted = true;
-            switch.failure = Some("an earlier command ended in the middle of it".to_owned());
-        }
-        if is_ready {
-            switch.before = Some(switch.unreplicated()?);
-        }
-        if stage != SwitchStage::Done {
-            switch.find_way_back(is_ready)?;
-        }
-        Ok(switch)
-    }
-
-    /// Opens the pooler, and sees whether its clients wait.
-    fn find_pooler(&mut self) -> Result<()> {
-        let options = self.what.pooler.as_ref();
-        if let Some(words) = other_options(self.stage, options) {
-            return Err(ReplicaError::State(format!(
-                "a switchover of replica \"{}\" has begun and is not over, and {words}",
-                self.what.name
-            )));
-        }
-        let database = &self.run.replica.source_database;
-        self.pooler = options.map(|it| it.open(database));
-        self.clients = match &self.pooler {
-            None => Clients::Direct,
-            Some(pooler) if pooler.is_paused()? => Clients::Wait,
-            Some(_) => Clients::Flow,
-        };
-        Ok(())
-    }
-
-    /// Does all that is to be done. True if an earlier call had done it.
-    fn run_through(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<bool> {
-        let stage = self.stage;
-        if (stage, self.run.replica.phase) == (SwitchStage::None, Phase::Ready) {
-            self.look(watcher)?;
-        }
-        loop {
-            let seen = self.see()?;
-            match next(&self.run.replica, &seen) {
-                Step::Refuse(words) => return Err(ReplicaError::State(words)),
-                Step::Done => return Ok(stage == SwitchStage::Done),
-                step => self.take(step, watcher)?,
-            }
-        }
-    }
-
-    fn leaves(&self) -> Left {
-        let database = &self.run.replica.source_database;
-        let pooler = self.pooler.as_ref();
-        Left {
-            name: self.what.name.clone(),
-            is_begun: self.stage.is_begun(),
-            phase: self.run.replica.phase,
-            is_fenced: self.is_fenced,
-            is_open: self.run.is_open(),
-            waits: pooler
-                .filter(|_| self.clients == Clients::Wait)
-                .map(Pooler::waiting),
-            database: identifier("database", database).unwrap_or_else(|_| database.clone()),
-        }
-    }
-
-    /// The source, for statements that may take a time.
-    fn source(&mut self) -> Result<&mut Connection> {
-        if self.source.as_ref().is_some_and(Connection::is_closed) {
-            self.source = None;
-        }
-        let connection = match self.source.take() {
-            Some(connection) => connection,
-            None => {
-                let mut connection = connect(&self.run.source).map_err(ReplicaError::Source)?;
-                connection.set_patience(PATIENCE);
-                connection
-            }
-        };
-        Ok(self.source.insert(connection))
-    }
-
-    /// Looks for what would make it fail.
-    fn look(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        let mut lacks = self.run.lacks.clone();
-        lacks.extend(self.run.state.left_out_words(&self.run.replica.name)?);
-        let facts = self.facts(lacks)?;
-        let mut found = findings(&self.run.replica, &facts);
-        found.extend(self.pooler_findings()?);
-        watcher.found(&found);
-        if found.iter().any(Finding::is_error) && self.refusal.is_none() {
-            self.refusal = Some(ReplicaError::Preflight(found).to_string());
-        }
-        Ok(())
+            begun: None,
+        })
     }
 
     /// What would lead the pooler's clients astray.
@@ -394,8 +283,126 @@ impl<'a> Switch<'a> {
         };
         ask().map_err(ReplicaError::Source)
     }
+}
 
-    /// What would make the pause long now.
+impl Servers for Ends<'_> {
+    type Session = Connection;
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn rest(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.what.stop.load(Ordering::Relaxed)
+    }
+
+    fn says(&mut self, words: &str) {
+        self.watcher.borrow_mut().says(words);
+    }
+
+    fn source(&mut self) -> Result<&mut Connection> {
+        if self.source.as_ref().is_some_and(Connection::is_closed) {
+            self.source = None;
+        }
+        let connection = match self.source.take() {
+            Some(connection) => connection,
+            None => {
+                let mut connection = connect(&self.run.source).map_err(ReplicaError::Source)?;
+                connection.set_patience(PATIENCE);
+                connection
+            }
+        };
+        Ok(self.source.insert(connection))
+    }
+
+    fn state(&mut self) -> &mut Connection {
+        self.run.state.connection()
+    }
+
+    fn target(&mut self) -> Result<Connection> {
+        session(&self.what.target).map_err(ReplicaError::Target)
+    }
+
+    fn replica(&self) -> &Replica {
+        &self.run.replica
+    }
+
+    fn refresh(&mut self) -> Result<()> {
+        self.run.refresh()
+    }
+
+    fn take_hold(&mut self) -> Result<()> {
+        let name = &self.what.name;
+        if self.run.state.take_hold(name)? {
+            return Ok(());
+        }
+        Err(ReplicaError::State(self.run.state.hold_words(name)?))
+    }
+
+    fn end_hold(&mut self) -> Result<()> {
+        self.run.state.end_hold(&self.what.name)
+    }
+
+    fn stage(&mut self) -> Result<SwitchStage> {
+        self.run.state.switch_stage(&self.what.name)
+    }
+
+    fn begin(&mut self) -> Result<SwitchStage> {
+        let pooler = self.what.pooler.as_ref();
+        let stage = pooler.map_or(SwitchStage::Begun, PoolerOptions::stage);
+        self.set_stage(stage)?;
+        Ok(stage)
+    }
+
+    fn set_stage(&mut self, stage: SwitchStage) -> Result<()> {
+        self.run.state.set_switch_stage(&self.what.name, stage)
+    }
+
+    fn clients(&mut self, stage: SwitchStage) -> Result<Clients> {
+        let options = self.what.pooler.as_ref();
+        if let Some(words) = other_options(stage, options) {
+            return Err(ReplicaError::State(format!(
+                "a switchover of replica \"{}\" has begun and is not over, and {words}",
+                self.what.name
+            )));
+        }
+        let database = &self.run.replica.source_database;
+        self.pooler = options.map(|it| it.open(database));
+        Ok(match &self.pooler {
+            None => Clients::Direct,
+            Some(pooler) if pooler.is_paused()? => Clients::Wait,
+            Some(_) => Clients::Flow,
+        })
+    }
+
+    fn way_back(&mut self, is_ready: bool) -> Result<(WayBack, Option<String>)> {
+        self.find_way_back(is_ready)
+    }
+
+    fn take_down(&mut self) -> Result<()> {
+        self.before = Some(self.unreplicated()?);
+        Ok(())
+    }
+
+    fn findings(&mut self) -> Result<Option<String>> {
+        let mut lacks = self.run.lacks.clone();
+        lacks.extend(self.run.state.left_out_words(&self.run.replica.name)?);
+        let facts = self.facts(lacks)?;
+        let mut found = findings(&self.run.replica, &facts);
+        found.extend(self.pooler_findings()?);
+        self.watcher.borrow_mut().found(&found);
+        let is_refused = found.iter().any(Finding::is_error);
+        Ok(is_refused.then(|| ReplicaError::Preflight(found).to_string()))
+    }
+
+    fn hindrances(&mut self) -> Result<Option<String>> {
+        self.lost_since()
+    }
+
     fn waits(&mut self) -> Result<Option<String>> {
         let max_pause = self.what.max_pause;
         let source = self.source()?;
@@ -413,125 +420,30 @@ impl<'a> Switch<'a> {
         }))
     }
 
-    fn see(&mut self) -> Result<SwitchSeen> {
-        let stage = self.run.state.switch_stage(&self.what.name)?;
-        self.stage = stage;
-        let promotion = self.run.see()?;
-        let is_stopped = self.what.stop.load(Ordering::Relaxed);
-        if is_stopped && self.run.replica.phase == Phase::Ready {
-            self.failure = Some("it was asked to end".to_owned());
-        }
-        let is_up = self.is_fenced || self.is_closed || self.clients == Clients::Wait;
-        let is_before = self.run.replica.phase == Phase::Ready && !is_up;
-        let waits = match is_before && self.failure.is_none() {
-            true => self.waits()?,
-            false => None,
-        };
-        let mut refusal = self.refusal.clone();
-        if is_before && refusal.is_none() {
-            let next = promotion::next(Wish::default(), &self.run.replica, &promotion);
-            if let Next::Refuse(words) = next {
-                refusal = Some(words);
-            }
-        }
-        Ok(SwitchSeen {
-            stage,
-            refusal,
-            waits,
-            failure: self.failure.clone(),
-            is_overdue: is_stopped || self.began.elapsed() >= self.what.timeout,
-            is_late: self.left().is_zero(),
-            is_analyzed: self.is_analyzed,
-            is_armed: self.is_armed,
-            clients: self.clients,
-            way_back: self.way_back,
-            is_planted: self.is_planted,
-            is_surely_planted: self.is_surely_planted,
-            is_closed: self.is_closed,
-            is_surely_closed: self.is_surely_closed,
-            is_fenced: self.is_fenced,
-            fence: self.fence,
-            compared: self.compared.clone(),
-            is_whole: self.is_whole,
-            is_redirected: self.is_redirected,
-            promotion,
-        })
+    fn promotion(&mut self) -> Result<promotion::Seen> {
+        self.run.see()
     }
 
-    /// What is left of this attempt's time.
-    fn left(&self) -> Duration {
-        let passed = self.paused.map_or(Duration::ZERO, |at| at.elapsed());
-        self.what.max_pause.saturating_sub(passed)
+    fn analyze(&mut self) -> Result<()> {
+        finish::analyze(&self.what.target, ANALYZE_JOBS).map(drop)
     }
 
-    fn take(&mut self, step: Step, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        let began = Instant::now();
-        let is_pausing = matches!(step, Step::Pause | Step::Fence);
-        if is_pausing && self.paused.is_none() {
-            self.paused = Some(began);
-        }
-        let name = &self.what.name;
-        let label = label(&step);
-        match step {
-            Step::Refuse(_) | Step::Done => {}
-            Step::Analyze => {
-                watcher.says("gathering the target's statistics");
-                finish::analyze(&self.what.target, ANALYZE_JOBS)?;
-                self.is_analyzed = true;
-            }
-            Step::Prepare => self.prepare(watcher)?,
-            Step::Unprepare => self.unprepare()?,
-            Step::Arm => self.arm()?,
-            Step::Wait(words) => self.wait(&words, watcher)?,
-            Step::Begin => {
-                let pooler = self.what.pooler.as_ref();
-                self.stage = pooler.map_or(SwitchStage::Begun, PoolerOptions::stage);
-                self.run.state.set_switch_stage(name, self.stage)?;
-                failpoint::SWITCH_BEGUN.reach();
-            }
-            Step::Plant => self.make_fences(watcher),
-            Step::Close => self.close(),
-            Step::Pause => self.pause(),
-            Step::Fence => self.raise_fence(),
-            Step::Drain(end) => self.drain(end)?,
-            Step::Compare => self.compare(watcher),
-            Step::Look => self.look_again(),
-            Step::Promotion(next) => self.promote(next)?,
-            Step::Reverse => self.reverse()?,
-            Step::Redirect => self.redirect()?,
-            Step::Resume => self.resume()?,
-            Step::Unfence => self.unfence()?,
-            Step::Unclose => self.unclose()?,
-            Step::Uproot => self.uproot()?,
-            Step::Forget => self.run.state.set_switch_stage(name, SwitchStage::None)?,
-            Step::Finish => {
-                failpoint::SWITCH_CLEANED.reach();
-                self.run.state.set_switch_stage(name, SwitchStage::Done)?;
-            }
-        }
-        if let (Some(label), true) = (label, self.paused.is_some() && self.pause.is_none()) {
-            self.steps.push((label, began.elapsed()));
-        }
-        Ok(())
-    }
-
-    fn prepare(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<()> {
+    fn prepare(&mut self) -> Result<()> {
         let Some(name) = &self.what.way_back else {
             return Ok(());
         };
-        watcher.says("making the slot for the way back");
+        self.says("making the slot for the way back");
         self.way = Some(reverse::prepare(name, &self.run.source, &self.what.target)?);
-        self.way_back = WayBack::Prepared;
         failpoint::SWITCH_PREPARED.reach();
         Ok(())
     }
 
     fn unprepare(&mut self) -> Result<()> {
-        if let Some(way) = self.way.take() {
-            reverse::remove(&way.replica, &self.run.source, &self.what.target)?;
+        let way = self.way.take().map(|it| it.replica);
+        match way.or(self.begun.take()) {
+            Some(way) => reverse::remove(&way, &self.run.source, &self.what.target),
+            None => Ok(()),
         }
-        self.way_back = WayBack::Missing;
-        Ok(())
     }
 
     /// Lets the process that applies look often: it is to hold at a position that never comes.
@@ -558,45 +470,36 @@ impl<'a> Switch<'a> {
                 )));
             }
         }
-        self.is_armed = true;
         Ok(())
     }
 
-    fn wait(&mut self, words: &str, watcher: &mut dyn SwitchWatcher) -> Result<()> {
-        if self.said != words {
-            watcher.says(&format!("waiting: {words}"));
-            words.clone_into(&mut self.said);
-        }
-        let rest = match self.failure.take() {
-            Some(_) => REST,
-            None => LOOK_EVERY,
-        };
-        thread::sleep(rest);
-        (self.fence, self.paused, self.compared) = (None, None, not_compared(self.what));
-        self.is_whole = false;
-        self.run.drained = Drained::NotYet;
-        self.steps.clear();
-        self.run.refresh()
+    fn pause(&mut self, patience: Duration) -> Result<()> {
+        self.pooler.as_mut().map_or(Ok(()), |it| it.pause(patience))
     }
 
-    fn pause(&mut self) {
-        let patience = self.left().min(PAUSED_WITHIN);
-        let Some(pooler) = &mut self.pooler else {
-            return;
-        };
-        match pooler.pause(patience) {
-            Ok(()) => self.clients = Clients::Wait,
-            Err(error) => self.failure = Some(error.to_string()),
-        }
+    fn spared(&mut self) -> Vec<u32> {
+        self.way.iter_mut().map(Reverse::backend_pid).collect()
     }
 
-    fn drain(&mut self, end: Lsn) -> Result<()> {
-        self.run.drained = self.run.drain(end, self.left())?;
-        match &self.run.drained {
-            Drained::Not(words) => self.failure = Some(words.clone()),
-            _ => failpoint::SWITCH_DRAINED.reach(),
-        }
-        Ok(())
+    fn ends_at(&mut self, end: Lsn) {
+        self.run.says = SourceSays::Ends(end);
+    }
+
+    fn drain(&mut self, end: Lsn, patience: Duration) -> Result<Drained> {
+        self.run.drain(end, patience)
+    }
+
+    fn compare(&mut self, patience: Duration) -> Result<drive::Compare> {
+        let (differs, let_go) = match self.what.compare {
+            Compare::None => (None, false),
+            Compare::Counts => (self.compare_counts(patience)?, false),
+            Compare::Full => (self.compare_rows(patience)?, true),
+        };
+        Ok(drive::Compare { differs, let_go })
+    }
+
+    fn promote(&mut self, next: Next) -> Result<()> {
+        self.run.take(next, &mut |_| {})
     }
 
     fn reverse(&mut self) -> Result<()> {
@@ -608,17 +511,15 @@ impl<'a> Switch<'a> {
         })?;
         reverse::complete(way)?;
         failpoint::SWITCH_REVERSED.reach();
-        self.way_back = WayBack::Ready;
         Ok(())
     }
 
-    /// Runs the user's command, and lets the pooler lead there.
     fn redirect(&mut self) -> Result<()> {
         if let Some(command) = &self.what.on_switch {
             let server = self.run.state.connection().server();
             let server = server.map_err(ReplicaError::Target)?;
             redirected(
-                Command::new("sh")
+                process::Command::new("sh")
                     .args(["-c", command])
                     .env("LOCKSTEP_REPLICA", &self.what.name)
                     .env("LOCKSTEP_HOST", &server.host)
@@ -630,60 +531,31 @@ impl<'a> Switch<'a> {
             pooler.lead(self.run.state.connection(), &self.what.target)?;
         }
         failpoint::SWITCH_REDIRECTED.reach();
-        self.is_redirected = true;
-        if self.clients == Clients::Direct {
-            self.pause = self.paused.map(|at| at.elapsed());
-        }
         Ok(())
     }
 
-    fn resume(&mut self) -> Result<()> {
-        if let Some(pooler) = &mut self.pooler {
-            pooler.resume(self.is_redirected)?;
+    fn resume(&mut self, is_led: bool) -> Result<()> {
+        self.pooler.as_mut().map_or(Ok(()), |it| it.resume(is_led))
+    }
+
+    fn left(&self) -> Left {
+        let database = &self.run.replica.source_database;
+        Left {
+            name: self.what.name.clone(),
+            is_begun: false,
+            phase: self.run.replica.phase,
+            is_fenced: false,
+            is_open: self.run.is_open(),
+            waits: self.pooler.as_ref().map(Pooler::waiting),
+            database: identifier("database", database).unwrap_or_else(|_| database.clone()),
         }
-        self.clients = Clients::Flow;
-        if self.is_redirected {
-            self.pause = self.paused.map(|at| at.elapsed());
-        }
-        Ok(())
     }
 
-    fn done(self, is_again: bool) -> Result<Switched> {
-        let way_back = match (&self.what.way_back, self.way_back) {
-            (Some(name), WayBack::Ready) => reverse::find(&self.run.source, name)?,
-            _ => None,
-        };
-        Ok(Switched {
-            is_again,
-            promoted: self.run.done(is_again)?,
-            pause: self.pause,
-            steps: self.steps,
-            way_back,
-        })
+    fn note(&mut self, words: String) {
+        self.run.notes.push(words);
     }
-}
 
-fn not_compared(what: &Switchover) -> Compared {
-    match what.compare {
-        Compare::None => Compared::NotWanted,
-        _ => Compared::NotYet,
+    fn lacks(&mut self, words: String) {
+        self.run.lacks.push(words);
     }
-}
-
-/// What the time of a step is called.
-fn label(step: &Step) -> Option<&'static str> {
-    Some(match step {
-        Step::Pause => "pooler",
-        Step::Fence => "fence",
-        Step::Drain(_) => "drain",
-        Step::Compare => "comparison",
-        Step::Look => "another look",
-        Step::Promotion(Next::Fence) => "end of apply",
-        Step::Promotion(Next::SetSequences) => "sequences",
-        Step::Reverse => "way back",
-        Step::Promotion(Next::Open) => "opening",
-        Step::Redirect => "redirection",
-        Step::Resume => "pooler again",
-        _ => return None,
-    })
 }

@@ -50,6 +50,7 @@ mod state;
 mod subsets;
 mod subsets_preflight;
 mod subsets_random;
+mod switchover_simulation;
 mod trust;
 mod unmade;
 mod values;

@@ -510,3 +510,19 @@ fn what_is_no_switchover_is_refused() {
         assert!(matches!(refused, Call::Refused(_)), "{phase:?}");
     }
 }
+
+#[test]
+fn a_way_back_that_is_half_made_is_made_anew_or_removed() {
+    let world = World::new(false, true, None);
+    let seen = SwitchSeen {
+        way_back: WayBack::Part,
+        is_analyzed: true,
+        ..world.see(&mut Known::of(&world), false)
+    };
+    assert_eq!(next(&tests_replica(), &seen), Step::Prepare);
+    let refused = SwitchSeen {
+        refusal: Some("no".to_owned()),
+        ..seen
+    };
+    assert_eq!(next(&tests_replica(), &refused), Step::Unprepare);
+}

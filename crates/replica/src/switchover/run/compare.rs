@@ -1,42 +1,23 @@
 //! Both sides are compared while clients wait.
 
 use std::thread;
+use std::time::Duration;
 
 use lockstep_client::{ClientError, Conninfo, field};
 
-use super::{ANALYZE_JOBS, Compare, Switch, SwitchWatcher};
+use super::{ANALYZE_JOBS, Ends};
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::promotion::Drained;
 use crate::lifecycle::session;
-use crate::switchover::decision::Compared;
 use crate::verify::{self, Replicated};
 
-impl Switch<'_> {
-    pub(super) fn compare(&mut self, watcher: &mut dyn SwitchWatcher) {
-        let done = match self.what.compare {
-            Compare::None => Ok(None),
-            Compare::Counts => self.compare_counts(),
-            Compare::Full => self.compare_rows(watcher),
-        };
-        match done {
-            Ok(None) => self.compared = Compared::Equal,
-            Ok(Some(words)) => {
-                self.failure = Some(words.clone());
-                // Another attempt finds the same.
-                self.refusal = Some(words);
-            }
-            Err(error) => self.failure = Some(format!("the comparison did not end: {error}")),
-        }
-    }
-
+impl Ends<'_> {
     /// Compares the numbers of rows. What differs, in words.
-    pub(super) fn compare_counts(&mut self) -> Result<Option<String>> {
+    pub(super) fn compare_counts(&mut self, patience: Duration) -> Result<Option<String>> {
         let name = &self.what.name;
         let tables = self.run.state.tables(name)?;
-        let left = self.left();
         let count = |conninfo: &Conninfo| -> Result<Vec<u64>, ClientError> {
             let mut session = session(conninfo)?;
-            session.set_patience(left);
+            session.set_patience(patience);
             let mut counts = Vec::new();
             for table in &tables {
                 let sql = format!("SELECT count(*) FROM ONLY {}", table.name.sql());
@@ -71,7 +52,7 @@ impl Switch<'_> {
     }
 
     /// Compares all rows, which holds the replica by itself. What differs, in words.
-    fn compare_rows(&mut self, watcher: &mut dyn SwitchWatcher) -> Result<Option<String>> {
+    pub(super) fn compare_rows(&mut self, patience: Duration) -> Result<Option<String>> {
         let name = &self.what.name;
         self.run.state.end_hold(name)?;
         self.run.state.let_hold_go(name)?;
@@ -80,11 +61,9 @@ impl Switch<'_> {
             target: self.what.target.clone(),
             source: Some(self.run.source.clone()),
             jobs: ANALYZE_JOBS,
-            patience: self.left(),
+            patience,
         };
-        let report = verify::replica(&what, &mut |words| watcher.says(words))?;
-        // Another command may have worked on the replica meanwhile: the fence is raised and drained to anew.
-        (self.fence, self.run.drained) = (None, Drained::NotYet);
+        let report = verify::replica(&what, &mut |words| self.watcher.borrow_mut().says(words))?;
         Ok((!report.is_equal())
             .then(|| "source and target differ: lockstep replica verify names the rows".to_owned()))
     }

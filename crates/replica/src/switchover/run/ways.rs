@@ -1,14 +1,14 @@
 //! The way back that an earlier call has made, or has left.
 
-use super::Switch;
+use super::Ends;
 use crate::error::{ReplicaError, Result};
 use crate::state::{Phase, Replica};
 use crate::switchover::decision::WayBack;
 use crate::switchover::reverse;
 
-impl Switch<'_> {
+impl Ends<'_> {
     /// Finds the replica of the way back, and those that stand in its way.
-    pub(super) fn find_way_back(&mut self, is_ready: bool) -> Result<()> {
+    pub(super) fn find_way_back(&mut self, is_ready: bool) -> Result<(WayBack, Option<String>)> {
         let wanted = self.what.way_back.as_deref();
         let found = reverse::find_all(&self.run.source, wanted, self.run.state.connection())?;
         if is_ready {
@@ -16,42 +16,51 @@ impl Switch<'_> {
         }
         let is_alone = found.own.is_none() && !is_ready;
         let other = (found.other).filter(|it| it.phase == Phase::Preparing || is_alone);
+        let mut refusal = None;
         if let Some(other) = &other {
             let words = left(wanted, &other.name, &self.run.source.to_string());
             match (wanted, is_ready) {
                 // What it lacks now may be why it goes without.
                 (None, false) => self.run.notes.push(words),
                 (Some(_), false) => return Err(ReplicaError::State(words)),
-                (_, true) => self.refusal = Some(words),
+                (_, true) => refusal = Some(words),
             }
         }
         let Some(name) = wanted else {
-            return Ok(());
+            return Ok((WayBack::NotWanted, refusal));
         };
-        self.way_back = WayBack::Missing;
-        match found.own {
-            Some(own) => self.take_way_back(name, own, is_ready),
-            None => Ok(()),
-        }
+        let Some(own) = found.own else {
+            return Ok((WayBack::Missing, refusal));
+        };
+        let (way_back, other) = self.take_way_back(name, own, is_ready)?;
+        Ok((way_back, other.or(refusal)))
     }
 
-    fn take_way_back(&mut self, name: &str, own: Replica, is_ready: bool) -> Result<()> {
-        match (own.phase, is_ready) {
+    fn take_way_back(
+        &mut self,
+        name: &str,
+        own: Replica,
+        is_ready: bool,
+    ) -> Result<(WayBack, Option<String>)> {
+        let way_back = match (own.phase, is_ready) {
             (Phase::Preparing, _) => {
+                self.begun = Some(own.clone());
                 self.way = reverse::found(&self.run.source, &self.what.target, own)?;
-                if self.way.is_some() {
-                    self.way_back = WayBack::Prepared;
+                match self.way.is_some() {
+                    true => WayBack::Prepared,
+                    false => WayBack::Part,
                 }
             }
-            (Phase::Ready, false) => self.way_back = WayBack::Ready,
-            (Phase::Promoted, _) => {}
+            (Phase::Ready, false) => WayBack::Ready,
+            (Phase::Promoted, _) => WayBack::Missing,
             _ => {
-                self.refusal = Some(format!(
+                let words = format!(
                     "the source has a replica \"{name}\" of its own: give the way back another name (--reverse)"
-                ));
+                );
+                return Ok((WayBack::Missing, Some(words)));
             }
-        }
-        Ok(())
+        };
+        Ok((way_back, None))
     }
 }
 

@@ -1,5 +1,7 @@
 //! A switchover that dies at each failpoint, and ends the same; the way back has what was written since.
 
+use std::sync::atomic::Ordering;
+
 use lockstep_replica::state::failpoint::{
     PROMOTE_BEGUN, PROMOTE_SEQUENCES, SWITCH_BEGUN, SWITCH_CLEANED, SWITCH_CLOSED, SWITCH_DRAINED,
     SWITCH_FENCED, SWITCH_PLANTED, SWITCH_PREPARED, SWITCH_REDIRECTED, SWITCH_REVERSED,
@@ -65,6 +67,16 @@ fn a_switchover_goes_on_from_every_failpoint() {
             let refused = switchover(&without, &mut Told::default()).unwrap_err();
             let words = "made the way back as replica \"back\", whose slot keeps WAL";
             assert!(refused.to_string().contains(words), "{refused}");
+            // One that was killed earlier has left the slot alone.
+            on(
+                &scene.source,
+                "DELETE FROM lockstep.table_copy WHERE replica = 'back'",
+            );
+            let stopped = to_switch(conninfo(&scene.target));
+            stopped.stop.store(true, Ordering::Relaxed);
+            switchover(&stopped, &mut Told::default()).unwrap_err();
+            let slots = "SELECT count(*) FROM pg_replication_slots";
+            assert_eq!(values(&scene.target, slots), ["0"]);
         }
         let takes_writes = sql(&scene.source)
             .execute("INSERT INTO log VALUES (0, 'x'); DELETE FROM log WHERE n = 0");

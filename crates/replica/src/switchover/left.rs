@@ -6,7 +6,7 @@ use crate::switchover::pooler::Waiting;
 
 /// What a command has seen of its switchover.
 #[derive(Debug, Clone)]
-pub(super) struct Left {
+pub struct Left {
     pub name: String,
     pub is_begun: bool,
     pub phase: Phase,
@@ -81,7 +81,7 @@ impl Left {
 
 /// What can be told of a switchover whose target does not answer when a command begins.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unknown {
+pub struct Unknown {
     /// Whether the source has a fence. None if no --source was given, or if it does not answer either.
     pub is_fenced: Option<bool>,
     pub names_source: bool,
