@@ -47,7 +47,7 @@ const SEEDS: u64 = 500;
 
 /// Commands of a switchover with which something may go wrong, and most without.
 const TROUBLED: u32 = 5;
-const MOST: u32 = 15;
+const MOST: u32 = 60;
 
 type Checked<T = ()> = Result<T, String>;
 
@@ -327,11 +327,11 @@ fn each_trouble_at_each_step_ends_well() {
 const PLANTS: [(Plant, u64, &str); 12] = [
     (Plant::WritersNotSeen, 50, "behind the source's fence"),
     (Plant::PreparedNotSeen, 100, "when it is promoted"),
-    (Plant::SessionsStay, 50, "the state says Promoting"),
+    (Plant::SessionsStay, 50, "the state says Promot"),
     (Plant::GapsNotSeen, 100, "the source takes writes"),
     (Plant::FenceNotSeen, 100, "behind the source's fence"),
     (Plant::StageNotSeen, 100, "does not end"),
-    (Plant::PhaseNotSeen, 100, "the state says Promoting"),
+    (Plant::PhaseNotSeen, 100, "commits at"),
     (Plant::SlotStays, 50, "comes twice"),
     (Plant::WayBackNotBegun, 50, "way back"),
     (Plant::DrainedAtOnce, 50, "when it is promoted"),
