@@ -139,6 +139,7 @@ fn replica(name: &str) -> Replica {
         ddl: false,
         altering: false,
         read_only: false,
+        bandwidth: None,
     }
 }
 
