@@ -540,5 +540,5 @@ fn feed(
         first.keep_timeline(timeline)?;
     }
     let stream = source.stream(settings, stands, control)?;
-    Ok((Feed::Source(stream), Some(timeline)))
+    Ok((Feed::Source(Box::new(stream)), Some(timeline)))
 }

@@ -52,7 +52,7 @@ pub enum Arrived {
 
 /// Where a session's messages come from.
 pub(crate) enum Feed {
-    Source(LimitedStream),
+    Source(Box<LimitedStream>),
     Spool(Box<FromSpool>),
 }
 

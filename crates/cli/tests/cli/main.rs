@@ -65,6 +65,7 @@ mod replica_daemon;
 mod replica_failover;
 mod replica_haproxy;
 mod replica_memory;
+mod replica_pool;
 mod replica_promote;
 mod replica_publication;
 mod replica_schemas;

@@ -109,6 +109,10 @@ pub fn start(lab: &Lab, nodes: &Path, more: &[&str]) -> Proxy {
 }
 
 impl Proxy {
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Sends a command to the runtime socket.
     fn tell(&self, command: &str) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
