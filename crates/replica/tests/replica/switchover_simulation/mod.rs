@@ -109,7 +109,9 @@ impl Run {
                 // What the server of a killed command has not noticed yet.
                 let time = Duration::from_millis(world.rng.u64(..2_000));
                 world.passes(time);
-                world.sides[target].taken = None;
+                // Apply goes on once nobody has the hold any more.
+                let database = &mut world.sides[target];
+                (database.taken, database.hold) = (None, None);
             }
             self.is_right()?;
             match ended {
