@@ -190,7 +190,8 @@ hot_block_numbers(ArrayType *array, BlockNumber **numbers)
 static Relation
 hot_open(Oid tablespace, Oid filenode)
 {
-	Oid			oid = ls_relation_of_file(tablespace, filenode);
+	/* pg_class has 0 for mapped catalogs, which the look-up does not take */
+	Oid			oid = OidIsValid(filenode) ? ls_relation_of_file(tablespace, filenode) : InvalidOid;
 	Relation	relation;
 
 	if (!OidIsValid(oid) || !ConditionalLockRelationOid(oid, AccessShareLock))

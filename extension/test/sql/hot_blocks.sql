@@ -30,7 +30,9 @@ SELECT pg_temp.reads('hot', 0, '{0,1,2}') AS three, pg_temp.reads('hot_i', 0, '{
        pg_temp.reads('hot', 2, '{0}') AS of_the_map, pg_temp.reads('hot', 0, '{0,4294967294}') AS one_of_two,
        pg_temp.reads('hot', 3, '{0}') AS no_such_fork, pg_temp.reads('not_logged', 0, '{0}') AS unlogged,
        pg_temp.reads('hot', 0, '{}') AS none, lockstep_read_blocks(1663, 4294967295, 0, '{0}') AS no_such_file,
-       lockstep_read_blocks(1664, pg_relation_filenode('pg_database'), 0, '{0}') AS shared;
+       lockstep_read_blocks(1664, pg_relation_filenode('pg_database'), 0, '{0}') AS shared,
+       -- as pg_class has it of a mapped catalog
+       lockstep_read_blocks(1663, 0, 0, '{0}') AS zero;
 -- 1024 are read, no more
 SELECT pg_temp.reads('hot', 0, array_agg(i)) = pg_temp.blocks('hot') AS most FROM generate_series(0, 1023) i;
 SELECT pg_temp.reads('hot', 0, array_agg(i)) FROM generate_series(0, 1024) i;

@@ -209,7 +209,7 @@ fn open<'t>(theirs: &Tables, ours: &'t Tables, among: &BTreeSet<String>) -> Vec<
                 table,
                 why: format!("{table} by {by}, without a default partition"),
                 partitions: Vec::new(),
-                catch_all: catch_all(table, &is_free),
+                catch_all: catch_all(table, is_free),
             });
         };
         let lacking = alike.parts.iter().filter(|(_, bound)| !own.has(bound));

@@ -418,8 +418,8 @@ fn array(texts: &[String]) -> Result<String, ClientError> {
     sql_literal("names", &format!("{{{}}}", quoted.join(",")))
 }
 
-/// Makes the event triggers on the source, and returns the key that proves what they write, in hexadecimal.
-pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<String, ClientError> {
+/// What the two functions do, in the order of `Names`: who, write.
+fn bodies(replica: &Replica) -> Result<[String; 2], ClientError> {
     let names = Names::new(replica);
     let write = WRITE
         .replace("{new_values}", NEW_VALUES.trim())
@@ -433,38 +433,81 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
         )
         .replace("{publication}", &replica.publication)
         .replace("{mark}", &format!("{}_within", replica.slot));
+    Ok([WHO.to_owned(), write])
+}
+
+/// The functions, made or replaced, and these of the event triggers.
+fn definitions(replica: &Replica, wanted: impl Fn(&str) -> bool) -> Result<String, ClientError> {
     let Names {
-        who,
-        write: write_name,
-        key,
-        full,
-    } = &names;
+        who, write, full, ..
+    } = Names::new(replica);
+    let [who_body, write_body] = bodies(replica)?;
     let mut sql = format!(
-        "BEGIN; CREATE SCHEMA IF NOT EXISTS lockstep; {TRUSTED}; \
-         CREATE TABLE lockstep.{key} (key bytea NOT NULL); \
-         INSERT INTO lockstep.{key} SELECT sha256(convert_to(gen_random_uuid()::text \
-             || gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')); \
-         ALTER TABLE lockstep.{key} ENABLE ROW LEVEL SECURITY; \
-         CREATE TABLE lockstep.{full} (oid oid PRIMARY KEY); \
-         CREATE FUNCTION lockstep.{who}() RETURNS event_trigger LANGUAGE plpgsql AS $lockstep${WHO}$lockstep$; \
-         CREATE FUNCTION lockstep.{write_name}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER \
+        "CREATE TABLE IF NOT EXISTS lockstep.{full} (oid oid PRIMARY KEY); \
+         CREATE OR REPLACE FUNCTION lockstep.{who}() RETURNS event_trigger LANGUAGE plpgsql \
+             AS $lockstep${who_body}$lockstep$; \
+         CREATE OR REPLACE FUNCTION lockstep.{write}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER \
              SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' \
              SET session_replication_role = replica SET DateStyle = 'ISO, YMD' \
              SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 3 \
              SET bytea_output = 'hex' SET row_security = off SET default_table_access_method = 'heap' \
              SET default_tablespace = '' SET standard_conforming_strings = on \
-             AS $lockstep${write}$lockstep$; "
+             AS $lockstep${write_body}$lockstep$; "
     );
     for (name, event, is_who) in Names::triggers(replica) {
-        let function = if is_who { who } else { write_name };
-        sql.push_str(&format!(
-            "CREATE EVENT TRIGGER {name} ON {event} EXECUTE FUNCTION lockstep.{function}(); \
-             ALTER EVENT TRIGGER {name} ENABLE ALWAYS; "
-        ));
+        if wanted(&name) {
+            let function = if is_who { &who } else { &write };
+            sql.push_str(&format!(
+                "CREATE EVENT TRIGGER {name} ON {event} EXECUTE FUNCTION lockstep.{function}(); \
+                 ALTER EVENT TRIGGER {name} ENABLE ALWAYS; "
+            ));
+        }
     }
-    source.execute(&format!("{sql}COMMIT"))?;
+    Ok(sql)
+}
+
+/// Makes the event triggers on the source, and returns the key that proves what they write, in hexadecimal.
+pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<String, ClientError> {
+    let key = Names::new(replica).key;
+    let definitions = definitions(replica, |_| true)?;
+    source.execute(&format!(
+        "BEGIN; CREATE SCHEMA IF NOT EXISTS lockstep; {TRUSTED}; \
+         CREATE TABLE lockstep.{key} (key bytea NOT NULL); \
+         INSERT INTO lockstep.{key} SELECT sha256(convert_to(gen_random_uuid()::text \
+             || gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')); \
+         ALTER TABLE lockstep.{key} ENABLE ROW LEVEL SECURITY; {definitions}COMMIT"
+    ))?;
     let row = source.query_one(&format!("SELECT encode(key, 'hex') FROM lockstep.{key}"))?;
     field(&row, 0)
+}
+
+/// Makes the functions and event triggers of this release in place of those of another one, which the replica
+/// was created with; whether that was needed. Nothing is made if the key is gone: somebody has removed them.
+pub(crate) fn renew(source: &mut Connection, replica: &Replica) -> Result<bool, ClientError> {
+    let Names {
+        who, write, key, ..
+    } = Names::new(replica);
+    let [who_body, write_body] = bodies(replica)?;
+    let row = source.query_one(&format!(
+        "SELECT to_regclass('lockstep.{key}') IS NOT NULL, \
+             coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{who}')), ''), \
+             coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{write}')), '')"
+    ))?;
+    let (is_there, had_who, had_write): (bool, String, String) =
+        (field(&row, 0)?, field(&row, 1)?, field(&row, 2)?);
+    let rows = source.query("SELECT evtname FROM pg_event_trigger")?;
+    let names: Result<Vec<String>, _> = rows.iter().map(|row| field(row, 0)).collect();
+    let names = names?;
+    let is_missing = |name: &str| !names.iter().any(|one| one == name);
+    let lacks = Names::triggers(replica)
+        .iter()
+        .any(|(name, ..)| is_missing(name));
+    if !is_there || (had_who == who_body && had_write == write_body && !lacks) {
+        return Ok(false);
+    }
+    let definitions = definitions(replica, is_missing)?;
+    source.execute(&format!("BEGIN; {TRUSTED}; {definitions}COMMIT"))?;
+    Ok(true)
 }
 
 /// What removes them, as far as they are there.

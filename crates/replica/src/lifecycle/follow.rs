@@ -12,16 +12,17 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockstep_client::{ClientError, Conninfo};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::sequences;
+use crate::lifecycle::{capture, sequences, session};
 use crate::publication::Expected;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, LockSession, Replica, ReplicaState, TableCopy, TableState};
 use crate::status::source::{Source, source_of};
 use lockstep_apply::catalog;
 use lockstep_apply::error::{ApplyError, Result as ApplyResult};
+use lockstep_apply::sessions::SILENT;
 use lockstep_apply::settings::{LONGEST_PAUSE, SHORTEST_PAUSE};
 use lockstep_apply::spool::{self, Identity};
 use lockstep_apply::{
@@ -288,6 +289,7 @@ impl Look {
         let (mut before, mut said) = (None, None);
         let mut seen = String::new();
         let mut pause = Duration::ZERO;
+        let mut is_renewed = !self.replica.ddl;
         loop {
             // What was done to the target's tables is looked at as soon as it is noticed.
             self.control.wait_for(pause, |stats| {
@@ -300,6 +302,7 @@ impl Look {
             if ended || self.alive.strong_count() == 0 {
                 return;
             }
+            is_renewed = is_renewed || self.renew_capture();
             // What is missing may be mended on the target, too.
             let unmade = self.control.stats().unmade;
             let Some((mut state, tables)) = self.tables() else {
@@ -334,6 +337,34 @@ impl Look {
                 stats.unreplicated = Some(unreplicated);
                 stats.unmade = Some(unmade);
             });
+        }
+    }
+
+    /// Gives the source this release's event triggers, if the replica was created with those of another; whether
+    /// that need not be tried again.
+    fn renew_capture(&self) -> bool {
+        let renewed = session(&self.source).and_then(|mut source| {
+            source.execute(SILENT)?;
+            capture::renew(&mut source, &self.replica)
+        });
+        let name = &self.replica.name;
+        match renewed {
+            Ok(false) => true,
+            Ok(true) => {
+                info!(
+                    replica = name,
+                    "the source has this release's event triggers now"
+                );
+                true
+            }
+            Err(error) => {
+                warn!(
+                    replica = name,
+                    "source: the event triggers of --ddl are another release's and could not be renewed: {}",
+                    error.words()
+                );
+                !error.may_pass()
+            }
         }
     }
 

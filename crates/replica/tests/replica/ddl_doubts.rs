@@ -450,3 +450,33 @@ fn what_follows_a_command_comes_behind_it_whatever_savepoint_it_is_in() {
     let view = "SELECT string_agg(m::text, ' ' ORDER BY id) FROM m1 m";
     assert_eq!(values(&scene.source, view), values(&scene.target, view));
 }
+
+/// A replica that another release has created has that one's functions, and may lack a trigger.
+#[test]
+fn a_source_gets_the_event_triggers_of_the_release_that_follows() {
+    let mut scene = Scene::new("CREATE TABLE t (id int)");
+    scene.stop();
+    let written = "SELECT md5(string_agg(prosrc, ',' ORDER BY proname)) FROM pg_proc \
+                   WHERE pronamespace = 'lockstep'::regnamespace AND prorettype = 'event_trigger'::regtype";
+    let triggers = "SELECT string_agg(evtname || evtenabled::text, ' ' ORDER BY evtname) FROM pg_event_trigger";
+    let (before, named) = (
+        values(&scene.source, written),
+        values(&scene.source, triggers),
+    );
+    let changed = "SET backtrace_functions = lockstep_ddl; \
+         DO $$ DECLARE one record; BEGIN \
+             FOR one IN SELECT evtname, evtfoid::regproc AS f FROM pg_event_trigger ORDER BY evtevent, evtname LOOP \
+                 EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS event_trigger LANGUAGE plpgsql \
+                     SECURITY DEFINER AS ''BEGIN END''', one.f); \
+             END LOOP; \
+             EXECUTE format('DROP EVENT TRIGGER %I', (SELECT min(evtname) FROM pg_event_trigger)); \
+         END $$";
+    scene.run(changed);
+    assert!(values(&scene.source, written) != before && values(&scene.source, triggers) != named);
+    scene.start();
+    until("that they are renewed", || {
+        values(&scene.source, written) == before && values(&scene.source, triggers) == named
+    });
+    scene.run("CREATE TABLE u (id int); BEGIN; SAVEPOINT s; CREATE TABLE v (id int); RELEASE s; INSERT INTO v VALUES (1); COMMIT");
+    scene.assert_same();
+}
