@@ -340,8 +340,8 @@ impl Look {
         }
     }
 
-    /// Gives the source this release's event triggers, if the replica was created with those of another; whether
-    /// that need not be tried again.
+    /// Gives the source this release's event triggers, if the replica was created with those of another;
+    /// whether that need not be tried again.
     fn renew_capture(&self) -> bool {
         let renewed = session(&self.source).and_then(|mut source| {
             source.execute(SILENT)?;
