@@ -23,7 +23,7 @@ const int	ls_tested_majors[] = {15, 17, 18, 0};
  * and with assertions; and once somebody who did not write it has attacked it there. docs/explanation.md has a
  * table of how far each major is, which a test of the program's compares with this list.
  */
-const int	ls_soaked_majors[] = {0};
+const int	ls_soaked_majors[] = {15, 0};
 
 bool
 ls_is_listed(int major, const int *majors)
