@@ -47,6 +47,8 @@ fn a_newcomer_who_follows_the_chapter_arrives() {
     let sale = "psql -Xq -d \"$SOURCE\" -c \"INSERT INTO sale (item) SELECT 1 FROM generate_series(1, 50)\"";
     assert!(script.contains(sells), "{script}");
     let script = script.replacen(sells, &format!("{sale}\n{sells}"), 1);
+    // A command that fails must not leave the process behind that applies: it would keep this test waiting.
+    let script = format!("trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{script}");
     let programs = env!("CARGO_BIN_EXE_lockstep");
     let programs = std::path::Path::new(programs).parent().unwrap();
     let path = [programs, lab.package().bin()]
