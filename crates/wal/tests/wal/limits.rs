@@ -11,7 +11,11 @@ const LIMITS: [(&str, &str, u64); 17] = [
     ("queue.h", "LS_AHEAD_MAX", limits::AHEAD_MAX as u64),
     ("queue.h", "LS_XID_SLOTS", limits::XID_SLOTS as u64),
     ("memory_hints.h", "LS_BLOCKS", limits::BLOCKS as u64),
-    ("dispatch.c", "LS_BLOCK_SLOTS", limits::BLOCK_SLOTS as u64),
+    (
+        "record_facts.h",
+        "LS_BLOCK_SLOTS",
+        limits::BLOCK_SLOTS as u64,
+    ),
     ("dispatch.c", "LS_MAP_SLOTS", limits::MAP_SLOTS as u64),
     ("pipeline.c", "LS_WORTH_HELPERS", limits::WORTH_HELPERS),
     ("pipeline.c", "LS_REFILL", limits::REFILL as u64),
