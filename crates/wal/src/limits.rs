@@ -7,8 +7,8 @@
 pub const AHEAD_MAX: usize = 512;
 /// `memory_hints.h`: a record with more blocks is not for helpers.
 pub const BLOCKS: usize = 4;
-/// `queue.h`, `dispatch.c`, `record_facts.h`: slots of the tables of transactions, of blocks and of pages of visibility maps;
-/// two of one slot count as the same.
+/// `queue.h`, `dispatch.c`, `record_facts.h`: slots of the tables of transactions, of blocks and of pages of
+/// visibility maps; two of one slot count as the same.
 pub const XID_SLOTS: usize = 1024;
 pub const BLOCK_SLOTS: usize = 32 * 1024;
 pub const MAP_SLOTS: usize = 1024;
