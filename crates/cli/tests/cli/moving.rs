@@ -23,13 +23,21 @@ INSERT INTO item (name) SELECT 'item ' || i FROM generate_series(1, 100) i;
 INSERT INTO sale (item) SELECT 1 + i % 100 FROM generate_series(1, 1000) i;
 REFRESH MATERIALIZED VIEW sold; REFRESH MATERIALIZED VIEW best";
 
-/// The page's commands. Those of step 1 name the reader's servers, which are these here.
+/// The page's commands. Those of step 1 name the reader's servers, which are these here. Those that clients wait
+/// for have more time, since this machine may be busy.
 fn commands(page: &str, source: &Server, target: &Server) -> String {
     let lines = page.lines().filter_map(|line| line.strip_prefix("    "));
     let named = lines.map(|line| {
-        line.replace(" user=postgres", "")
+        let line = (line.replace(" user=postgres", ""))
             .replace("host=old ", &format!("{} ", conninfo(source)))
-            .replace("host=new ", &format!("{} ", conninfo(target)))
+            .replace("host=new ", &format!("{} ", conninfo(target)));
+        let is_waited_for = ["switchover", "rollback"]
+            .iter()
+            .any(|command| line.starts_with(&format!("lockstep replica {command} ")));
+        match is_waited_for {
+            true => format!("{line} --max-pause 60s --timeout 300s"),
+            false => line,
+        }
     });
     named.collect::<Vec<_>>().join("\n")
 }
