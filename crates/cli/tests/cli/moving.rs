@@ -23,8 +23,8 @@ INSERT INTO item (name) SELECT 'item ' || i FROM generate_series(1, 100) i;
 INSERT INTO sale (item) SELECT 1 + i % 100 FROM generate_series(1, 1000) i;
 REFRESH MATERIALIZED VIEW sold; REFRESH MATERIALIZED VIEW best";
 
-/// The page's commands. Those of step 1 name the reader's servers, which are these here. Those that clients wait
-/// for have more time, since this machine may be busy.
+/// The page's commands. Those of step 1 name the reader's servers, which are these here. Those for which
+/// clients wait have more time, since this machine may be busy.
 fn commands(page: &str, source: &Server, target: &Server) -> String {
     let lines = page.lines().filter_map(|line| line.strip_prefix("    "));
     let named = lines.map(|line| {
