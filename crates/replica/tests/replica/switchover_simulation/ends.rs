@@ -17,6 +17,7 @@ use lockstep_wire::Lsn;
 use super::database::{Database, Hold, ReplicaRow};
 use super::session::Session;
 use super::world::{Plant, Pooler, SharedWorld, Trouble, World, names};
+use crate::begun;
 
 /// What connects to both ends.
 pub struct Command {
@@ -120,26 +121,10 @@ impl Opens for Command {
 
 fn replica(name: &str) -> Replica {
     Replica {
-        name: name.to_owned(),
         source: "host=source".to_owned(),
-        system_id: "7".to_owned(),
         source_database: "app".to_owned(),
-        slot: name.to_owned(),
-        publication: name.to_owned(),
-        origin: name.to_owned(),
-        exclude_schemas: Vec::new(),
-        exclude_tables: Vec::new(),
-        subsets: Vec::new(),
         phase: Phase::Ready,
-        start: None,
-        paused: false,
-        resumes: 0,
-        frequency: Duration::ZERO,
-        forces: 0,
-        ddl: false,
-        altering: false,
-        read_only: false,
-        bandwidth: None,
+        ..begun(name, name)
     }
 }
 
