@@ -28,6 +28,7 @@
 //! | [`budget`] | which cycle fits into which time; no I/O |
 //! | [`publication`] | what of each table is replicated, and whether the publication still is what the replica made |
 //! | [`state`] | what is known about each replica, in the target; where tests let a process die |
+//! | `capture` | event triggers on the source that write changes of its schema into the stream |
 //! | [`status`] | how a replica stands, what its source says, and which tables it does not send any more |
 //! | [`schema`] | the schema, through pg_dump and pg_restore |
 //! | [`preflight`] | what is looked at before anything is changed |
@@ -46,6 +47,7 @@
 )]
 
 pub mod budget;
+mod capture;
 pub mod copy;
 pub mod error;
 pub mod lifecycle;

@@ -85,6 +85,9 @@ pub enum ReplicaCommand {
     /// not on the target; if there is something then, the slot stays, and the exit code is 5. A command that
     /// was killed can be repeated: it ends what was begun, and brings nothing more to the target. If the
     /// source is gone for good, --with-data-loss promotes with what the target and the replica's spool have.
+    ///
+    /// With --reverse nobody can write on the source any more, and what is written on the target is kept for
+    /// it: lockstep replica rollback goes back without loss.
     Promote(promote::PromoteArgs),
     /// Move all writing to the target, in a pause of about a second, with a way back
     ///

@@ -12,7 +12,7 @@ use lockstep_service::sanitize::sanitize;
 use lockstep_service::words::output;
 use serde_json::{Value, json};
 
-use super::{ReplicaArgs, failed};
+use super::{ReplicaArgs, failed, replica_name, switchover};
 
 /// `lockstep replica promote`
 #[derive(Debug, Args)]
@@ -29,10 +29,20 @@ pub struct PromoteArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=604_800))]
     wait: u32,
+    /// Keep a way back: a switchover without a pooler, after which the source takes no writes
+    ///
+    /// NAME is the replica from the target to the source [default: NAME_back].
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = replica_name, conflicts_with = "with_data_loss")]
+    reverse: Option<Option<String>>,
 }
 
 pub fn run(args: &PromoteArgs) -> Result<()> {
     let (target, source) = args.replica.ends()?;
+    if let Some(way_back) = &args.reverse {
+        let ends = (args.replica.name.clone(), target, source);
+        return switchover::directly(ends, way_back.as_ref(), args.wait);
+    }
     let what = Promote {
         name: args.replica.name.clone(),
         target,

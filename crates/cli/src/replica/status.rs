@@ -355,6 +355,7 @@ impl Known {
         }
         notes.extend(source.not_replicated(&self.replica));
         notes.extend(source.lost_words());
+        notes.extend(source.gap.clone());
         if source.sequences > 0 {
             let when = match self.replica.frequency.is_zero() {
                 true => "some seconds after changes",

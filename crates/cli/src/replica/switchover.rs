@@ -25,6 +25,9 @@ use super::run::on_signals;
 use super::{ReplicaArgs, conninfo, failed, replica_name};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+/// Longest time for which clients wait before an attempt is taken back, unless another is given.
+const MAX_PAUSE: &str = "1s";
+
 /// `lockstep replica switchover`
 #[derive(Debug, Args)]
 pub struct SwitchoverArgs {
@@ -88,7 +91,7 @@ struct SwitchArgs {
     #[arg(long, value_name = "COMMAND")]
     on_switch: Option<String>,
     /// Longest time for which clients wait before it is taken back and tried again
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", default_value = MAX_PAUSE, value_parser = span::parse)]
     max_pause: Duration,
     /// Time after which no attempt begins
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = span::parse)]
@@ -198,6 +201,28 @@ fn way_back(name: &str, given: Option<&String>) -> Result<String> {
             Err(Failure::Usage(words.to_owned()).into())
         }
     }
+}
+
+/// A promotion with a way back: a switchover whose clients are led by nobody.
+pub fn directly(
+    (name, target, source): (String, Conninfo, Option<Conninfo>),
+    reverse: Option<&String>,
+    wait: u32,
+) -> Result<()> {
+    let what = Switchover {
+        way_back: Some(way_back(&name, reverse)?),
+        name,
+        target,
+        source,
+        compare: Compare::None,
+        pooler: None,
+        on_switch: None,
+        max_pause: span::parse(MAX_PAUSE).map_err(Failure::Usage)?,
+        timeout: Duration::from_secs(wait.into()),
+        stop: Arc::default(),
+    };
+    stops(&what)?;
+    ended(&what, switchover(&what, &mut Says))
 }
 
 fn moved(

@@ -132,6 +132,58 @@ fn a_way_back_whose_old_server_was_written_names_what_differs() {
 }
 
 #[test]
+fn a_promotion_keeps_a_way_back_if_one_is_wanted() {
+    let (lab, source, target) = pair("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&closed_args(&from, &to)).status.success());
+    let mut process = follows(&lab, "r", &to, &target);
+    on(
+        &source,
+        "INSERT INTO t SELECT n, 'before' FROM generate_series(1, 100) n",
+    );
+    let promote = [
+        "promote",
+        "r",
+        "--target",
+        &to,
+        "--reverse=home",
+        "--wait",
+        "300",
+    ];
+    let done = output(&promote);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(process.0.wait().unwrap().success(), "it ends by itself");
+    let refused = source.rows_in("app", "DELETE FROM t").unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    on(
+        &target,
+        "DELETE FROM t WHERE id % 3 = 0; INSERT INTO t SELECT n, 'since' FROM generate_series(101, 200) n",
+    );
+    let wanted = value(&target, ROWS);
+    let again = output(&promote);
+    assert!(again.status.success(), "{}", said(&again));
+    assert_has!(said(&again), "was done before");
+
+    let back = output(&[
+        "rollback",
+        "r",
+        "--target",
+        &to,
+        "--reverse",
+        "home",
+        "--max-pause",
+        "60s",
+        "--timeout",
+        "300s",
+    ]);
+    assert!(back.status.success(), "{}", said(&back));
+    assert_eq!(value(&source, ROWS), wanted);
+    on(&source, "INSERT INTO t VALUES (2000, 'at home')");
+    let refused = target.rows_in("app", "DELETE FROM t").unwrap_err();
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+}
+
+#[test]
 fn a_rollback_brings_back_what_was_written_since_whether_or_not_a_process_applies() {
     let (lab, source, target) = pair(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'before'); CREATE SEQUENCE s",

@@ -76,6 +76,11 @@ fn a_target_becomes_a_database_of_its_own_with_all_that_its_source_had() {
         again.status.success() && said(&again).contains("was promoted before"),
         "{again:?}"
     );
+    let reverse = output(&[&promote[..], &["--reverse"]].concat());
+    assert_eq!(reverse.status.code(), Some(1), "{reverse:?}");
+    assert_has!(said(&reverse), "without a way back", "in an empty database");
+    let both = output(&[&promote[..], &["--reverse", "--with-data-loss"]].concat());
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
     let mut create = create_args(&from, &to);
     create.extend(["--jobs", "2"]);
     for args in [

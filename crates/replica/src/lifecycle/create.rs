@@ -17,11 +17,11 @@ use lockstep_client::{Connection, Conninfo};
 use lockstep_service::clock;
 use lockstep_wire::Lsn;
 
+use crate::capture;
 use crate::copy::progress::Moment;
 use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{Finding, ReplicaError, Result};
-use crate::lifecycle::capture;
 use crate::lifecycle::exporter::{
     Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked,
 };

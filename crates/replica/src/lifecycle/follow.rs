@@ -14,8 +14,9 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Conninfo};
 use tracing::{info, warn};
 
+use crate::capture;
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::{capture, sequences, session};
+use crate::lifecycle::{sequences, session};
 use crate::publication::Expected;
 use crate::state::failpoint;
 use crate::state::{APPLICATION, LockSession, Replica, ReplicaState, TableCopy, TableState};

@@ -2,7 +2,6 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `capture` | the source's event triggers, which write changes of the schema into the stream |
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
 //! | [`finish`] | what follows the rows and the sequences: materialized views, statistics |
 //! | `setval` | sets the target's sequences to the source's values |
@@ -23,7 +22,6 @@
 
 pub mod alter;
 pub mod alteration;
-pub(crate) mod capture;
 pub mod create;
 pub mod daemon;
 pub(crate) mod exporter;

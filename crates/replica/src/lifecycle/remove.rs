@@ -7,8 +7,8 @@ use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
+use crate::capture;
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::capture;
 use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::read_only;
 use crate::state::failpoint;

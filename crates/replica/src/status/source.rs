@@ -5,10 +5,13 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, field};
 use lockstep_wire::Lsn;
 
+use crate::capture;
 use crate::error::{ReplicaError, Result};
 use crate::names::{TableName, tables_of};
 use crate::publication::Expected;
-use crate::state::{APPLICATION, Attached, LOCKED, Replica, ReplicaState, TableCopy, system_id};
+use crate::state::{
+    APPLICATION, Attached, LOCKED, Phase, Replica, ReplicaState, TableCopy, system_id,
+};
 use crate::status::attached::{Later, later, look};
 use crate::status::lost::{
     Lost, Sent, Why, later_partitions, lost, no_partitions, outside, sent, sequences, uncopied,
@@ -72,6 +75,8 @@ pub struct Source {
     pub sent: Vec<Sent>,
     /// What its publication is that it should not be, in one sentence with what to do.
     pub altered: Option<String>,
+    /// Why not all changes of its schema are followed (`--ddl`), and what to do.
+    pub gap: Option<String>,
     /// Number of its sequences, which are in no stream.
     pub sequences: u64,
     replica: String,
@@ -180,7 +185,11 @@ impl Source {
 
     /// All that is not replicated as it should be.
     pub fn unreplicated(&self, replica: &Replica) -> Unreplicated {
-        let words = [self.lost_words(), self.not_replicated(replica)];
+        let words = [
+            self.lost_words(),
+            self.not_replicated(replica),
+            self.gap.clone(),
+        ];
         let words: Vec<_> = words.into_iter().flatten().collect();
         Unreplicated {
             tables: self.lost.len() + self.unpublished.len(),
@@ -291,6 +300,10 @@ impl Source {
                 Some(expected) => expected.words(&expected.differences(&mut session)?),
                 None => None,
             };
+            let gap = match replica.ddl && replica.phase == Phase::Ready {
+                true => capture::gap(&mut session, replica)?,
+                false => None,
+            };
             let source = Self {
                 end,
                 slot,
@@ -300,6 +313,7 @@ impl Source {
                 attached: None,
                 sent,
                 altered,
+                gap,
                 sequences,
                 replica: replica.name.clone(),
                 conninfo: conninfo.clone(),
@@ -343,7 +357,6 @@ fn unpublished(session: &mut Connection, replica: &Replica) -> Result<Vec<TableN
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Phase;
 
     #[test]
     fn a_source_is_known_by_its_cluster_and_database() {

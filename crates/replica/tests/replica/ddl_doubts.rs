@@ -479,4 +479,21 @@ fn a_source_gets_the_event_triggers_of_the_release_that_follows() {
     });
     scene.run("CREATE TABLE u (id int); BEGIN; SAVEPOINT s; CREATE TABLE v (id int); RELEASE s; INSERT INTO v VALUES (1); COMMIT");
     scene.assert_same();
+    // One that is disabled is left so, and told of with what mends it.
+    let told = |scene: &Scene| {
+        let stats = scene.control.stats();
+        stats.unreplicated.and_then(|it| it.words)
+    };
+    let own = "SET backtrace_functions = lockstep_ddl";
+    let one = "SELECT max(evtname) FROM pg_event_trigger";
+    let one = values(&scene.source, one);
+    scene.run(&format!("{own}; ALTER EVENT TRIGGER {} DISABLE", one[0]));
+    until("that it is told", || told(&scene).is_some());
+    let words = told(&scene).unwrap();
+    assert_has!(words, "do not fire in each session", "verify");
+    let begins = words.find("ALTER EVENT TRIGGER").unwrap();
+    let ends = words.find(';').unwrap();
+    scene.run(&format!("{own}; {}", &words[begins..ends]));
+    until("that it is well", || told(&scene).is_none());
+    assert_eq!(values(&scene.source, triggers), named);
 }

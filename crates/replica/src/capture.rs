@@ -8,6 +8,8 @@
 //! stops there: the user's command goes on. It fails if it cannot get a lock, and if not
 //! even that can be written.
 
+use std::collections::HashMap;
+
 use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, field};
 
@@ -481,33 +483,101 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
     field(&row, 0)
 }
 
+/// What a source has of a replica's event triggers.
+struct Made {
+    has_key: bool,
+    /// The functions are this release's, and the second one runs as a superuser.
+    is_current: bool,
+    /// Triggers that are not there.
+    missing: Vec<String>,
+    /// Triggers that do not fire in each session.
+    silent: Vec<String>,
+}
+
+impl Made {
+    fn ask(source: &mut Connection, replica: &Replica) -> Result<Self, ClientError> {
+        let Names {
+            who, write, key, ..
+        } = Names::new(replica);
+        let bodies = bodies(replica)?;
+        let row = source.query_one(&format!(
+            "SELECT to_regclass('lockstep.{key}') IS NOT NULL, \
+                 coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{who}')), ''), \
+                 coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{write}')), ''), \
+                 EXISTS (SELECT FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner \
+                     WHERE p.oid = to_regproc('lockstep.{write}') AND p.prosecdef AND r.rolsuper)"
+        ))?;
+        let had: [String; 2] = [field(&row, 1)?, field(&row, 2)?];
+        let (has_key, is_trusted): (bool, bool) = (field(&row, 0)?, field(&row, 3)?);
+        let mut made = Self {
+            has_key,
+            is_current: had == bodies && is_trusted,
+            missing: Vec::new(),
+            silent: Vec::new(),
+        };
+        let mut fires = HashMap::new();
+        for row in source.query("SELECT evtname, evtenabled::text = 'A' FROM pg_event_trigger")? {
+            fires.insert(field::<String>(&row, 0)?, field::<bool>(&row, 1)?);
+        }
+        for (name, ..) in Names::triggers(replica) {
+            match fires.get(&name) {
+                None => made.missing.push(name),
+                Some(false) => made.silent.push(name),
+                Some(true) => {}
+            }
+        }
+        Ok(made)
+    }
+
+    fn is_to_be_renewed(&self) -> bool {
+        self.has_key && (!self.is_current || !self.missing.is_empty())
+    }
+}
+
 /// Makes the functions and event triggers of this release in place of those of another one, which the replica
 /// was created with; whether that was needed. Nothing is made if the key is gone: somebody has removed them.
+/// Who has disabled a trigger wanted that.
 pub(crate) fn renew(source: &mut Connection, replica: &Replica) -> Result<bool, ClientError> {
-    let Names {
-        who, write, key, ..
-    } = Names::new(replica);
-    let [who_body, write_body] = bodies(replica)?;
-    let row = source.query_one(&format!(
-        "SELECT to_regclass('lockstep.{key}') IS NOT NULL, \
-             coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{who}')), ''), \
-             coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{write}')), '')"
-    ))?;
-    let (is_there, had_who, had_write): (bool, String, String) =
-        (field(&row, 0)?, field(&row, 1)?, field(&row, 2)?);
-    let rows = source.query("SELECT evtname FROM pg_event_trigger")?;
-    let names: Result<Vec<String>, _> = rows.iter().map(|row| field(row, 0)).collect();
-    let names = names?;
-    let is_missing = |name: &str| !names.iter().any(|one| one == name);
-    let lacks = Names::triggers(replica)
-        .iter()
-        .any(|(name, ..)| is_missing(name));
-    if !is_there || (had_who == who_body && had_write == write_body && !lacks) {
+    let made = Made::ask(source, replica)?;
+    if !made.is_to_be_renewed() {
         return Ok(false);
     }
-    let definitions = definitions(replica, is_missing)?;
+    let definitions = definitions(replica, |name| made.missing.iter().any(|one| one == name))?;
     source.execute(&format!("BEGIN; {TRUSTED}; {definitions}COMMIT"))?;
     Ok(true)
+}
+
+/// Why not all changes of the source's schema are followed, and what to do; None if its event triggers are as
+/// this release makes them.
+pub(crate) fn gap(
+    source: &mut Connection,
+    replica: &Replica,
+) -> Result<Option<String>, ClientError> {
+    let made = Made::ask(source, replica)?;
+    let meanwhile = "make what was changed meanwhile on the target, too, and compare with lockstep replica verify";
+    let words = match () {
+        () if !made.has_key => "the event triggers of --ddl have been removed from the source, so changes of its schema \
+             are not followed: drop the replica and create it again"
+            .to_owned(),
+        () if made.is_to_be_renewed() => format!(
+            "the event triggers of --ddl on the source are not this release's, so not all changes of its schema are \
+             followed: lockstep replica run makes them anew when it begins, if the source's role is a superuser; \
+             {meanwhile}"
+        ),
+        () if !made.silent.is_empty() => {
+            let remedy = made.silent.iter();
+            let remedy: Vec<_> = remedy
+                .map(|name| format!("ALTER EVENT TRIGGER {name} ENABLE ALWAYS;"))
+                .collect();
+            format!(
+                "event triggers of --ddl do not fire in each session of the source, so not all changes of its schema are \
+                 followed: run there {} and {meanwhile}",
+                remedy.join(" ")
+            )
+        }
+        () => return Ok(None),
+    };
+    Ok(Some(words))
 }
 
 /// What removes them, as far as they are there.
