@@ -313,6 +313,21 @@ fn add_undone(diagnosis: &mut Diagnosis) {
     }
 }
 
+/// Samples of a node from which it counts as watched: a lag that comes and goes is in some of them.
+const LEAST_SAMPLES: usize = 3;
+
+/// A node that has hardly been watched, in words.
+fn hardly_watched(node: &NodeWindow) -> Option<String> {
+    let samples = node.samples.len();
+    (samples < LEAST_SAMPLES).then(|| {
+        format!(
+            "{} has given only {}, too few to see a lag that comes and goes: watch it for longer",
+            node.name,
+            counted(samples as u64, "sample")
+        )
+    })
+}
+
 /// What nodes that answer do not show, and replicas that nothing is known about.
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let membership = view.window.membership.as_ref();
@@ -320,6 +335,7 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
         unknown.extend(hidden.map(|what| format!("{} does not show {what}", node.name)));
+        unknown.extend(hardly_watched(node));
         if node.role == Role::Standby && !is_linked(view, node, None) {
             unknown.push(no_upstream(&node.name));
         }

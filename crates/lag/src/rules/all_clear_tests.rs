@@ -688,3 +688,20 @@ fn a_name_that_looks_like_a_gap_is_shown_as_it_is() {
         "publication {subscription} is not there"
     );
 }
+
+#[test]
+fn what_was_hardly_watched_is_not_healthy() {
+    for (kept, is_healthy) in [(2, false), (3, true)] {
+        let mut scene = Scene::healthy();
+        scene.one.samples.truncate(kept);
+        let diagnosis = scene.diagnose();
+        let mut unknown = diagnosis.unknown.iter();
+        let is_told = unknown.any(|words| words.contains("one has given only 2 samples"));
+        assert_eq!(
+            (diagnosis.healthy, is_told),
+            (is_healthy, !is_healthy),
+            "{:?}",
+            diagnosis.unknown
+        );
+    }
+}
