@@ -680,3 +680,52 @@ fn a_source_that_is_lost_meanwhile_is_waited_for() {
     assert!(sql(&source).execute(&write(9)).is_err(), "it is fenced");
     assert_eq!(value(&target, "SELECT sum(id) FROM a"), "8");
 }
+
+/// A server goes on with what a command has asked before it was killed.
+#[test]
+fn a_session_of_a_killed_command_has_ended_before_the_next_one_changes_anything() {
+    let (lab, source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&closed_args(&from, &to)).status.success());
+    let process = follows(&lab, "r", &to, &target);
+    let switchover = || {
+        let mut command = lockstep(&["switchover", "r", "--target", &to, "--max-pause", "60s"]);
+        command.args(["--timeout", "300s"]).stdout(Stdio::piped());
+        Running(command.spawn().unwrap())
+    };
+    // It waits behind its fence for one that has written.
+    signal(&process, "-STOP");
+    let killed = switchover();
+    while !is_planted(&source) {
+        pause();
+    }
+    let mut writer = sql(&source);
+    writer.execute("BEGIN; INSERT INTO a VALUES (1)").unwrap();
+    signal(&process, "-CONT");
+    while !is_fenced(&source) {
+        pause();
+    }
+    let at_work = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE datname = 'app' \
+                   AND pid <> pg_backend_pid() AND query ~ 'virtualtransaction|pg_prepared_xacts|terminate'";
+    let mut pid = "0".to_owned();
+    while pid == "0" {
+        pid = value(&source, at_work);
+    }
+    let tell = |signal: &str| {
+        let mut kill = std::process::Command::new("kill");
+        assert!(kill.args([signal, &pid]).status().unwrap().success());
+    };
+    tell("-STOP");
+    drop(killed);
+    writer.execute("COMMIT").unwrap();
+
+    let mut next = switchover();
+    let told = BufReader::new(next.0.stdout.take().unwrap()).lines();
+    let mut told = told.map(Result::unwrap);
+    let waits = told.any(|line| line.contains("a session of an earlier command has not ended"));
+    tell("-CONT");
+    assert!(waits, "the next command waits for it");
+    let told: Vec<_> = told.collect();
+    assert!(next.0.wait().unwrap().success(), "{told:?}");
+    assert_eq!(value(&target, "SELECT count(*) FROM a"), "1");
+}

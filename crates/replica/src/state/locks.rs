@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::quote::sql_literal;
-use lockstep_client::{ClientError, field};
+use lockstep_client::{ClientError, Connection, field};
 
 use super::{APPLICATION, ReplicaState};
 use crate::error::{ReplicaError, Result};
@@ -48,11 +48,17 @@ pub(super) enum Lock {
 
 /// The key of a lock, in SQL.
 fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
-    let name = sql_literal("replica", name)?;
-    let prefix = match what {
-        Lock::Replica => "lockstep replica ",
-        Lock::Hold => "lockstep hold ",
-    };
+    key(
+        match what {
+            Lock::Replica => "lockstep replica ",
+            Lock::Hold => "lockstep hold ",
+        },
+        name,
+    )
+}
+
+fn key(prefix: &str, name: &str) -> Result<String, ClientError> {
+    let name = sql_literal("name", name)?;
     Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
 }
 
@@ -70,12 +76,30 @@ ORDER BY 1";
 
 /// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
 pub(super) fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError> {
-    Ok(format!(
+    Ok(holders(&lock_key(what, name)?))
+}
+
+fn holders(key: &str) -> String {
+    format!(
         "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 \
               AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-              AND (classid::bigint << 32 | objid::bigint) = {}) AS l",
-        lock_key(what, name)?
-    ))
+              AND (classid::bigint << 32 | objid::bigint) = {key}) AS l"
+    )
+}
+
+/// Lets a session alone change its server for a switchover. False if another has the lock: it is told to end.
+///
+/// The caller has the replica's hold. So the other session is one of a command that is gone, or one that this
+/// command has lost: a statement that it still executes would take effect behind what comes next.
+pub(crate) fn alone(session: &mut Connection, slot: &str) -> Result<bool, ClientError> {
+    let key = key("lockstep switchover ", slot)?;
+    let lock = session.query_one(&format!("SELECT pg_try_advisory_lock({key})"))?;
+    let is_alone: bool = field(&lock, 0)?;
+    if !is_alone {
+        let others = holders(&key);
+        session.query(&format!("SELECT pg_terminate_backend(l.pid) FROM {others}"))?;
+    }
+    Ok(is_alone)
 }
 
 impl ReplicaState {

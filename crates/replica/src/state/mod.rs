@@ -61,7 +61,7 @@ pub use hold::{Held, Hold};
 pub use home::system_id;
 pub(crate) use lock_session::LockSession;
 pub use locks::Holder;
-pub(crate) use locks::LOCKED;
+pub(crate) use locks::{LOCKED, alone};
 use locks::{Lock, lock_holders};
 pub use promotion::Promotion;
 pub use switchover::SwitchStage;

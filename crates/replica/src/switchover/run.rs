@@ -19,7 +19,7 @@ use crate::lifecycle::promote::{Promote, Promoted, Run};
 use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
 use crate::lifecycle::session;
 use crate::state::failpoint;
-use crate::state::{Replica, SwitchStage, system_id};
+use crate::state::{self, APPLICATION, Replica, SwitchStage, system_id};
 use crate::status::source::{END, connect};
 use crate::switchover::decision::{Clients, WayBack};
 use crate::switchover::drive;
@@ -51,6 +51,9 @@ const ARMED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Longest time of statements that are not on anybody's rows.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Interval of looks whether a session of an earlier command has ended.
+const ALONE_EVERY: Duration = Duration::from_millis(10);
 
 /// Sessions that gather statistics.
 const ANALYZE_JOBS: usize = 2;
@@ -250,6 +253,34 @@ impl<'a> Ends<'a> {
         })
     }
 
+    /// Waits until no other session changes this server for the switchover.
+    fn alone(
+        &self,
+        session: &mut Connection,
+        end: &str,
+        failed: fn(ClientError) -> ReplicaError,
+    ) -> Result<()> {
+        let slot = &self.run.replica.slot;
+        let began = Instant::now();
+        let mut is_said = false;
+        while !state::alone(session, slot).map_err(failed)? {
+            if began.elapsed() > PATIENCE {
+                return Err(ReplicaError::State(format!(
+                    "{end}: a session of an earlier command does not end (pg_stat_activity shows it as application \
+                     \"{APPLICATION}\"): end its process there, and repeat"
+                )));
+            }
+            if !is_said {
+                let words =
+                    format!("waiting: on the {end} a session of an earlier command has not ended");
+                self.watcher.borrow_mut().says(&words);
+                is_said = true;
+            }
+            thread::sleep(ALONE_EVERY);
+        }
+        Ok(())
+    }
+
     /// What would lead the pooler's clients astray.
     fn pooler_findings(&mut self) -> Result<Vec<Finding>> {
         let Some(pooler) = &self.pooler else {
@@ -313,6 +344,7 @@ impl Servers for Ends<'_> {
             None => {
                 let mut connection = connect(&self.run.source).map_err(ReplicaError::Source)?;
                 connection.set_patience(PATIENCE);
+                self.alone(&mut connection, "source", ReplicaError::Source)?;
                 connection
             }
         };
@@ -324,7 +356,9 @@ impl Servers for Ends<'_> {
     }
 
     fn target(&mut self) -> Result<Connection> {
-        session(&self.what.target).map_err(ReplicaError::Target)
+        let mut session = session(&self.what.target).map_err(ReplicaError::Target)?;
+        self.alone(&mut session, "target", ReplicaError::Target)?;
+        Ok(session)
     }
 
     fn replica(&self) -> &Replica {
