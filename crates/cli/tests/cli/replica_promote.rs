@@ -10,6 +10,7 @@ use crate::replica::{
     Running, begins_read_only, closed_args, create_args, in_app, lockstep, on, output, pair, said,
     sql, status, text, until, value,
 };
+use crate::replica_switchover::follows;
 
 const PHASE: &str = "SELECT phase FROM lockstep.replica";
 
@@ -265,4 +266,50 @@ fn what_is_not_its_source_says_nothing_of_it() {
     let dropped = output(&["drop", "r", "--target", &to, "--source", &from]);
     assert!(dropped.status.success(), "{dropped:?}");
     assert_eq!(value(&source, kept), "0");
+}
+
+#[test]
+fn a_switchover_that_was_killed_ends_as_a_promotion_only_if_that_is_wanted() {
+    let (lab, source, target) = pair("CREATE TABLE a (id int PRIMARY KEY)");
+    let (from, to) = (in_app(&source), in_app(&target));
+    assert!(output(&closed_args(&from, &to)).status.success());
+    let _process = follows(&lab, "r", &to, &target);
+    // Who has written keeps it from its fence.
+    let mut writer = sql(&source);
+    writer.execute("BEGIN; INSERT INTO a VALUES (1)").unwrap();
+    let reverse = [
+        "promote",
+        "r",
+        "--target",
+        &to,
+        "--reverse",
+        "--wait",
+        "300",
+    ];
+    let child = lockstep(&reverse).stdout(Stdio::null()).spawn();
+    let mut killed = Running(child.unwrap());
+    let begun = "SELECT count(*) FROM lockstep.replica WHERE switchover <> ''";
+    until(&target, begun, "1", &mut killed.0);
+    drop(killed);
+    writer.execute("COMMIT").unwrap();
+
+    let bare = output(&["promote", "r", "--target", &to]);
+    assert_eq!(bare.status.code(), Some(1), "{bare:?}");
+    assert_has!(
+        said(&bare),
+        "has begun and is not over",
+        "promote --reverse"
+    );
+    assert_eq!(value(&target, PHASE), "ready");
+
+    let done = output(&["promote", "r", "--target", &to, "--with-data-loss"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert_has!(said(&done), "without a way back: the source takes writes");
+    on(&source, "INSERT INTO a VALUES (2)");
+    let slots = "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)";
+    assert_eq!(value(&target, slots), "2");
+    let printed = text(&done.stdout);
+    let commands = printed.lines().filter(|line| line.ends_with(';'));
+    commands.for_each(|command| on(&target, command));
+    assert_eq!(value(&target, slots), "0");
 }

@@ -718,6 +718,9 @@ fn a_session_of_a_killed_command_has_ended_before_the_next_one_changes_anything(
     tell("-STOP");
     drop(killed);
     writer.execute("COMMIT").unwrap();
+    let bare = output(&["promote", "r", "--target", &to]);
+    assert_eq!(bare.status.code(), Some(1), "{}", said(&bare));
+    assert!(said(&bare).contains("has begun and is not over"));
 
     let mut next = switchover();
     let told = BufReader::new(next.0.stdout.take().unwrap()).lines();

@@ -17,7 +17,7 @@ use lockstep_wire::Lsn;
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
-use crate::lifecycle::fence;
+use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::promotion::{
     Drained, Next, Part, Process, Seen, SourceSays, Wish, next, parts,
 };
@@ -64,6 +64,11 @@ const IS_CLOSED: &str = "SELECT current_database() FROM pg_db_role_setting s, un
       AND c LIKE 'default_transaction_read_only=%' \
       AND lower(split_part(c, '=', 2)) IN ('on', 'true', 'yes', '1')";
 
+/// Slots of the target's database that have a publication of their own, as a replica's have, and no reader.
+const UNREAD: &str = "SELECT s.slot_name FROM pg_replication_slots s \
+    JOIN pg_publication p ON p.pubname = s.slot_name \
+    WHERE s.database = current_database() AND NOT s.active AND s.slot_name LIKE 'lockstep\\_%' ORDER BY 1";
+
 /// A replica that is to be promoted.
 #[derive(Debug, Clone)]
 pub struct Promote {
@@ -100,6 +105,7 @@ pub struct Promoted {
 pub fn promote(what: &Promote, told: &mut dyn FnMut(&str)) -> Result<Promoted> {
     let mut run = Run::open(what)?;
     let is_again = run.replica.phase == Phase::Promoted;
+    run.check_no_switchover()?;
     loop {
         let seen = run.see()?;
         match next(what.wish, &run.replica, &seen) {
@@ -225,6 +231,20 @@ impl<'a> Run<'a> {
         self.is_open
     }
 
+    /// Only the command of a switchover that has begun knows what it has fenced and made for the way back.
+    fn check_no_switchover(&mut self) -> Result<()> {
+        let name = &self.what.name;
+        let is_begun = self.state.switch_stage(name)?.is_begun();
+        match is_begun && !self.what.wish.with_data_loss {
+            false => Ok(()),
+            true => Err(ReplicaError::State(format!(
+                "a switchover of replica \"{name}\" has begun and is not over: repeat its command (lockstep replica \
+                 switchover, or promote --reverse), which takes it back or goes on; if the source is gone for good, \
+                 --with-data-loss promotes without a way back"
+            ))),
+        }
+    }
+
     /// Keeps in the state that a switchover which had begun is none any more.
     fn end_switchover(&mut self) -> Result<()> {
         let name = &self.what.name;
@@ -233,12 +253,35 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.state.set_switch_stage(name, SwitchStage::None)?;
+        let fenced = connect(&self.source).and_then(|mut it| fence::is_up(&mut it, Fence::Left));
+        let source = match fenced {
+            Ok(true) => {
+                "the source takes no writes (SET default_transaction_read_only = off for commands there)"
+            }
+            Ok(false) => {
+                "the source takes writes, which are not on the target: let nobody write there"
+            }
+            Err(_) => {
+                "a source that comes back may take writes, which are not on the target: let nobody write there (if it \
+                 takes none, SET default_transaction_read_only = off for commands there)"
+            }
+        };
         let clients = stage.waiting().map(|words| format!("; {words}"));
         self.notes.push(format!(
-            "a switchover had begun, and has ended as a promotion without a way back: a source that comes back takes no \
-             writes (SET default_transaction_read_only = off for commands there){}",
+            "a switchover had begun, and has ended as a promotion without a way back: {source}{}",
             clients.unwrap_or_default()
         ));
+        let unread = self.state.connection().query(UNREAD);
+        for row in unread.map_err(ReplicaError::Target)? {
+            let slot: String = field(&row, 0).map_err(ReplicaError::Target)?;
+            self.notes.push(format!(
+                "slot {slot} of the target keeps WAL that nobody reads; if it was made for the way back, remove it and its \
+                 publication there:"
+            ));
+            self.notes
+                .push(format!("SELECT pg_drop_replication_slot('{slot}');"));
+            self.notes.push(format!("DROP PUBLICATION {slot};"));
+        }
         Ok(())
     }
 
