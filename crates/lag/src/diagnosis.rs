@@ -160,6 +160,22 @@ pub(crate) fn kind_words(kind: LinkKind, replica: Option<&ReplicaReport>) -> &'s
 }
 
 impl Diagnosis {
+    /// Takes an all-clear back that rests on too few samples of a node. For who watches once.
+    pub fn watched_enough(mut self) -> Self {
+        let few = |node: &&NodeReport| node.usable && node.samples < LEAST_SAMPLES;
+        let words = self.nodes.iter().filter(few).map(|node| {
+            format!(
+                "{} has given only {}, too few to see a lag that comes and goes: watch it for longer",
+                node.name,
+                counted(node.samples as u64, "sample")
+            )
+        });
+        let words: Vec<_> = words.collect();
+        self.unknown.extend(words);
+        self.judge();
+        self
+    }
+
     /// Says whether all is well, from all else that is said.
     fn judge(&mut self) {
         let is_known = self.unknown.is_empty() && self.nodes.iter().all(|node| node.usable);
@@ -316,18 +332,6 @@ fn add_undone(diagnosis: &mut Diagnosis) {
 /// Samples of a node from which it counts as watched: a lag that comes and goes is in some of them.
 const LEAST_SAMPLES: usize = 3;
 
-/// A node that has hardly been watched, in words.
-fn hardly_watched(node: &NodeWindow) -> Option<String> {
-    let samples = node.samples.len();
-    (samples < LEAST_SAMPLES).then(|| {
-        format!(
-            "{} has given only {}, too few to see a lag that comes and goes: watch it for longer",
-            node.name,
-            counted(samples as u64, "sample")
-        )
-    })
-}
-
 /// What nodes that answer do not show, and replicas that nothing is known about.
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let membership = view.window.membership.as_ref();
@@ -335,7 +339,6 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
         unknown.extend(hidden.map(|what| format!("{} does not show {what}", node.name)));
-        unknown.extend(hardly_watched(node));
         if node.role == Role::Standby && !is_linked(view, node, None) {
             unknown.push(no_upstream(&node.name));
         }

@@ -150,7 +150,7 @@ fn diagnoses(args: &DoctorArgs, clusters: &[Watched]) -> Vec<Diagnosis> {
             },
         );
         window.membership.clone_from(&watched.membership);
-        diagnose(&window)
+        diagnose(&window).watched_enough()
     };
     let mut diagnoses: Vec<Diagnosis> = thread::scope(|scope| {
         let threads: Vec<_> = clusters
