@@ -26,7 +26,7 @@ use crate::lifecycle::remove::{has_more, left_on_source, remove_from_source, rem
 use crate::lifecycle::{session, setval};
 use crate::state::failpoint;
 use crate::state::{
-    APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, SwitchStage,
+    self, APPLICATION, Applied, Held, Holder, Phase, Promotion, Replica, ReplicaState, SwitchStage,
     Unmade, unmade_words,
 };
 use crate::status::source::{END, Source, connect, source_of};
@@ -486,10 +486,18 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// A sequence that a killed command set late would give values a second time.
+    fn session_of_sequences(&self) -> Result<Connection> {
+        let mut target = target_session(&self.what.target)?;
+        let end = ("target", ReplicaError::Target as fn(ClientError) -> _);
+        state::alone(&mut target, &self.replica.slot, end, &mut |_| {})?;
+        target.execute(SILENT).map_err(ReplicaError::Target)?;
+        Ok(target)
+    }
+
     fn set_sequences(&mut self) -> Result<()> {
         let (excluded, publication) = (self.replica.excluded(), &self.replica.publication);
-        let mut target = target_session(&self.what.target)?;
-        target.execute(SILENT).map_err(ReplicaError::Target)?;
+        let mut target = self.session_of_sequences()?;
         let source = session(&self.source).map_err(ReplicaError::Source);
         let set = source.and_then(|mut source| {
             let mut values = setval::Values::new();
@@ -513,8 +521,7 @@ impl<'a> Run<'a> {
     }
 
     fn raise_sequences(&mut self) -> Result<()> {
-        let mut target = target_session(&self.what.target)?;
-        target.execute(SILENT).map_err(ReplicaError::Target)?;
+        let mut target = self.session_of_sequences()?;
         let unset = raise(&mut target)?;
         self.sequences_are_set(unset)
     }

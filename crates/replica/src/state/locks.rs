@@ -87,11 +87,43 @@ fn holders(key: &str) -> String {
     )
 }
 
-/// Lets a session alone change its server for a switchover. False if another has the lock: it is told to end.
+/// Interval of looks whether a session of an earlier command has ended, and the longest wait for that.
+const ALONE_EVERY: Duration = Duration::from_millis(10);
+const ALONE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Lets a session alone change its server for a switchover or a promotion. Another one that has the lock is
+/// told to end, and is waited for; `told` hears of that. `end` and `failed` are the server, in words and as an
+/// error.
 ///
-/// The caller has the replica's hold. So the other session is one of a command that is gone, or one that this
-/// command has lost: a statement that it still executes would take effect behind what comes next.
-pub(crate) fn alone(session: &mut Connection, slot: &str) -> Result<bool, ClientError> {
+/// The other session is one of a command that is gone, or one that this command has lost: a statement that it
+/// still executes would take effect behind what comes next.
+pub(crate) fn alone(
+    session: &mut Connection,
+    slot: &str,
+    (end, failed): (&str, fn(ClientError) -> ReplicaError),
+    told: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let began = Instant::now();
+    let mut is_said = false;
+    while !is_alone(session, slot).map_err(failed)? {
+        if began.elapsed() > ALONE_WITHIN {
+            return Err(ReplicaError::State(format!(
+                "{end}: a session of an earlier command does not end (pg_stat_activity shows it as application \
+                 \"{APPLICATION}\"): end its process there, and repeat"
+            )));
+        }
+        if !is_said {
+            told(&format!(
+                "waiting: on the {end} a session of an earlier command has not ended"
+            ));
+            is_said = true;
+        }
+        thread::sleep(ALONE_EVERY);
+    }
+    Ok(())
+}
+
+fn is_alone(session: &mut Connection, slot: &str) -> Result<bool, ClientError> {
     let key = key("lockstep switchover ", slot)?;
     let lock = session.query_one(&format!("SELECT pg_try_advisory_lock({key})"))?;
     let is_alone: bool = field(&lock, 0)?;

@@ -19,7 +19,7 @@ use crate::lifecycle::promote::{Promote, Promoted, Run};
 use crate::lifecycle::promotion::{self, Drained, Next, SourceSays, Wish};
 use crate::lifecycle::session;
 use crate::state::failpoint;
-use crate::state::{self, APPLICATION, Replica, SwitchStage, system_id};
+use crate::state::{self, Replica, SwitchStage, system_id};
 use crate::status::source::{END, connect};
 use crate::switchover::decision::{Clients, WayBack};
 use crate::switchover::drive;
@@ -51,9 +51,6 @@ const ARMED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Longest time of statements that are not on anybody's rows.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Interval of looks whether a session of an earlier command has ended.
-const ALONE_EVERY: Duration = Duration::from_millis(10);
 
 /// Sessions that gather statistics.
 const ANALYZE_JOBS: usize = 2;
@@ -257,28 +254,10 @@ impl<'a> Ends<'a> {
     fn alone(
         &self,
         session: &mut Connection,
-        end: &str,
-        failed: fn(ClientError) -> ReplicaError,
+        end: (&str, fn(ClientError) -> ReplicaError),
     ) -> Result<()> {
-        let slot = &self.run.replica.slot;
-        let began = Instant::now();
-        let mut is_said = false;
-        while !state::alone(session, slot).map_err(failed)? {
-            if began.elapsed() > PATIENCE {
-                return Err(ReplicaError::State(format!(
-                    "{end}: a session of an earlier command does not end (pg_stat_activity shows it as application \
-                     \"{APPLICATION}\"): end its process there, and repeat"
-                )));
-            }
-            if !is_said {
-                let words =
-                    format!("waiting: on the {end} a session of an earlier command has not ended");
-                self.watcher.borrow_mut().says(&words);
-                is_said = true;
-            }
-            thread::sleep(ALONE_EVERY);
-        }
-        Ok(())
+        let mut told = |words: &str| self.watcher.borrow_mut().says(words);
+        state::alone(session, &self.run.replica.slot, end, &mut told)
     }
 
     /// What would lead the pooler's clients astray.
@@ -344,7 +323,7 @@ impl Servers for Ends<'_> {
             None => {
                 let mut connection = connect(&self.run.source).map_err(ReplicaError::Source)?;
                 connection.set_patience(PATIENCE);
-                self.alone(&mut connection, "source", ReplicaError::Source)?;
+                self.alone(&mut connection, ("source", ReplicaError::Source))?;
                 connection
             }
         };
@@ -357,7 +336,7 @@ impl Servers for Ends<'_> {
 
     fn target(&mut self) -> Result<Connection> {
         let mut session = session(&self.what.target).map_err(ReplicaError::Target)?;
-        self.alone(&mut session, "target", ReplicaError::Target)?;
+        self.alone(&mut session, ("target", ReplicaError::Target))?;
         Ok(session)
     }
 
