@@ -92,8 +92,8 @@ const ALONE_EVERY: Duration = Duration::from_millis(10);
 const ALONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Lets a session alone change its server for a switchover or a promotion. Another one that has the lock is
-/// told to end, and is waited for; `told` hears of that. `end` and `failed` are the server, in words and as an
-/// error.
+/// told to end, and is waited for; `told` hears of that. `end` and `failed` are the server, in words and as
+/// an error.
 ///
 /// The other session is one of a command that is gone, or one that this command has lost: a statement that it
 /// still executes would take effect behind what comes next.
