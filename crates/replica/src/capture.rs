@@ -5,8 +5,8 @@
 //! runs the command, and notes role and settings. The second runs as the superuser that created the replica:
 //! it adds new tables to the publication and writes the message, with digits that need a key which only
 //! superusers can read. An error in it is written into the stream in place of the command, and the replica
-//! stops there: the user's command goes on. It fails if it cannot get a lock, and if not
-//! even that can be written.
+//! stops there: the user's command goes on. It fails if it cannot get a lock, if the function's owner is no
+//! superuser any more, and if not even that can be written.
 
 use std::collections::HashMap;
 
@@ -454,7 +454,9 @@ fn definitions(replica: &Replica, wanted: impl Fn(&str) -> bool) -> Result<Strin
              SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 3 \
              SET bytea_output = 'hex' SET row_security = off SET default_table_access_method = 'heap' \
              SET default_tablespace = '' SET standard_conforming_strings = on \
-             AS $lockstep${write_body}$lockstep$; "
+             AS $lockstep${write_body}$lockstep$; \
+         ALTER FUNCTION lockstep.{who}() OWNER TO CURRENT_USER; \
+         ALTER FUNCTION lockstep.{write}() OWNER TO CURRENT_USER; "
     );
     for (name, event, is_who) in Names::triggers(replica) {
         if wanted(&name) {
@@ -483,12 +485,31 @@ pub(crate) fn install(source: &mut Connection, replica: &Replica) -> Result<Stri
     field(&row, 0)
 }
 
+/// Whether table `$3` of the key is there; what the functions `$1` and `$2` do; whether they belong to
+/// superusers, and the second one alone runs as its owner, with a safe search_path.
+const MADE: &str = "
+SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'lockstep' AND c.relname = $3),
+    coalesce(max(p.prosrc) FILTER (WHERE p.proname = $1), ''),
+    coalesce(max(p.prosrc) FILTER (WHERE p.proname = $2), ''),
+    count(*) = 2 AND coalesce(bool_and(r.rolsuper AND p.prosecdef = (p.proname = $2)
+        AND (p.proname = $1 OR 'search_path=pg_catalog, pg_temp' = ANY (p.proconfig))), false)
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_roles r ON r.oid = p.proowner
+WHERE n.nspname = 'lockstep' AND p.proname IN ($1, $2) AND p.pronargs = 0";
+
+/// The event triggers of functions in schema `lockstep`: name, whether it fires in each session, event,
+/// whether only some commands count, function.
+const TRIGGERS: &str = "
+SELECT t.evtname, t.evtenabled::text = 'A', t.evtevent, t.evttags IS NOT NULL, p.proname
+FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = 'lockstep'";
+
 /// What a source has of a replica's event triggers.
 struct Made {
     has_key: bool,
-    /// The functions are this release's, and the second one runs as a superuser.
+    /// The functions are this release's, belong to superusers, and have the rights that they need.
     is_current: bool,
-    /// Triggers that are not there.
+    /// Triggers that are not there, or not as they are made.
     missing: Vec<String>,
     /// Triggers that do not fire in each session.
     silent: Vec<String>,
@@ -500,30 +521,31 @@ impl Made {
             who, write, key, ..
         } = Names::new(replica);
         let bodies = bodies(replica)?;
-        let row = source.query_one(&format!(
-            "SELECT to_regclass('lockstep.{key}') IS NOT NULL, \
-                 coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{who}')), ''), \
-                 coalesce((SELECT prosrc FROM pg_proc WHERE oid = to_regproc('lockstep.{write}')), ''), \
-                 EXISTS (SELECT FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner \
-                     WHERE p.oid = to_regproc('lockstep.{write}') AND p.prosecdef AND r.rolsuper)"
-        ))?;
-        let had: [String; 2] = [field(&row, 1)?, field(&row, 2)?];
-        let (has_key, is_trusted): (bool, bool) = (field(&row, 0)?, field(&row, 3)?);
+        // A role that may not use the schema is refused by to_regclass() and to_regproc().
+        let rows = source.query_with(MADE, &[&who, &write, &key])?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let had: [String; 2] = [field(row, 1)?, field(row, 2)?];
+        let (has_key, is_trusted): (bool, bool) = (field(row, 0)?, field(row, 3)?);
         let mut made = Self {
             has_key,
             is_current: had == bodies && is_trusted,
             missing: Vec::new(),
             silent: Vec::new(),
         };
-        let mut fires = HashMap::new();
-        for row in source.query("SELECT evtname, evtenabled::text = 'A' FROM pg_event_trigger")? {
-            fires.insert(field::<String>(&row, 0)?, field::<bool>(&row, 1)?);
+        let mut found = HashMap::new();
+        for row in source.query(TRIGGERS)? {
+            let is_as: (String, bool, String) = (field(&row, 2)?, field(&row, 3)?, field(&row, 4)?);
+            found.insert(field::<String>(&row, 0)?, (field::<bool>(&row, 1)?, is_as));
         }
-        for (name, ..) in Names::triggers(replica) {
-            match fires.get(&name) {
-                None => made.missing.push(name),
-                Some(false) => made.silent.push(name),
-                Some(true) => {}
+        for (name, event, is_who) in Names::triggers(replica) {
+            let function = if is_who { &who } else { &write };
+            let (event, tags) = event.split_once(' ').unwrap_or((event, ""));
+            let is_as = (event.to_owned(), !tags.is_empty(), function.clone());
+            match found.get(&name) {
+                Some((fires, found)) if *found == is_as => {
+                    made.silent.extend((!fires).then_some(name));
+                }
+                _ => made.missing.push(name),
             }
         }
         Ok(made)
@@ -542,8 +564,21 @@ pub(crate) fn renew(source: &mut Connection, replica: &Replica) -> Result<bool, 
     if !made.is_to_be_renewed() {
         return Ok(false);
     }
+    // They would fire for what follows, and fail if their owner is no superuser any more. Commands on event
+    // triggers fire none.
+    let (mut before, mut after) = (String::new(), String::new());
+    for (name, ..) in Names::triggers(replica) {
+        if made.missing.contains(&name) {
+            before.push_str(&format!("DROP EVENT TRIGGER IF EXISTS {name}; "));
+        } else if !made.silent.contains(&name) {
+            before.push_str(&format!("ALTER EVENT TRIGGER {name} DISABLE; "));
+            after.push_str(&format!("ALTER EVENT TRIGGER {name} ENABLE ALWAYS; "));
+        }
+    }
     let definitions = definitions(replica, |name| made.missing.iter().any(|one| one == name))?;
-    source.execute(&format!("BEGIN; {TRUSTED}; {definitions}COMMIT"))?;
+    source.execute(&format!(
+        "BEGIN; {before}{TRUSTED}; {definitions}{after}COMMIT"
+    ))?;
     Ok(true)
 }
 
@@ -554,15 +589,18 @@ pub(crate) fn gap(
     replica: &Replica,
 ) -> Result<Option<String>, ClientError> {
     let made = Made::ask(source, replica)?;
-    let meanwhile = "make what was changed meanwhile on the target, too, and compare with lockstep replica verify";
+    let meanwhile = "make what was changed meanwhile on the target, too, and compare with lockstep replica \
+                     verify";
     let words = match () {
-        () if !made.has_key => "the event triggers of --ddl have been removed from the source, so changes of its schema \
-             are not followed: drop the replica and create it again"
-            .to_owned(),
+        () if !made.has_key => {
+            "the event triggers of --ddl have been removed from the source, so changes of its \
+             schema are not followed: drop the replica and create it again"
+                .to_owned()
+        }
         () if made.is_to_be_renewed() => format!(
-            "the event triggers of --ddl on the source are not this release's, so not all changes of its schema are \
-             followed: lockstep replica run makes them anew when it begins, if the source's role is a superuser; \
-             {meanwhile}"
+            "the event triggers of --ddl on the source are not this release's, so not all changes of its schema \
+             are followed: lockstep replica run makes them anew when it begins, if the source's role is a \
+             superuser; {meanwhile}"
         ),
         () if !made.silent.is_empty() => {
             let remedy = made.silent.iter();
@@ -570,8 +608,8 @@ pub(crate) fn gap(
                 .map(|name| format!("ALTER EVENT TRIGGER {name} ENABLE ALWAYS;"))
                 .collect();
             format!(
-                "event triggers of --ddl do not fire in each session of the source, so not all changes of its schema are \
-                 followed: run there {} and {meanwhile}",
+                "event triggers of --ddl do not fire in each session of the source, so not all changes of its \
+                 schema are followed: run there {} and {meanwhile}",
                 remedy.join(" ")
             )
         }

@@ -31,7 +31,8 @@ pub struct PromoteArgs {
     wait: u32,
     /// Keep a way back: a switchover without a pooler, after which the source takes no writes
     ///
-    /// NAME is the replica from the target to the source [default: NAME_back].
+    /// NAME is the replica from the target to the source [default: NAME_back]. lockstep replica switchover
+    /// goes on with it, and has more options, --max-pause and --verify among them.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     #[arg(value_parser = replica_name, conflicts_with = "with_data_loss")]
     reverse: Option<Option<String>>,

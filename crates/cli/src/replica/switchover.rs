@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lockstep_client::Conninfo;
-use lockstep_replica::error::{Finding, Result as ReplicaResult};
+use lockstep_replica::error::{Finding, ReplicaError, Result as ReplicaResult};
 use lockstep_replica::switchover::haproxy::HaProxy;
 use lockstep_replica::switchover::pooler::PoolerOptions;
 use lockstep_replica::switchover::rollback::{old_server, while_applied};
@@ -222,7 +222,19 @@ pub fn directly(
         stop: Arc::default(),
     };
     stops(&what)?;
-    ended(&what, switchover(&what, &mut Says))
+    let switched = switchover(&what, &mut Says);
+    let needs_source = |error| {
+        match error {
+        ReplicaError::Source(_) => ReplicaError::Unfinished {
+            error: Box::new(error),
+            left: "A way back needs the source: if it is gone for good, promote with --with-data-loss, and make a \
+                   replica of the target on another server"
+                .to_owned(),
+        },
+        error => error,
+    }
+    };
+    ended(&what, switched.map_err(needs_source))
 }
 
 fn moved(

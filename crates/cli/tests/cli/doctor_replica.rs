@@ -368,3 +368,32 @@ fn a_copy_is_no_lag_until_it_ends_too_early() {
     let troubles = json["nodes"][1]["troubles"].to_string();
     assert_has!(troubles, "run lockstep replica status once");
 }
+
+/// Changes of the schema are lost meanwhile.
+#[test]
+fn event_triggers_that_somebody_has_disabled_are_told_of_with_what_enables_them() {
+    let followed = Followed::created("", &[], &["--ddl"], "1");
+    status_is(&followed, "lag_bytes", 0);
+    let one = value(
+        &followed.source,
+        "SELECT max(evtname) FROM pg_event_trigger",
+    );
+    on(
+        &followed.source,
+        &format!("ALTER EVENT TRIGGER {one} DISABLE"),
+    );
+    let found = expect(&followed, 0, "replica_incomplete", "running");
+    assert_eq!(found["severity"], "risk", "{found}");
+    let status = output(&["status", "r", "--target", &followed.to]);
+    let status = text(&status.stdout);
+    let status: Vec<_> = status.split_whitespace().collect();
+    let told = words(&found);
+    let begins = told.find("ALTER EVENT TRIGGER").unwrap();
+    let remedy = &told[begins..=begins + told[begins..].find(';').unwrap()];
+    assert_has!(status.join(" "), remedy);
+    on(&followed.source, remedy);
+    let source = in_app(&followed.source);
+    let ask = || ask_once(&source, Some(&followed.to));
+    let (_, json) = once_right(ask, |said| first_cause(&said.1).is_none());
+    assert_eq!(first_cause(&json), None, "{}", brief(&json));
+}

@@ -151,6 +151,9 @@ fn what_the_spool_has_is_not_lost_with_the_source() {
     let refused = output(&["promote", "r", "--target", &to]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(said(&refused).contains("--with-data-loss"), "{refused:?}");
+    let reverse = output(&["promote", "r", "--target", &to, "--reverse"]);
+    assert_eq!(reverse.status.code(), Some(3), "{reverse:?}");
+    assert_has!(said(&reverse), "source", "promote with --with-data-loss");
     // Without the process nobody has the spool.
     drop(process);
     let loss = ["promote", "r", "--target", &to, "--with-data-loss"];

@@ -497,7 +497,7 @@ fn by_hand() -> String {
     let docs = include_str!("../../../../docs/replica-switchover.md");
     let lines = docs
         .lines()
-        .skip_while(|line| *line != "    BEGIN READ WRITE;");
+        .skip_while(|line| *line != "    SELECT pg_terminate_backend(pid) FROM pg_stat_activity");
     lines.take_while(|line| !line.is_empty()).collect()
 }
 

@@ -134,6 +134,9 @@ pub(crate) struct Run<'a> {
     has_more: bool,
     read_only: Option<String>,
     source_end: Option<Lsn>,
+    /// What the names of the way back's origins begin with, once it has begun: it may have brought something
+    /// to the source already.
+    pub(crate) way_back: Option<String>,
     pub(crate) lacks: Vec<String>,
     pub(crate) notes: Vec<String>,
 }
@@ -158,6 +161,7 @@ impl<'a> Run<'a> {
             has_more: false,
             read_only: None,
             source_end: None,
+            way_back: None,
             lacks: Vec::new(),
             notes: Vec::new(),
         };
@@ -238,9 +242,9 @@ impl<'a> Run<'a> {
         match is_begun && !self.what.wish.with_data_loss {
             false => Ok(()),
             true => Err(ReplicaError::State(format!(
-                "a switchover of replica \"{name}\" has begun and is not over: repeat its command (lockstep replica \
-                 switchover, or promote --reverse), which takes it back or goes on; if the source is gone for good, \
-                 --with-data-loss promotes without a way back"
+                "a switchover of replica \"{name}\" has begun and is not over: repeat its command (lockstep \
+                 replica switchover, or promote --reverse), which takes it back or goes on; if the source is \
+                 gone for good, --with-data-loss promotes without a way back"
             ))),
         }
     }
@@ -262,8 +266,8 @@ impl<'a> Run<'a> {
                 "the source takes writes, which are not on the target: let nobody write there"
             }
             Err(_) => {
-                "a source that comes back may take writes, which are not on the target: let nobody write there (if it \
-                 takes none, SET default_transaction_read_only = off for commands there)"
+                "a source that comes back may take writes, which are not on the target: let nobody write there \
+                 (if it takes none, SET default_transaction_read_only = off for commands there)"
             }
         };
         let clients = stage.waiting().map(|words| format!("; {words}"));
@@ -275,8 +279,8 @@ impl<'a> Run<'a> {
         for row in unread.map_err(ReplicaError::Target)? {
             let slot: String = field(&row, 0).map_err(ReplicaError::Target)?;
             self.notes.push(format!(
-                "slot {slot} of the target keeps WAL that nobody reads; if it was made for the way back, remove it and its \
-                 publication there:"
+                "slot {slot} of the target keeps WAL that nobody reads; if it was made for the way back, remove \
+                 it and its publication there:"
             ));
             self.notes
                 .push(format!("SELECT pg_drop_replication_slot('{slot}');"));
@@ -490,7 +494,7 @@ impl<'a> Run<'a> {
     fn session_of_sequences(&self) -> Result<Connection> {
         let mut target = target_session(&self.what.target)?;
         let end = ("target", ReplicaError::Target as fn(ClientError) -> _);
-        state::alone(&mut target, &self.replica.slot, end, &mut |_| {})?;
+        state::alone(&mut target, &self.replica.slot, end, &mut |_| true)?;
         target.execute(SILENT).map_err(ReplicaError::Target)?;
         Ok(target)
     }
@@ -559,8 +563,9 @@ impl<'a> Run<'a> {
         let promotion = self.state.promotion(&self.what.name)?;
         let stands = promotion.and_then(|it| it.lsn);
         let more_after = match (&self.says, stands) {
-            (SourceSays::Ends(_), Some(at)) if has_more(&self.source, &self.replica, at)? => {
-                Some(at)
+            (SourceSays::Ends(_), Some(at)) => {
+                let way_back = self.way_back.as_deref();
+                has_more(&self.source, &self.replica, at, way_back)?.then_some(at)
             }
             _ => None,
         };

@@ -12,7 +12,7 @@ use crate::error::{ReplicaError, Result};
 use crate::lifecycle::fence::{self, Fence};
 use crate::lifecycle::read_only;
 use crate::state::failpoint;
-use crate::state::{APPLICATION, Phase, Replica, ReplicaState, SwitchStage};
+use crate::state::{self, APPLICATION, Phase, Replica, ReplicaState, SwitchStage};
 use crate::status::source::{other_place, place, source_of};
 use lockstep_apply::origins;
 use lockstep_apply::sessions;
@@ -32,9 +32,22 @@ const ADVANCE: &str = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)
 const NEXT: &str = "SELECT EXISTS (SELECT FROM pg_logical_slot_peek_binary_changes($1, NULL, 1, \
     'proto_version', '1', 'publication_names', $2))";
 
+/// Looks for a transaction that is not of an origin whose name begins with `$3`: pgoutput's message Origin
+/// (its first byte is 'O') has that.
+const NEXT_OF_OTHERS: &str = "SELECT EXISTS (SELECT FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, \
+    'proto_version', '1', 'publication_names', $2) c \
+    GROUP BY c.xid HAVING NOT bool_or(get_byte(c.data, 0) = ascii('O') \
+        AND position(convert_to($3, 'UTF8') IN c.data) > 0))";
+
 /// Whether the source has committed something for the replica after a position before which the target has
-/// everything: as far as the slot is there to tell.
-pub(super) fn has_more(source: &Conninfo, replica: &Replica, after: Lsn) -> Result<bool> {
+/// everything: as far as the slot is there to tell. What the way back, whose origins begin with `way_back`,
+/// has brought to the source is not meant: that was written on the target.
+pub(super) fn has_more(
+    source: &Conninfo,
+    replica: &Replica,
+    after: Lsn,
+    way_back: Option<&str>,
+) -> Result<bool> {
     let asked = || -> Result<bool, ClientError> {
         let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
         session.execute(sessions::SILENT)?;
@@ -46,7 +59,14 @@ pub(super) fn has_more(source: &Conninfo, replica: &Replica, after: Lsn) -> Resu
         let mut has_more = false;
         when_free(|| {
             session.query_with(ADVANCE, &[&replica.slot, &after])?;
-            let rows = session.query_with(NEXT, &[&replica.slot, &publication])?;
+            let rows = match way_back {
+                None => session.query_with(NEXT, &[&replica.slot, &publication]),
+                Some(origin) => {
+                    let asked = [&replica.slot, &publication, &origin.to_owned()];
+                    session.query_with(NEXT_OF_OTHERS, &asked.map(|it| it as _))
+                }
+            };
+            let rows = rows?;
             has_more = field(rows.first().map_or(&[][..], Vec::as_slice), 0)?;
             Ok(())
         })?;
@@ -202,7 +222,18 @@ impl Ended {
 }
 
 /// Takes away what a switchover that has begun keeps from being written on the target.
-fn end_switchover(state: &mut ReplicaState, phase: Phase, stage: SwitchStage) -> Result<Ended> {
+fn end_switchover(
+    state: &mut ReplicaState,
+    replica: &Replica,
+    stage: SwitchStage,
+) -> Result<Ended> {
+    let phase = replica.phase;
+    // No command works on it, and a killed one's session cannot close the target again.
+    if !state.take_hold(&replica.name)? {
+        return Err(ReplicaError::State(state.hold_words(&replica.name)?));
+    }
+    let end = ("target", ReplicaError::Target as fn(ClientError) -> _);
+    state::alone(state.connection(), &replica.slot, end, &mut |_| true)?;
     // The fence of an earlier one stays, unless this one was about to open the target.
     let fences: &[Fence] = match phase {
         Phase::Ready => &[Fence::Comes],
@@ -245,7 +276,7 @@ fn removed(
     }
     failpoint::DROP_SOURCE.reach();
     let ended = match stage.is_begun() {
-        true => Some(end_switchover(&mut state, replica.phase, stage)?),
+        true => Some(end_switchover(&mut state, &replica, stage)?),
         false => None,
     };
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;

@@ -92,8 +92,8 @@ const ALONE_EVERY: Duration = Duration::from_millis(10);
 const ALONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Lets a session alone change its server for a switchover or a promotion. Another one that has the lock is
-/// told to end, and is waited for; `told` hears of that. `end` and `failed` are the server, in words and as
-/// an error.
+/// told to end, and is waited for; `waits` hears of that at each look, and says whether to go on. `end` and
+/// `failed` are the server, in words and as an error.
 ///
 /// The other session is one of a command that is gone, or one that this command has lost: a statement that it
 /// still executes would take effect behind what comes next.
@@ -101,22 +101,21 @@ pub(crate) fn alone(
     session: &mut Connection,
     slot: &str,
     (end, failed): (&str, fn(ClientError) -> ReplicaError),
-    told: &mut dyn FnMut(&str),
+    waits: &mut dyn FnMut(&str) -> bool,
 ) -> Result<()> {
     let began = Instant::now();
-    let mut is_said = false;
+    let words = format!("on the {end} a session of an earlier command has not ended");
     while !is_alone(session, slot).map_err(failed)? {
         if began.elapsed() > ALONE_WITHIN {
             return Err(ReplicaError::State(format!(
-                "{end}: a session of an earlier command does not end (pg_stat_activity shows it as application \
-                 \"{APPLICATION}\"): end its process there, and repeat"
+                "{words} (pg_stat_activity shows it as application \"{APPLICATION}\"): end its process there, \
+                 and repeat"
             )));
         }
-        if !is_said {
-            told(&format!(
-                "waiting: on the {end} a session of an earlier command has not ended"
-            ));
-            is_said = true;
+        if !waits(&words) {
+            return Err(ReplicaError::State(format!(
+                "{words}, and this one was asked to end"
+            )));
         }
         thread::sleep(ALONE_EVERY);
     }

@@ -171,12 +171,13 @@ pub fn next(replica: &Replica, seen: &SwitchSeen) -> Step {
         (stage, Phase::Ready) if stage.is_begun() => attempt(seen),
         (stage, Phase::Promoting | Phase::Promoted) if stage.is_begun() => forward(replica, seen),
         (SwitchStage::None, Phase::Promoting) => Step::Refuse(format!(
-            "a promotion of replica \"{name}\" without a way back has begun: run lockstep replica promote again, \
-             which goes on"
+            "a promotion of replica \"{name}\" without a way back has begun: run lockstep replica promote \
+             again, which goes on"
         )),
         (SwitchStage::None, Phase::Promoted) => Step::Refuse(format!(
-            "replica \"{name}\" is promoted without a way back: both sides may have been written since, and nobody has \
-             kept the target's changes; make a replica of the target in an empty database with lockstep replica create"
+            "replica \"{name}\" is promoted without a way back: both sides may have been written since, and \
+             nobody has kept the target's changes; make a replica of the target in an empty database with \
+             lockstep replica create"
         )),
         _ => Step::Refuse(format!(
             "replica \"{name}\" has no finished copy: run lockstep replica create again, which goes on"

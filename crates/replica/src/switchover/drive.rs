@@ -377,7 +377,7 @@ impl<S: Servers> Drive<S> {
             Step::Pause => self.pause(),
             Step::Fence => self.raise(),
             Step::Drain(end) => self.drain(end)?,
-            Step::Compare => self.compare(),
+            Step::Compare => self.compare()?,
             Step::Look => self.look(),
             Step::Promotion(next) => self.promote(next)?,
             Step::Reverse => {
@@ -524,16 +524,18 @@ impl<S: Servers> Drive<S> {
         Ok(())
     }
 
-    fn compare(&mut self) {
+    fn compare(&mut self) -> Result<()> {
         let left = self.left();
         let compared = match self.servers.compare(left) {
             Ok(compared) => compared,
             Err(error) => {
                 self.failure = Some(format!("the comparison did not end: {error}"));
-                return;
+                return self.servers.take_hold();
             }
         };
         if compared.let_go {
+            // If another command has come meanwhile, this one ends: both would raise and lift fences.
+            self.servers.take_hold()?;
             // The fence is raised and drained to anew.
             (self.fence, self.drained) = (None, Drained::NotYet);
         }
@@ -545,6 +547,7 @@ impl<S: Servers> Drive<S> {
                 self.refusal = Some(words);
             }
         }
+        Ok(())
     }
 
     /// Looks whether somebody has taken the source's fence away meanwhile.

@@ -72,7 +72,9 @@ impl Left {
         }
         Some(format!(
             "{begun}, which takes back what was done and tries again. Only if the target is gone for good, which was \
-             not opened, run in the source's database: BEGIN READ WRITE; ALTER DATABASE {} RESET \
+             not opened, run in the source's database: SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE \
+             application_name = 'lockstep replica' AND datname = current_database() AND pid <> pg_backend_pid(); \
+             BEGIN READ WRITE; ALTER DATABASE {} RESET \
              default_transaction_read_only; DROP FUNCTION IF EXISTS lockstep.fence() CASCADE; COMMIT;{resume}",
             self.database
         ))

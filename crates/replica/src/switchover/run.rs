@@ -256,8 +256,15 @@ impl<'a> Ends<'a> {
         session: &mut Connection,
         end: (&str, fn(ClientError) -> ReplicaError),
     ) -> Result<()> {
-        let mut told = |words: &str| self.watcher.borrow_mut().says(words);
-        state::alone(session, &self.run.replica.slot, end, &mut told)
+        let mut is_said = false;
+        let mut waits = |words: &str| {
+            if !is_said {
+                self.watcher.borrow_mut().says(&format!("waiting: {words}"));
+                is_said = true;
+            }
+            !self.is_stopped()
+        };
+        state::alone(session, &self.run.replica.slot, end, &mut waits)
     }
 
     /// What would lead the pooler's clients astray.
@@ -523,6 +530,7 @@ impl Servers for Ends<'_> {
             )
         })?;
         reverse::complete(way)?;
+        self.run.way_back = Some(way.replica.origin.clone());
         failpoint::SWITCH_REVERSED.reach();
         Ok(())
     }

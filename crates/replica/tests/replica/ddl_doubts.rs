@@ -7,6 +7,7 @@ use lockstep_replica::lifecycle::create::{CreateOptions, create};
 use lockstep_replica::lifecycle::promote::promote;
 use lockstep_replica::lifecycle::remove::remove;
 use lockstep_replica::state::MadeByHand;
+use lockstep_replica::status::source::Source;
 use lockstep_wire::Lsn;
 
 use crate::apply_lab::{catch_up, until, while_following};
@@ -496,4 +497,57 @@ fn a_source_gets_the_event_triggers_of_the_release_that_follows() {
     scene.run(&format!("{own}; {}", &words[begins..ends]));
     until("that it is well", || told(&scene).is_none());
     assert_eq!(values(&scene.source, triggers), named);
+}
+
+/// Whoever has altered the functions or triggers since: the next process makes them as they were, with what
+/// status says meanwhile to a role that may not even use the schema.
+#[test]
+fn what_was_altered_of_the_event_triggers_is_seen_and_made_anew() {
+    let mut scene = Scene::new("CREATE TABLE t (id int); CREATE ROLE plain LOGIN");
+    let replica = state_of(&scene.target).replica("r").unwrap().unwrap();
+    let source = conninfo(&scene.source).with("user", "plain").unwrap();
+    let gap = || {
+        let asked = Source::ask(&replica, Some(&source), None, None);
+        asked.unwrap().gap
+    };
+    assert_eq!(gap(), None);
+    let (who, write) = (
+        format!("{}_who", replica.slot),
+        format!("{}_write", replica.slot),
+    );
+    let trigger = format!("{}_2d", replica.slot);
+    for altered in [
+        format!(
+            "ALTER ROLE plain SUPERUSER; ALTER FUNCTION lockstep.{write}() OWNER TO plain; \
+             ALTER ROLE plain NOSUPERUSER"
+        ),
+        format!("ALTER FUNCTION lockstep.{who}() OWNER TO plain"),
+        format!("ALTER FUNCTION lockstep.{write}() SECURITY INVOKER"),
+        format!("ALTER FUNCTION lockstep.{who}() SECURITY DEFINER"),
+        format!("ALTER FUNCTION lockstep.{write}() RESET search_path"),
+        format!(
+            "DROP EVENT TRIGGER {trigger}; CREATE EVENT TRIGGER {trigger} ON ddl_command_end \
+             EXECUTE FUNCTION lockstep.{who}(); ALTER EVENT TRIGGER {trigger} ENABLE ALWAYS"
+        ),
+        format!(
+            "DROP EVENT TRIGGER {trigger}; CREATE EVENT TRIGGER {trigger} ON ddl_command_end \
+             WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION lockstep.{write}(); \
+             ALTER EVENT TRIGGER {trigger} ENABLE ALWAYS"
+        ),
+    ] {
+        scene.stop();
+        scene.run(&format!(
+            "SET backtrace_functions = lockstep_ddl; {altered}"
+        ));
+        let words = gap().unwrap_or_default();
+        assert_has!(
+            words,
+            "not this release's",
+            "lockstep replica run makes them anew"
+        );
+        scene.start();
+        until(&altered, || gap().is_none());
+    }
+    scene.run("CREATE TABLE u (id int); INSERT INTO u VALUES (1)");
+    scene.assert_same();
 }

@@ -51,7 +51,10 @@ impl Ends<'_> {
                     false => WayBack::Part,
                 }
             }
-            (Phase::Ready, false) => WayBack::Ready,
+            (Phase::Ready, false) => {
+                self.run.way_back = Some(own.origin);
+                WayBack::Ready
+            }
             (Phase::Promoted, _) => WayBack::Missing,
             _ => {
                 let words = format!(

@@ -12,7 +12,7 @@ use lockstep_replica::lifecycle::remove::remove_without_source;
 use lockstep_replica::switchover::run::{Switchover, switchover};
 
 use super::Scene;
-use super::process::{Death, Does};
+use super::process::{Death, Does, Process, Starts};
 use crate::apply_lab::until;
 use crate::{Told, conninfo, on, sql, to_switch, values};
 
@@ -42,6 +42,47 @@ const BEFORE: [Failpoint; 6] = [
 /// A write of whoever does not mind the setting.
 const STUBBORN: &str =
     "SET default_transaction_read_only = off; INSERT INTO emptied VALUES (1); DELETE FROM emptied";
+
+/// Applies to the way back.
+fn follows_back(scene: &Scene) -> Process {
+    let starts = scene.starts(1);
+    let turned = Starts {
+        source: starts.target.clone(),
+        target: starts.source.clone(),
+        ..starts
+    };
+    turned.start(Does::FollowBack, None)
+}
+
+/// Before the source's slot is dropped, it gets what the way back brings, and a row past its fence. Only
+/// that row lets the slot stay.
+fn what_comes_to_the_source_meanwhile(scene: &Scene) {
+    let back = follows_back(scene);
+    until("that the way back is applied early", || {
+        values(&scene.source, "SELECT count(*) FROM log WHERE n > 1000") == ["1"]
+    });
+    drop(back);
+    let past = |sql: &str| {
+        let past = "BEGIN READ WRITE; SET LOCAL session_replication_role = replica";
+        on(&scene.source, &format!("{past}; {sql}; COMMIT"));
+    };
+    past("INSERT INTO log VALUES (-5, 'past the fence')");
+    let mut process = scene.start(Does::Switchover, 1, Some(Death::at(SWITCH_CLEANED, 0)));
+    process.dies_at(SWITCH_CLEANED, || {});
+    let left = "SELECT phase || ' ' || promote_left FROM lockstep.replica";
+    assert_eq!(values(&scene.target, left), ["promoted true"]);
+    // Whoever has brought that over does not need the slot any more.
+    past("DELETE FROM log WHERE n = -5");
+    let read = "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_flush_lsn()) IS NULL \
+        FROM pg_replication_slots";
+    assert_eq!(values(&scene.source, read), ["f"]);
+    on(&scene.target, "INSERT INTO log VALUES (1003, 'there')");
+    let back = follows_back(scene);
+    until("that the way back is applied again", || {
+        values(&scene.source, "SELECT count(*) FROM log WHERE n > 1000") == ["2"]
+    });
+    drop(back);
+}
 
 #[test]
 fn a_switchover_goes_on_from_every_failpoint() {
@@ -116,6 +157,7 @@ fn a_switchover_goes_on_from_every_failpoint() {
         &scene.target,
         "INSERT INTO log VALUES (1001, 'there'); SELECT nextval('s')",
     );
+    what_comes_to_the_source_meanwhile(&scene);
     dies(SWITCH_CLEANED);
     assert!(
         scene.start(Does::Switchover, 1, None).succeeds(),
@@ -133,19 +175,13 @@ fn a_switchover_goes_on_from_every_failpoint() {
 
     // The way back begins with the first row that was written there.
     on(&scene.target, "INSERT INTO log VALUES (1002, 'there')");
-    let starts = scene.starts(1);
-    let turned = super::process::Starts {
-        source: starts.target.clone(),
-        target: starts.source.clone(),
-        ..starts
-    };
-    let _back = turned.start(Does::FollowBack, None);
+    let _back = follows_back(&scene);
     let all = "SELECT count(*) || ' ' || sum(hashtext(l::text)) FROM log l";
     until("that the way back is applied", || {
         values(&scene.source, all) == values(&scene.target, all)
     });
     let later = "SELECT count(*) FROM log WHERE n > 1000";
-    assert_eq!(values(&scene.source, later), ["2"]);
+    assert_eq!(values(&scene.source, later), ["3"]);
 }
 
 #[test]
