@@ -37,7 +37,9 @@ for my $group (1 .. $GROUPS)
 $primary->safe_psql('postgres', 'VACUUM');
 my $standby = new_standby($primary, name => 'standby', conf => "${HOT}lockstep.replay_workers = 1\n");
 
-# Has a helper execute records of the group's tables.
+# Has a helper execute records of the group's tables. Two tables whose maps have the same slot in the startup
+# process's table of map pages count as one, so that the later one waits for its turn: which do depends on their OIDs,
+# and so on the major. So it is enough to come to one of the last two.
 sub fill_group
 {
 	my ($group) = @_;
@@ -45,12 +47,12 @@ sub fill_group
 	my ($old, $admin) = stands_still($primary, $standby, after => sub {
 		for my $table (1 .. $IN_A_GROUP)
 		{
-			$nearly_all = $primary->lsn('insert');
+			$nearly_all = $primary->lsn('insert') if $table < $IN_A_GROUP;
 			$primary->safe_psql('postgres', "INSERT INTO t${group}_$table VALUES (1)");
 		}
 	});
 	wait_until($admin, "SELECT lsn >= '$nearly_all' FROM lockstep_stat_replay_workers WHERE pid IS NOT NULL",
-		'it comes to the last table of the group');
+		'it comes to the last tables of the group');
 	$_->close for $old, $admin;
 	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 	return;
